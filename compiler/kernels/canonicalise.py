@@ -6,12 +6,14 @@
   readers, except padding ("pad", whose windows overlap) and expensive ones that would be evaluated
   more than once per element; everything after the anchor becomes one epilogue stage, with the
   anchor's axis names where it has the anchor's shape.
+- In a chain so does what the reductions before the anchor give the next one: each has an epilogue
+  of its own, which is stored.
 - The stages of a recurrence stay as they are: its operator says what is kept of a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from compiler.expr.affine import simplify_division
@@ -37,18 +39,25 @@ from compiler.kernels.stage import Axis, Stage
 from compiler.types.dtypes import DType
 
 
-def canonicalise(kernel: FusedKernel) -> tuple[FusedKernel, tuple[str, ...]]:
+def canonicalise(
+    kernel: FusedKernel, stored: Collection[str] = ()
+) -> tuple[FusedKernel, tuple[str, ...]]:
     """The kernel with pointwise stages inlined, what nothing reads dropped, inputs renamed in0….
 
     The anchor becomes the last reduction, or the only stage. Equal subexpressions become one node.
-    Also returns the old names of the inputs that are left, in order.
+    Stages that are `stored`, what the parts of a chain give, are inlined nowhere. Also returns the
+    old names of the inputs that are left, in order.
     """
     recurrent = recurrence_of(kernel) is not None
     stages = _accumulators_apart(kernel.stages)
-    stages = _read(stages if recurrent else _inline(stages))
+    stages = _read(stages if recurrent else _inline(stages, stored))
     reductions = [stage.name for stage in stages if stage.reduce_axes]
     anchor = reductions[-1] if reductions else stages[-1].name
-    stages = stages if recurrent else _name_axes_like(stages, anchor)
+    if not recurrent:
+        stages = _name_axes_like(stages, anchor)
+        stages = tuple(
+            _named_like_source(stage, stages) if stage.name in stored else stage for stage in stages
+        )
     renamed, kept = _rename_inputs(replace(kernel, stages=stages, anchor=anchor))
     return kernel_from_json(kernel_to_json(renamed)), kept
 
@@ -77,8 +86,8 @@ def _accumulators_apart(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
     return tuple(parts)
 
 
-def _inline(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    inlined = _inlined_names(stages)
+def _inline(stages: tuple[Stage, ...], stored: Collection[str]) -> tuple[Stage, ...]:
+    inlined = _inlined_names(stages, stored)
     bodies: dict[str, Stage] = {}
     kept: list[Stage] = []
     for stage in stages:
@@ -90,7 +99,7 @@ def _inline(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
     return tuple(kept)
 
 
-def _inlined_names(stages: tuple[Stage, ...]) -> set[str]:
+def _inlined_names(stages: tuple[Stage, ...], stored: Collection[str]) -> set[str]:
     """The pointwise stages to inline, decided from the last to the first: how often an inlined
     stage is evaluated depends on what became of its readers."""
     anchor = max((i for i, stage in enumerate(stages) if stage.reduce_axes), default=-1)
@@ -102,7 +111,7 @@ def _inlined_names(stages: tuple[Stage, ...]) -> set[str]:
         for reader in stages[position + 1 :]:
             count = sum(load.buffer == stage.name for load in loads(reader.body))
             reads += count * evaluations[reader.name]
-        keep = bool(stage.reduce_axes)
+        keep = bool(stage.reduce_axes) or stage.name in stored
         if not keep and position < anchor:
             again = reads > iterations(stage)
             keep = _is_padding(stage) or (is_expensive(stage.body) and again)
@@ -178,13 +187,26 @@ def _name_axes_like(stages: tuple[Stage, ...], anchor: str) -> tuple[Stage, ...]
     model = next(stage for stage in stages if stage.name == anchor)
     if last.name == anchor or last.shape != model.shape:
         return stages
-    names = {old.name: new.name for old, new in zip(last.axes, model.axes, strict=True)}
+    return (*before, _with_axes_of(last, model))
+
+
+def _named_like_source(stage: Stage, stages: tuple[Stage, ...]) -> Stage:
+    """A stored stage with the axis names of the reduction that it reads."""
+    read = {load.buffer for load in loads(stage.body)}
+    models = [item for item in stages if item.reduce_axes and item.name in read]
+    if stage.reduce_axes or len(models) != 1 or models[0].shape != stage.shape:
+        return stage
+    return _with_axes_of(stage, models[0])
+
+
+def _with_axes_of(stage: Stage, model: Stage) -> Stage:
+    names = {old.name: new.name for old, new in zip(stage.axes, model.axes, strict=True)}
 
     def rule(node: Expr) -> Expr:
         return index(names[node.name]) if isinstance(node, Index) else node
 
-    axes = tuple(Axis(names[axis.name], axis.extent) for axis in last.axes)
-    return (*before, replace(last, axes=axes, body=rewrite(last.body, rule)))
+    axes = tuple(Axis(names[axis.name], axis.extent) for axis in stage.axes)
+    return replace(stage, axes=axes, body=rewrite(stage.body, rule))
 
 
 def _rename_inputs(kernel: FusedKernel) -> tuple[FusedKernel, tuple[str, ...]]:

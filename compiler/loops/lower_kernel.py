@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from compiler.errors import ScheduleError
+from compiler.expr.affine import expr_range
 from compiler.expr.combiners import neutral_element
 from compiler.expr.nodes import Expr, Load, all_of, index, integer, select, sub
 from compiler.expr.parts import split_guards
@@ -18,6 +19,7 @@ from compiler.loops.hoist_positions import hoist_positions
 from compiler.loops.ir import (
     Allocate,
     Body,
+    Let,
     LoopNest,
     Memory,
     Scope,
@@ -28,6 +30,7 @@ from compiler.loops.loop_ranges import (
     Env,
     Inside,
     PlacedStage,
+    RangeMap,
     free_ranges,
     padded_extents,
 )
@@ -187,10 +190,12 @@ class _Lowering:
         consumer = User.of(state.stage, values, {**env.ranges, **free})
         kept = {other.name: _own_load(other) for other in producers if other.kept}
         consumer = replace(consumer, loads=(*consumer.loads, *kept.values()))
-        regions = required_regions(nested, consumer, free, env.ranges, padded)
+        moved = _Starts(dict(env.ranges), self._names)
+        regions = required_regions(nested, consumer, free, moved.ranges, padded, moved.bind)
+        env = replace(env, ranges=moved.ranges)
         for name, load in kept.items():
             stage, own = self.scheduled.stage(name).stage, [replace(consumer, loads=(load,))]
-            if required_region(stage, own, free, env.ranges, padded) != regions[name]:
+            if required_region(stage, own, free, moved.ranges, padded) != regions[name]:
                 raise ScheduleError(f"more of {name} is read in the loop than is kept of it")
         stored = [
             other
@@ -203,7 +208,7 @@ class _Lowering:
         body = self._emit_producers(producers, regions, inside, deeper)
         for other in stored:
             body = (Allocate(memories[other.name][0], other.scope, body),)
-        return body
+        return moved.bound_round(body, [regions[producer.name] for producer in producers])
 
     def _stored_memory(
         self, state: StageState, regions: Mapping[str, Region]
@@ -249,6 +254,32 @@ class _Lowering:
                 (*statements, *self._emit_producers(rest, regions, inner, deeper)),
             ),
         )
+
+
+@dataclass(slots=True)
+class _Starts:
+    """Where regions begin that were moved inside of their tensors: variables with their values."""
+
+    ranges: RangeMap  # of all variables in scope, these included
+    names: Iterator[int]
+    values: dict[str, Expr] = field(default_factory=dict)
+
+    def bind(self, name: str, value: Expr) -> Expr:
+        """The variable, called `name` if that is free."""
+        if name in self.ranges:
+            name = f"{name}.{next(self.names)}"
+        self.values[name] = value
+        self.ranges[name] = expr_range(value, self.ranges)
+        return index(name)
+
+    def bound_round(self, body: Body, regions: Sequence[Region]) -> Body:
+        """The statements with those variables that the regions begin at."""
+        used = {name for region in regions for base in region.base for name in axes_of(base)}
+        for name, value in reversed(self.values.items()):
+            if name in used:
+                used |= axes_of(value)
+                body = (Let(name, value, body),)
+        return body
 
 
 def _own_load(state: StageState) -> Load:

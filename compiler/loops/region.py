@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from compiler.expr.affine import Affine, Atom, Ranges, Substitution, affine, affine_range
-from compiler.expr.nodes import Expr, Index, Load, add, index, integer
+from compiler.expr.affine import (
+    Affine,
+    Atom,
+    Ranges,
+    Substitution,
+    affine,
+    affine_range,
+    expr_range,
+)
+from compiler.expr.nodes import Expr, Index, Load, add, binary, index, integer
 from compiler.expr.walk import axes_of, loads, substitute
 from compiler.kernels.stage import Stage
 
@@ -44,18 +53,28 @@ class User:
         return User(stage.name, tuple(loads(stage.body)), under)
 
 
+Bind: TypeAlias = Callable[[str, Expr], Expr]
+"""Gives an expression a name like this one, for statements inside; returns what is read instead."""
+
+
 def required_regions(
     producers: Sequence[Stage],
     consumer: User,
     free: Ranges,
-    bound: Ranges,
+    bound: dict[str, tuple[int, int]],
     padded: Mapping[str, int],
+    bind: Bind,
 ) -> dict[str, Region]:
-    """The boxes of `producers`, by name, that the consumer and later producers read."""
+    """The boxes of `producers`, by name, that the consumer and later producers read.
+
+    Where a box would begin before its tensor or end behind it, as windows over a border do, it is
+    moved inside: what it lacks there nobody reads. `bind` adds such a place to what is `bound`.
+    """
     free, users = dict(free), [consumer]
     regions: dict[str, Region] = {}
     for stage in reversed(producers):
-        region = regions[stage.name] = required_region(stage, users, free, bound, padded)
+        region = required_region(stage, users, free, bound, padded)
+        region = regions[stage.name] = _moved_inside(stage, region, bound, padded, bind)
         local: dict[str, Expr] = {}
         axes = (*stage.axes, *stage.reduce_axes)
         bases = (*region.base, *(integer(0) for _ in stage.reduce_axes))
@@ -101,6 +120,23 @@ def required_region(
             base.append(side.outer.plus(Affine(side.low, ())).to_expr())
             extents.append(side.high - side.low + 1)
     return Region(tuple(base), tuple(extents))
+
+
+def _moved_inside(
+    stage: Stage, region: Region, bound: Ranges, padded: Mapping[str, int], bind: Bind
+) -> Region:
+    """The region, of the same extents, within the stage: padding is read as if it were there."""
+    bases: list[Expr] = []
+    for axis, base, extent in zip(stage.axes, region.base, region.extents, strict=True):
+        low, high = expr_range(base, bound)
+        last = axis.extent - extent
+        if axis.name not in padded and low < 0:
+            base = binary("max", base, integer(0))
+        if axis.name not in padded and high > last:
+            base = binary("min", base, integer(last))
+        moved = axis.name not in padded and (low < 0 or high > last)
+        bases.append(bind(f"{stage.name}.{axis.name}.start", base) if moved else base)
+    return replace(region, base=tuple(bases))
 
 
 def _joined(sides: Iterator[_Side | None]) -> _Side | None:

@@ -30,6 +30,7 @@ from compiler.limits import Allowance
 from compiler.operators.function import types_of_texts
 from compiler.operators.loop import LoopParts
 from compiler.operators.registry import Pattern, add_expression, complete_attributes, operator
+from compiler.plan.chain_groups import chain_groups
 from compiler.plan.find_guards import common_guards, conditions_first, find_guards
 from compiler.plan.fuse import Group, fuse
 from compiler.plan.graph_plan import RULES, GraphPlan
@@ -96,7 +97,8 @@ class _Extractor:
         for name in self.graph.outputs:
             if name in self.constants:
                 self._rename_constant(name)
-        groups = list(fuse(self.graph, self.allowance, self.plan))
+        fused = fuse(self.graph, self.allowance, self.plan)
+        groups = list(chain_groups(self.graph, fused, self.plan))
         self.guards = find_guards(self.graph, groups)
         ordered = conditions_first(groups, self.guards) if self.guards else groups
         for group in loop_order(self.graph, ordered):
@@ -344,6 +346,7 @@ def _look(graph: Graph, group: Group) -> tuple[str, tuple[str, ...]]:
             facts.append((str(graph.types[name]), array is not None, literal))
         operands = [numbers[name] for name in node.inputs]
         facts.append((node.operator, dict(node.attributes), operands, numbers[node.output]))
+    facts.append([numbers[name] for name in group.stored])
     return repr(facts), tuple(numbers)[1:]
 
 
@@ -381,7 +384,8 @@ def group_kernel(graph: Graph, group: Group, rounds_each: bool = False) -> _Extr
         if array is not None and array.size == 1 and not scale and value not in in_contraction:
             literals[buffer.name] = const(array.reshape(-1)[0].item(), buffer.dtype)
     kernel = with_literals(FusedKernel(name, inputs, stages, stages[-1].name), literals)
-    canonical, kept = canonicalise(kernel)
+    stored = [tensors[value].name for value in group.stored]
+    canonical, kept = canonicalise(kernel, stored)
     by_buffer = dict(zip((buffer.name for buffer in inputs), values, strict=True))
     return _Extracted(canonical, tuple(by_buffer[buffer] for buffer in kept))
 

@@ -58,10 +58,14 @@ _FREE = (Pattern.ELEMENTWISE, Pattern.INJECTIVE)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes of one kernel in graph order; `core` is None in groups without one."""
+    """Nodes of one kernel in graph order; `core` is None in groups without one.
+
+    Of a chain it is the last core; `stored` are the values that those before it give.
+    """
 
     nodes: tuple[Node, ...]
     core: Node | None
+    stored: tuple[str, ...] = ()
 
     @property
     def output(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from compiler.errors import PlanError
 from compiler.graph.ir import Graph
 from compiler.limits import Allowance
+from compiler.plan.chain_groups import chain_groups
 from compiler.plan.fuse import fuse
 from compiler.plan.graph_plan import Chain, Decision, GraphPlan, Merged, Separate, Spelled
 from compiler.plan.optimise import optimise_for
@@ -31,7 +32,7 @@ def verify_plan(
         check_plan(plan)
         allowance = Allowance() if allowance is None else allowance
         optimised = optimise_for(graph, target, None, allowance, numerics, plan)
-        fuse(optimised, allowance, plan)
+        chain_groups(optimised, fuse(optimised, allowance, plan), plan)
     except PlanError as error:
         return str(error)
     return None

@@ -6,6 +6,7 @@ from compiler.errors import ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.attention import attention_sketches
+from compiler.schedule.sketches.chain import chain_sketches
 from compiler.schedule.sketches.digit_sums import digit_sum_sketches
 from compiler.schedule.sketches.matrix_tiles import matrix_tile_sketches
 from compiler.schedule.sketches.recurrent import recurrent_sketches
@@ -23,6 +24,7 @@ from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
 RECURRING = (recurrent_sketches,)
 ATTENDING = (attention_sketches,)
+CHAINED = (chain_sketches,)
 SCANNING = (scan_sketches, scatter_sketches)
 REDUCING = (
     window_rows_sketches,
@@ -58,7 +60,7 @@ def schedule_space(
 def _sketched(
     kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
 ) -> ScheduleSpace:
-    for families in (RECURRING, ATTENDING, SCANNING, REDUCING, MOVING):
+    for families in (RECURRING, ATTENDING, CHAINED, SCANNING, REDUCING, MOVING):
         sketches = [sketch for family in families for sketch in family(kernel, target, threads)]
         admitted = [sketch for sketch in sketches if sketch.algorithm in numerics.algorithms]
         if admitted:

@@ -120,7 +120,7 @@ def _sketch(context: TileContext) -> Sketch:
         choices.append((Choice("padding", paddings), _padding(context, paddings)))
     if context.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
-    sketch = Sketch.planned(context.form.name, choices, lambda values: _Plan(context, values))
+    sketch = Sketch.planned(context.form.name, choices, lambda values: TilePlan(context, values))
     return evenly_shared(sketch, context.threads, {"tile": tiles, "loops": _shared(context, loops)})
 
 
@@ -161,7 +161,7 @@ def _padding(context: TileContext, paddings: Sequence[str]) -> str:
     return paddings[-1] if wide and small else paddings[0]
 
 
-class _Plan(TileLoops):
+class TilePlan(TileLoops):
     """What is decided for n candidates, and the steps and the shape that follow from it."""
 
     def steps(self) -> list[Step]:

@@ -32,7 +32,7 @@ from compiler.loops.ir import (
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.nest_shape import NestShape
 from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches import matrix_tiles, shared_loops, tiled_reduction
+from compiler.schedule.sketches import chain, matrix_tiles, shared_loops, tiled_reduction
 from compiler.schedule.space import Candidate, Sketch
 from compiler.schedule.spaces import schedule_space
 from compiler.schedule.steps.fuse import Fuse
@@ -40,6 +40,7 @@ from compiler.target import Target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Attribute, TensorType
 from configs.settings import load_target
+from tests.compiler.schedule.drawn_chains import chained_call, drawn_chain, drawn_products
 from tests.compiler.schedule.narrow_kernels import narrowed
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 
@@ -318,6 +319,10 @@ for name, inputs, nodes, target in (
     ),
 ):
     KERNELS[name] = (narrowed(kernel_of(inputs, nodes, ["x1"]), DType.U8, DType.I8), target)
+for form in (("dw", "pw"), ("pw", "dw", "pw"), ("pw", "max")):
+    drawn = chained_call(*drawn_chain(random.Random(0), 8, form))
+    KERNELS[f"chain of {' '.join(form)}"] = (drawn.kernel, TARGET)
+KERNELS["chain of products"] = (chained_call(*drawn_products(random.Random(0))).kernel, TARGET)
 WINOGRAD_AXES = {
     **dict.fromkeys(("x", "y"), "window"),
     **dict.fromkeys(("n", "oh", "t"), "tile"),
@@ -448,7 +453,7 @@ def check(kernel: FusedKernel, sketch: Sketch, schedule: Schedule, shape: NestSh
         buffer = anchor
     elif sketch.name.startswith("matrix_tiles"):
         buffer, kind = f"{output}.sum.sums" if anchor == output else f"{anchor}.sums", TileDot
-    elif sketch.name.startswith(("tiled", "channels", "window")):
+    elif sketch.name.startswith(("tiled", "channels", "window", "chain")):
         buffer = f"{output}.sum" if anchor == output else anchor
     else:
         buffer, kind = output, Store
@@ -508,6 +513,7 @@ def test_shapes_are_the_loops_that_schedules_are_lowered_to(
     name: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiled_reduction, "PARALLEL_WORK", 1)
+    monkeypatch.setattr(chain, "PARALLEL_WORK", 1)
     monkeypatch.setattr(matrix_tiles, "PARALLEL_WORK", 1)
     monkeypatch.setattr(shared_loops, "PARALLEL_ELEMENTS", 1)
     kernel, target = undecided(KERNELS[name][0]), KERNELS[name][1]
@@ -534,5 +540,5 @@ def test_every_sketch_is_compared() -> None:
     attention = {"attention", "online_attention"}
     windows = {"window", "window_rows"}
     others = {"winograd", "row_wise", "transposed", "recurrent"}
-    others |= {"matrix_tiles", "matrix_tiles_grouped"}
+    others |= {"matrix_tiles", "matrix_tiles_grouped", "chain"}
     assert families == {*tiled, *windows, *attention, *others}

@@ -1,0 +1,118 @@
+"""Candidates of chains: values that can be computed in their reader's kernel, where it may pay.
+
+By footprints alone. A value that stays in the second-level cache from the kernel that writes it to
+the one that reads it saves nothing; and the rows that a block of the reader's rows needs have to
+fit, beside weights and data. Whether a candidate is taken is for costs to say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from compiler.graph.ir import Graph
+from compiler.graph.rewriter import consumers
+from compiler.operators.registry import complete_attributes
+from compiler.operators.windows import read_windows
+from compiler.plan.chain_groups import POOLS, can_chain, chain_groups, is_part
+from compiler.plan.extract_kernels import group_kernel
+from compiler.plan.fuse import Group, fuse
+from compiler.plan.graph_plan import RULES, Chain, GraphPlan
+from compiler.plan.plan_names import PlanNames
+from compiler.schedule.sketches.chain import chain_sketches
+from compiler.target import Target
+from compiler.types.node import Node
+
+LEAST_ROWS = 4  # of the reader, that a tile has at least: with fewer the halo costs too much
+BLOCKS = 4  # of channels that are filtered at a time
+SHARE = 2  # the part of the second-level cache that is left to what lies between kernels
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCandidate:
+    """Decisions that belong together, and the bytes that are neither written nor read then."""
+
+    chains: tuple[Chain, ...]
+    saved_bytes: int
+
+
+def chain_candidates(
+    graph: Graph, target: Target, plan: GraphPlan = RULES, known: Collection[str] | None = None
+) -> tuple[ChainCandidate, ...]:
+    """The chains of two parts that may pay, then those of three, each in execution order.
+
+    `graph` is the one that kernels are extracted from. `known` are the values that decisions can
+    name, those of the graph before layouts; without them all that have a name here count. Raises
+    PlanError for a plan that does not fit.
+    """
+    groups, names = fuse(graph, plan=plan), PlanNames(graph)
+    values = set(graph.types) if known is None else set(known)
+    found: dict[str, tuple[Group, Node]] = {}  # by the value that the group gives
+    for group in groups:
+        reader = _reader(graph, group)
+        if group.core is None or reader is None or names.value(group.core, values) is None:
+            continue
+        if can_chain(graph, groups, group.core) and may_pay(graph, group.output, reader, target):
+            found[group.output] = group, reader
+    parts = [[group] for group, _ in found.values()]
+    for group, reader in found.values():
+        parts += [[group, other] for other, _ in found.values() if reader in other.nodes]
+    made = (_candidate(graph, names, values, part) for part in parts)
+    return tuple(item for item in made if _has_sketch(graph, groups, item, target))
+
+
+def may_pay(graph: Graph, value: str, reader: Node, target: Target) -> bool:
+    """Whether the value leaves the cache on its way to the reader, and tiles of it would not."""
+    type = graph.types[value]
+    if type.bytes <= target.l2_bytes // SHARE:
+        return False
+    blocked = reader.operator != "matmul"
+    stack = type.shape[0] if blocked else 1
+    height = type.shape[2] if blocked else math.prod(type.shape[:-1])
+    row = type.bytes // (stack * height)
+    if _filters(graph, reader):
+        row = row * min(BLOCKS, type.shape[1]) // type.shape[1]
+    return min(_rows_read(graph, reader), height) * row <= target.l2_bytes // SHARE
+
+
+def _reader(graph: Graph, group: Group) -> Node | None:
+    readers = consumers(graph).get(group.output, [])
+    return readers[0] if len(readers) == 1 and is_part(graph, readers[0]) else None
+
+
+def _rows_read(graph: Graph, reader: Node) -> int:
+    """The rows of its data that the reader needs for as many of its own as are worth a tile."""
+    attributes = complete_attributes(reader)
+    if reader.operator in POOLS:
+        kernel = attributes.integers("kernel")
+    elif reader.operator == "conv":
+        kernel = graph.types[reader.inputs[1]].shape[2:]
+    else:
+        return LEAST_ROWS
+    return read_windows(attributes, kernel).reach(0, LEAST_ROWS)
+
+
+def _filters(graph: Graph, reader: Node) -> bool:
+    """Whether each channel is filtered by itself."""
+    if reader.operator == "conv":
+        return complete_attributes(reader).integer("groups") > 1
+    return reader.operator in POOLS
+
+
+def _candidate(
+    graph: Graph, names: PlanNames, known: Collection[str], groups: Sequence[Group]
+) -> ChainCandidate:
+    values = (names.value(group.core, known) for group in groups if group.core is not None)
+    saved = sum(2 * graph.types[group.output].bytes for group in groups)
+    return ChainCandidate(tuple(Chain(value) for value in values if value is not None), saved)
+
+
+def _has_sketch(
+    graph: Graph, groups: Sequence[Group], candidate: ChainCandidate, target: Target
+) -> bool:
+    """Whether all parts have register tiles, in the layouts that they have."""
+    before = {group.output for group in groups}
+    joined = chain_groups(graph, groups, GraphPlan(candidate.chains))
+    (group,) = (item for item in joined if item.stored and item.output in before)
+    return bool(chain_sketches(group_kernel(graph, group).kernel, target, 1))

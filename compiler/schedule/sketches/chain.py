@@ -1,0 +1,365 @@
+"""Sketch: a chain of convolutions, products and pools, for one block of rows at a time.
+
+for rows.o of the last part: (parallel)
+    expanded[rows + halo] = register tiles, as of a kernel of its own          on the stack
+    filtered[rows] = register tiles of expanded                                on the stack
+    for block, row, column: projected = register tile of filtered
+
+Where a part filters each block of channels by itself, those before it can be computed for one of
+its tiles of blocks at a time. Rows that two blocks of rows need are computed for both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from compiler.kernels.chain import chain_parts, follows_blocks, part_work, rows_read
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.roles import with_roles
+from compiler.schedule.nest_shape import Counts, NestShape, Numbers
+from compiler.schedule.sketches.even_shares import waiting
+from compiler.schedule.sketches.roles import roles_of
+from compiler.schedule.sketches.shared_loops import CHUNKS
+from compiler.schedule.sketches.tile_context import LoopOrder, TileContext
+from compiler.schedule.sketches.tile_domains import (
+    best_tile,
+    reduce_orders,
+    tiles_of,
+    unrolls,
+)
+from compiler.schedule.sketches.tile_forms import TileForm
+from compiler.schedule.sketches.tile_operands import can_inline
+from compiler.schedule.sketches.tile_shape import tile_shape
+from compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK, TilePlan
+from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from compiler.schedule.steps.compute_at import ComputeAt
+from compiler.schedule.steps.step import Step
+from compiler.schedule.vectors import vector_lanes
+from compiler.target import Target
+
+STACK_BYTES = 1024 * 1024  # of what the parts give each other, at most
+MOST_VECTORS = 4  # of channels that a tile filters
+NEAR, FAR = 64.0, 16.0  # bytes a cycle through the caches, written and read
+GOOD_BYTES = 128 * 1024  # of what the parts give each other: several rows, much less than the cache
+SLIGHTLY = 0.002  # of the time, by which blocks of half or twice the size are worse
+FILLED = 0.6  # of the registers for sums that a tile has, at least
+MOST_WASTE = 1.1  # of the rows, those that are computed twice included
+BY_BLOCK = ("block", "row", "column")
+ORDERS = (BY_BLOCK, ("row", "block", "column"), ("row", "column", "block"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part, with the axis that blocks of rows are made of."""
+
+    context: TileContext
+    filters: bool  # each block of channels by itself
+
+    @property
+    def kernel(self) -> FusedKernel:
+        return self.context.kernel
+
+    @property
+    def rows(self) -> str:
+        """The row, or where there are none the columns of a product's tile."""
+        return self.context.roles.row or self.context.roles.column
+
+    @property
+    def extent(self) -> int:
+        return self.context.extents[self.rows]
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of a row of all that the part gives."""
+        output = self.kernel.output
+        return math.prod(output.shape) // self.extent * output.dtype.bytes // self.stack
+
+    @property
+    def stack(self) -> int:
+        """Points of the outer axes, each of which has rows of its own."""
+        return math.prod(self.context.extents[axis] for axis in self.context.roles.outer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    parts: tuple[_Part, ...]
+    threads: int
+
+    def rows(self, rows: int) -> list[int]:
+        """How many rows each part computes for so many of the last one."""
+        counts = [rows]
+        for part in reversed(self.parts[1:]):
+            counts.insert(0, rows_read(part.kernel, part.rows, counts[0]))
+        return counts
+
+    def bytes(self, rows: int, vectors: int | None = None) -> int:
+        """What the parts give each other for so many rows of the last one.
+
+        With `vectors` given, what is filtered by itself is computed for so many blocks at a time.
+        """
+        total = 0
+        for part, reader, count in zip(self.parts, self.parts[1:], self.rows(rows), strict=False):
+            size = count * part.result_bytes
+            if vectors is not None and reader.filters:
+                size = size * vectors // max(vectors, part.context.vectors)
+            total += size
+        return total
+
+
+def chain_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
+    """The sketch, if the kernel is a chain whose parts all have register tiles."""
+    parts = tuple(_part(part, target) for part in chain_parts(kernel))
+    known = tuple(part for part in parts if part is not None)
+    if not known or len(known) < len(parts):
+        return []
+    work = sum(part_work(part.kernel) for part in known)
+    threads = threads if work >= PARALLEL_WORK else 1
+    last = replace(known[-1], context=replace(known[-1].context, threads=threads))
+    chain = _Chain((*known[:-1], last), threads)
+    choices = _choices(chain)
+    if not choices:
+        return []
+    sketch = Sketch.planned("chain", choices, lambda values: _Plan(chain, values))
+    return [replace(_cheapest(sketch, chain), leads=True)]
+
+
+def _cheapest(sketch: Sketch, chain: _Chain) -> Sketch:
+    """The sketch with the rows and tiles as defaults that take the fewest cycles, by count."""
+    assert sketch.shape is not None
+    filters = [
+        f"tile{number}" for number, part in enumerate(chain.parts) if number and part.filters
+    ]
+    tried = [
+        c.values if c.name in ("rows", *filters) else (d,)
+        for c, d in zip(sketch.choices, sketch.default, strict=True)
+    ]
+    sizes = [len(values) for values in tried]
+    numbers = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
+    positions = {
+        choice.name: np.array([choice.values.index(value) for value in values])[picked]
+        for choice, values, picked in zip(sketch.choices, tried, numbers, strict=True)
+    }
+    shape = sketch.shape(positions)
+    kept = np.array([chain.bytes(n, MOST_VECTORS) for n in _numbers(tried[0])])[numbers[0]]
+    best = int(np.argmin(shape.cycles * waiting(shape.pieces, chain.threads) * _apart(kept)))
+    chosen = (values[picked] for values, picked in zip(tried, numbers[:, best], strict=True))
+    return replace(sketch, default=tuple(chosen))
+
+
+def _apart(size: Counts) -> Numbers:
+    """Of blocks that take equal time those are best that neither fill the cache nor are small."""
+    return np.asarray(1.0 + SLIGHTLY * np.abs(np.log2(size / GOOD_BYTES)), np.float64)
+
+
+def _part(kernel: FusedKernel, target: Target) -> _Part | None:
+    lanes = vector_lanes(kernel, target)
+    known = with_roles(kernel, lanes)
+    roles = roles_of(known)
+    if roles is None or roles.phases or not roles.column:
+        return None
+    context = TileContext(TileForm("tiled", known, (), roles), target, 1)
+    if not tiles_of(context) or not can_inline(known, context.prologue, roles.vector):
+        return None
+    return _Part(context, follows_blocks(known, roles.block))
+
+
+# --- choices ------------------------------------------------------------------------------------
+
+
+def _choices(chain: _Chain) -> list[tuple[Choice, ChoiceValue]]:
+    last = chain.parts[-1]
+    even = sorted({-(-last.extent // blocks) for blocks in range(1, last.extent + 1)})
+    waste = {n: -(-last.extent // n) * n / last.extent for n in even}
+    rows = tuple(
+        n for n in even if waste[n] <= MOST_WASTE and chain.bytes(n, MOST_VECTORS) <= STACK_BYTES
+    )
+    if not rows:
+        return []
+    choices: list[tuple[Choice, ChoiceValue]] = [(Choice("rows", rows), rows[0])]
+    if any(part.filters for part in chain.parts[1:]):
+        choices.append((Choice("place", ("block", "rows")), "block"))
+    for number, part in enumerate(chain.parts):
+        choices += _of_part(part, number)
+    if chain.threads > 1:
+        choices.append((Choice("chunks", CHUNKS), 4))
+    return choices
+
+
+def _of_part(part: _Part, number: int) -> list[tuple[Choice, ChoiceValue]]:
+    context = part.context
+    tiles, orders = _tiles(part), reduce_orders(context)[:2]
+    steps = unrolls(context, orders)
+    choices: list[tuple[Choice, ChoiceValue]] = [
+        (Choice(f"tile{number}", tiles), best_tile(context, tiles)),
+        (Choice(f"unroll{number}", steps), steps[-1]),
+    ]
+    if len(orders) > 1:
+        choices.append((Choice(f"reduce{number}", orders), orders[0]))
+    if not part.filters and context.roles.row:
+        orders_of_loops = tuple(" ".join(order) for order in ORDERS)
+        choices.append((Choice(f"loops{number}", orders_of_loops), orders_of_loops[0]))
+    return choices
+
+
+def _tiles(part: _Part) -> tuple[ChoiceValue, ...]:
+    """Those that nearly fill the registers, or hold a row: each part has a choice of its own."""
+    tiles = [tile for tile in tiles_of(part.context) if isinstance(tile, tuple)]
+    if part.filters:
+        tiles = [tile for tile in tiles if int(tile[1]) <= MOST_VECTORS]
+    least = FILLED * max(int(columns) * int(vectors) for columns, vectors in tiles)
+    least = least / 2 if part.filters else least  # these wait for loads as much as for sums
+    return tuple(t for t in tiles if int(t[0]) * int(t[1]) >= least)
+
+
+# --- what is decided ----------------------------------------------------------------------------
+
+
+class _Plan:
+    """The parts' loops for n candidates, and where parts are computed."""
+
+    def __init__(self, chain: _Chain, values: Values) -> None:
+        self.chain, self.values = chain, values
+        large = [chain.bytes(n) > STACK_BYTES for n in _numbers(values.domains["rows"])]
+        self.by_block = values.are("place", "block") | np.array(large)[values.positions["rows"]]
+        *early, last = range(len(chain.parts))
+        self.parts = [TilePlan(chain.parts[n].context, self._early(n)) for n in early]
+        self.last = self._last(last)
+        self.parts.append(self.last)
+        for plan, reader, part in zip(self.parts, self.parts[1:], chain.parts[1:], strict=False):
+            if part.filters:  # a tile of the reader has no more blocks
+                fewer = np.minimum(plan.vectors, reader.vectors)
+                plan.vectors = np.where(self.by_block, fewer, plan.vectors)
+
+    def _early(self, number: int) -> Values:
+        part = self.chain.parts[number]
+        order = " ".join(BY_BLOCK) if part.context.roles.row else "block column"
+        domains: dict[str, tuple[ChoiceValue, ...]] = {"loops": (order,)}
+        positions = {"loops": np.zeros(self.values.count, np.int64)}
+        if (name := f"loops{number}") in self.values.domains:
+            domains["loops"] = self.values.domains[name]
+            positions["loops"] = self.values.positions[name]
+        return self._values(number, domains, positions)
+
+    def _last(self, number: int) -> TilePlan:
+        """The last part, in blocks of rows: its orders of loops are those with each number."""
+        part, values = self.chain.parts[number], self.values
+        orders: tuple[ChoiceValue, ...] = (" ".join(BY_BLOCK),)
+        of_orders = np.zeros(values.count, np.int64)
+        if (name := f"loops{number}") in values.domains:
+            orders, of_orders = values.domains[name], values.positions[name]
+        elif not part.context.roles.row:
+            orders = ("block column",)
+        rows = _numbers(values.domains["rows"])
+        by_block = self.by_block & part.filters
+        places = sorted({*by_block.tolist()})
+        spelled: list[ChoiceValue] = []
+        inner: list[bool] = []
+        for count in rows:
+            for order in orders:
+                names = tuple(str(order).split())
+                plane = bool(part.context.roles.row)
+                tiled = LoopOrder(names, count * plane, count * (not plane))
+                spelled += [str(tiled)] * len(places)
+                inner += places
+        which = values.positions["rows"] * len(orders) + of_orders
+        which = which * len(places) + np.searchsorted(places, by_block)
+        domains: dict[str, tuple[ChoiceValue, ...]] = {"loops": tuple(spelled)}
+        plan = TilePlan(part.context, self._values(number, domains, {"loops": which}))
+        if "chunks" in values.domains:
+            plan.tiles = [
+                replace(tiles, parallel=[*plan.outer, *tiles.loops[: 1 + place]])
+                for tiles, place in zip(plan.tiles, inner, strict=True)
+            ]
+        return plan
+
+    def _values(
+        self,
+        number: int,
+        domains: dict[str, tuple[ChoiceValue, ...]],
+        positions: dict[str, Counts],
+    ) -> Values:
+        """The choices of a part under the names that they have in a kernel of its own."""
+        values = self.values
+        named = {own: f"{own}{number}" for own in ("tile", "reduce", "unroll")}
+        if number == len(self.chain.parts) - 1:
+            named["chunks"] = "chunks"
+        for own, name in named.items():
+            if name in values.domains:
+                domains[own], positions[own] = values.domains[name], values.positions[name]
+        if "reduce" not in domains:
+            domains["reduce"] = reduce_orders(self.chain.parts[number].context)[:1]
+            positions["reduce"] = positions["loops"] * 0
+        if self.chain.parts[number].context.prologue:
+            domains["padding"], positions["padding"] = ("inline",), positions["loops"] * 0
+        return Values(domains, positions, values.count)
+
+    def steps(self) -> list[Step]:
+        *early, last = self.parts
+        steps = last.steps()
+        output, parts = last.context.kernel.output.name, self.chain.parts
+        (tiles,) = last.tiles
+        outer = tiles.loops[0].name if len(tiles.parallel) < 2 else "parallel"
+        by_block = self.by_block.item()
+        for number in reversed(range(len(early))):
+            plan, reader = self.parts[number], self.parts[number + 1]
+            result = plan.context.kernel.output.name
+            steps += plan.steps()
+            if not (by_block and parts[number + 1].filters):
+                steps.append(ComputeAt(result, output, outer))
+            elif reader is not last:
+                block = reader.tiles[0].loops[0].name
+                steps.append(ComputeAt(result, reader.context.kernel.output.name, block))
+            else:
+                where = outer if len(tiles.parallel) > 1 else tiles.loops[1].name
+                steps.append(ComputeAt(result, output, where))
+        return steps
+
+    def shape(self) -> NestShape:
+        """That of the last part, with what the others execute and write."""
+        shape = tile_shape(self.last)
+        cycles, flops, temporary = shape.cycles, shape.flops, shape.temporary
+        table = np.array([self._repeated(n) for n in _numbers(self.values.domains["rows"])])
+        repeated = table[self.values.positions["rows"]]
+        for number, plan in enumerate(self.parts[:-1]):
+            own, part = tile_shape(plan), self.chain.parts[number]
+            times = repeated[:, number] * self._repeated_blocks(number)
+            size = float(part.result_bytes * part.extent * part.stack)
+            cycles = cycles + own.cycles * times + size * times / self._bytes_a_cycle(number)
+            flops = flops + own.flops * times
+            temporary = temporary + own.temporary + 2.0 * size * times
+        return replace(shape, cycles=cycles, flops=flops, temporary=temporary)
+
+    def _repeated(self, rows: int) -> list[float]:
+        """How often each row of each early part is computed, in the mean."""
+        *early, last = self.chain.parts
+        blocks = -(-last.extent // rows)
+        counts = self.chain.rows(rows)
+        return [blocks * count / part.extent for part, count in zip(early, counts, strict=False)]
+
+    def _repeated_blocks(self, number: int) -> Numbers:
+        """How often each block of channels is: last tiles are shifted, the reader's and its own."""
+        reader, own = self.chain.parts[number + 1], self.parts[number].vectors
+        blocks, vectors = float(reader.context.vectors), self.parts[number + 1].vectors
+        repeated = np.ceil(blocks / vectors) * np.ceil(vectors / own) * own / blocks
+        return np.where(self.by_block & reader.filters, repeated, 1.0)
+
+    def _bytes_a_cycle(self, number: int) -> Numbers:
+        """How fast what a part gives is written and read again, from which cache that is."""
+        target = self.last.context.target
+        part, reader = self.chain.parts[number], self.chain.parts[number + 1]
+        table = np.array(
+            [self.chain.rows(n)[number] for n in _numbers(self.values.domains["rows"])]
+        )
+        size = part.result_bytes * table[self.values.positions["rows"]].astype(np.float64)
+        vectors = self.parts[number + 1].vectors
+        share = np.minimum(vectors / reader.context.vectors, 1.0)
+        size = np.where(self.by_block & reader.filters, size * share, size)
+        return np.where(size <= target.l2_bytes // 2, NEAR, FAR)
+
+
+def _numbers(values: Sequence[ChoiceValue]) -> list[int]:
+    return [value for value in values if isinstance(value, int)]

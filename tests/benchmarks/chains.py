@@ -1,0 +1,221 @@
+"""Chains in cache against separate kernels: inverted residuals of MobileNetV2, products, pools.
+
+    python -m tests.benchmarks.chains [--match 56] [--trials 40] [--rounds 15] [--threads 1]
+
+For each block of layers the plans that chain something, and the one that chains nothing, are built
+with default schedules, and with those that a short random search finds; what they compute is
+compared. Then they take turns on one core. Printed are the times over that of separate kernels; the
+choice that `chain_candidates` makes by footprints, and by how much it misses the best (regret).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from compiler.graph.ir import Graph
+from compiler.kernels.kernel import KernelCall
+from compiler.llvm import compile_kernel
+from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.graph_plan import Chain, GraphPlan
+from compiler.runtime.buffers import aligned_empty
+from compiler.runtime.loaded_code import LoadedCode
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.spaces import default_schedule, schedule_space
+from compiler.target import host_target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Attribute
+from tests.benchmarks.kernels import sample
+from tests.compiler.graph.graph_helpers import GraphMaker
+from tuner.confirm.latency import outputs_agree, pinned
+
+# pixels, input, hidden and output channels, stride: the blocks of MobileNetV2 (224 x 224)
+RESIDUALS = (
+    (112, 32, 32, 16, 1),
+    (112, 16, 96, 24, 2),
+    (56, 24, 144, 24, 1),
+    (56, 24, 144, 32, 2),
+    (28, 32, 192, 32, 1),
+    (28, 32, 192, 64, 2),
+    (14, 64, 384, 64, 1),
+    (14, 64, 384, 96, 1),
+    (14, 96, 576, 96, 1),
+    (14, 96, 576, 160, 2),
+    (7, 160, 960, 160, 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some layers, and the values between them that may be chained."""
+
+    name: str
+    graph: Graph
+    values: tuple[str, ...]
+
+
+def residual(size: int, channels: int, hidden: int, outputs: int, stride: int, lanes: int) -> Block:
+    """Expand (unless there is nothing to expand), filter, project; a residual where it fits."""
+    maker = GraphMaker()
+
+    def whole(count: int) -> int:
+        return -(-count // lanes) * lanes
+
+    y = x = maker.input(1, whole(channels) // lanes, size, size, lanes)
+    values = []
+    if hidden != channels:
+        weight = maker.weights(whole(hidden), whole(channels), 1, 1, scale=0.1)
+        values.append(maker.node("conv", x, weight, maker.weights(whole(hidden)), layout="NCHWc"))
+        y = maker.node("clip", values[-1], min=0.0, max=6.0)
+    weight, bias = maker.weights(whole(hidden), 1, 3, 3), maker.weights(whole(hidden))
+    windows: dict[str, Attribute]
+    windows = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "groups": hidden}
+    values.append(maker.node("conv", y, weight, bias, **windows, layout="NCHWc"))
+    y = maker.node("clip", values[-1], min=0.0, max=6.0)
+    weight = maker.weights(whole(outputs), whole(hidden), 1, 1, scale=0.1)
+    y = maker.node("conv", y, weight, maker.weights(whole(outputs)), layout="NCHWc")
+    if stride == 1 and channels == outputs:
+        y = maker.node("add", y, x)
+    name = f"{size}x{size} {channels}-{hidden}-{outputs} stride {stride}"
+    return Block(name, maker.graph(y), tuple(values))
+
+
+def blocks(lanes: int) -> Iterator[Block]:
+    """All that is measured."""
+    for shape in RESIDUALS:
+        yield residual(*shape, lanes)
+
+
+class Built:
+    """The kernels of a block under a plan, one after another, ready to be called."""
+
+    def __init__(self, block: Block, plan: GraphPlan, schedules: Mapping[str, Schedule]) -> None:
+        program = extract_kernels(block.graph, plan=plan)
+        self.calls = [call for call in program.calls if isinstance(call, KernelCall)]
+        rng = np.random.default_rng(0)
+        values = {}
+        for name in block.graph.inputs:
+            type = program.types[name]
+            values[name] = aligned_empty(type.shape, type.dtype.numpy)
+            values[name][...] = rng.standard_normal(type.shape)
+        for call in self.calls:
+            type = program.types[call.output]
+            values[call.output] = aligned_empty(type.shape, type.dtype.numpy)
+        self.output = values[program.outputs[0]]
+        self.kept: list[object] = []
+        self.runs: list[tuple[Callable[..., None], tuple[int, int, int]]] = []
+        for call in self.calls:
+            schedule = schedules.get(call.key) or default_schedule(call.kernel, host_target())
+            self._add(call, schedule, {**program.constants, **values})
+
+    def _add(self, call: KernelCall, schedule: Schedule, values: Mapping[str, np.ndarray]) -> None:
+        compiled = compile_kernel(call.kernel, schedule, host_target())
+        layouts = dict(compiled.constant_layouts)
+        arrays = []
+        for buffer, name in zip(call.kernel.inputs, call.inputs, strict=True):
+            array = values[name]
+            if buffer.name in layouts:
+                packed = layouts[buffer.name].pack(array)
+                array = aligned_empty(packed.shape, packed.dtype)
+                array[...] = packed
+            arrays.append(array)
+        arrays.append(values[call.output])
+        workspace = aligned_empty((compiled.workspace_bytes,), np.dtype(np.uint8))
+        runtime = (ctypes.c_int64 * 2)(0, 1)
+        pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
+        code = LoadedCode([compiled.object_code], [compiled.symbol])
+        signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        function = signature(code.address(compiled.symbol))
+        self.kept += [arrays, workspace, runtime, pointers, code]
+        places = (
+            ctypes.addressof(pointers),
+            workspace.ctypes.data,
+            ctypes.addressof(runtime),
+        )
+        self.runs.append((function, places))
+
+    def __call__(self) -> None:
+        for function, places in self.runs:
+            function(*places)
+
+
+def searched(
+    block: Block, plan: GraphPlan, call: KernelCall, others: Mapping[str, Schedule], trials: int
+) -> Schedule:
+    """Of a call's schedules the best of the default and so many random ones, `others` as given."""
+    space, rng = schedule_space(call.kernel, host_target()), random.Random(0)
+    candidates = [space.default(), *(space.sample(rng) for _ in range(trials))]
+    known = {}
+    for candidate in dict.fromkeys(candidates):
+        schedule = space.schedule(candidate)
+        built = Built(block, plan, {**others, call.key: schedule})
+        known[candidate] = median(sample(built, 0.003) for _ in range(3))
+    return space.schedule(min(known, key=lambda candidate: known[candidate]))
+
+
+def plans_of(block: Block) -> dict[str, GraphPlan]:
+    """Nothing chained, each value alone, and all of them."""
+    values = block.values
+    plans = {"apart": GraphPlan()}
+    names = ("dw+pw",) if len(values) == 1 else ("pw+dw", "dw+pw")
+    for name, value in zip(names, values, strict=True):
+        plans[name] = GraphPlan((Chain(value),))
+    if len(values) > 1:
+        plans["all"] = GraphPlan(tuple(map(Chain, values)))
+    return plans
+
+
+def times_of(builts: Sequence[Built], rounds: int) -> list[list[float]]:
+    """Seconds of each in turn, by round."""
+    samples: list[list[float]] = [[] for _ in builts]
+    for _ in range(rounds):
+        for built, kept in zip(builts, samples, strict=True):
+            kept.append(sample(built, 0.005))
+    return samples
+
+
+def measure(block: Block, trials: int, rounds: int) -> None:
+    """Build all plans, compare what they compute, time them in turn and print a line."""
+    builts, names = [], []
+    for name, plan in plans_of(block).items():
+        schedules: dict[str, Schedule] = {}
+        default = Built(block, plan, schedules)
+        for call in default.calls if trials else ():
+            schedules[call.key] = searched(block, plan, call, schedules, trials)
+        builts.append(Built(block, plan, schedules))
+        names.append(name)
+    for built in builts:
+        built()
+        if not outputs_agree(built.output, builts[0].output):
+            raise SystemExit(f"{block.name}: plans differ in what they compute; nothing was timed")
+    samples = times_of(builts, rounds)
+    base = median(samples[0])
+    text = "  ".join(
+        f"{name} {median(np.array(own) / np.array(samples[0])):5.3f}"
+        for name, own in zip(names[1:], samples[1:], strict=True)
+    )
+    print(f"{block.name:30} {1e3 * base:7.3f} ms  {text}", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--match", default="", help="only blocks with this in their name")
+    parser.add_argument("--trials", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args(arguments)
+    with pinned(1):
+        for block in blocks(host_target().lanes(DType.F32)):
+            if options.match in block.name:
+                measure(block, options.trials, options.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

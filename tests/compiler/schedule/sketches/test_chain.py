@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from compiler.graph.ir import Graph
+from compiler.kernels.kernel import KernelCall
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.sketches import chain
+from compiler.schedule.spaces import schedule_space
+from compiler.target import Target
+from compiler.types.dtypes import DType
+from tests.compiler.graph.graph_helpers import evaluate_graph, random_inputs
+from tests.compiler.schedule.drawn_chains import (
+    FORMS,
+    chained_call,
+    drawn_chain,
+    drawn_products,
+)
+from tests.compiler.schedule.guarded_run import run_guarded, targets
+
+TARGETS = targets()
+KINDS = (*map(" ".join, FORMS), "products")
+
+
+def check(graph: Graph, call: KernelCall, schedule: Schedule, target: Target, threads: int) -> None:
+    inputs = random_inputs(graph)
+    (expected,) = evaluate_graph(graph, inputs)
+    values = {**graph.constants, **inputs}
+    names = [buffer.name for buffer in call.kernel.inputs]
+    arrays = {name: values[value] for name, value in zip(names, call.inputs, strict=True)}
+    outcome = run_guarded(call.kernel, schedule, arrays, target, threads)
+    assert not outcome.problem
+    assert np.allclose(outcome.output, expected, rtol=1e-4, atol=1e-4)
+
+
+def drawn(rng: random.Random, form: str, lanes: int) -> tuple[Graph, list[str]]:
+    return drawn_products(rng) if form == "products" else drawn_chain(rng, lanes, form.split())
+
+
+def check_draws(form: str, name: str, count: int, samples: int) -> None:
+    """The default and some other schedules of some chains of this form."""
+    target = TARGETS[name]
+    rng = random.Random(f"{form} {name}")
+    for _ in range(count):
+        graph, between = drawn(rng, form, target.lanes(DType.F32))
+        call = chained_call(graph, between)
+        threads = rng.choice((1, 2))
+        space = schedule_space(call.kernel, target, threads)
+        assert [sketch.name for sketch in space.sketches] == ["chain"]
+        candidates = [space.default(), *(space.sample(rng) for _ in range(samples))]
+        for candidate in candidates:
+            check(graph, call, space.schedule(candidate), target, threads)
+
+
+@pytest.mark.parametrize("form", KINDS)
+def test_chains_give_what_separate_kernels_give(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "PARALLEL_WORK", 1)
+    check_draws(form, "host", 1, 2)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("form", KINDS)
+@pytest.mark.parametrize("name", TARGETS)
+def test_many_chains_give_what_separate_kernels_give(
+    form: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain, "PARALLEL_WORK", 1)
+    check_draws(form, name, 10, 5)
+
+
+def test_blocks_of_rows_that_divide_the_rows_are_computed_once() -> None:
+    graph, between = drawn_chain(random.Random(1), 16, ("dw", "pw"))
+    call = chained_call(graph, between)
+    space = schedule_space(call.kernel, TARGETS["wide"])
+    (sketch,) = space.sketches
+    rows = next(choice.values for choice in sketch.choices if choice.name == "rows")
+    extent = call.kernel.output.shape[2]
+    assert set(rows) >= {n for n in range(1, extent + 1) if extent % n == 0}
