@@ -62,7 +62,7 @@ class BlockedEmitter:
             shape, block = self.graph.types[name].shape, self.forms[name].gives
             operator_name: str = "from_blocked"
             attributes: dict[str, Attribute] = {"channels": shape[1]}
-            if _same_memory(shape, block):
+            if same_memory(shape, block):
                 operator_name, attributes = "reshape", {"shape": shape}
             source = (self.blocked_names[name, block],)
             self.rewriter.emit(operator_name, source, attributes, like=reader, output=name)
@@ -78,7 +78,7 @@ class BlockedEmitter:
         shape = self.graph.types[name].shape
         operator_name: str = "to_blocked"
         attributes: dict[str, Attribute] = {"block": block}
-        if _same_memory(shape, block):
+        if same_memory(shape, block):
             blocked_shape = (shape[0], shape[1] // block, 1, 1, block)
             operator_name, attributes = "reshape", {"shape": blocked_shape}
         self.rewriter.emit(operator_name, (name,), attributes, like=reader, output=new_name)
@@ -162,7 +162,7 @@ class BlockedEmitter:
         return self.rewriter.constant(array, f"{hint}_blocked")
 
 
-def _same_memory(shape: tuple[int, ...], block: int) -> bool:
+def same_memory(shape: tuple[int, ...], block: int) -> bool:
     """With one pixel and whole blocks, both layouts are the same bytes: a reshape will do."""
     return shape[2:] == (1, 1) and shape[1] % block == 0
 
