@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from compiler.operators.use import Attributes, Types
 from compiler.types.dtypes import DType
 from compiler.types.numerics import is_narrow
-from compiler.types.tensor_type import TensorType
+from compiler.types.tensor_type import Attribute, TensorType
 
 BLOCKED = "NCHWc"
 PLAIN_TO_BLOCKED = "NCHW->NCHWc"
@@ -74,7 +74,8 @@ class BlockedRule:
     that moves fewer bytes; others read the first one, and constants behind it, which `padded` gives
     other shapes (from attributes, shapes and layout), filled with zeros. Data and result lie in
     blocks of equally many channels, unless it `reblocks`. Attributes `layout` and `block` are set
-    where the operator has them.
+    where the operator has them; others that speak of axes are those that `adapted` gives, of blocks
+    of so many channels.
     """
 
     form: Callable[[BlockedUse], BlockedForm | None]
@@ -82,3 +83,4 @@ class BlockedRule:
     joins: bool = False
     padded: Callable[[Attributes, Sequence[Shape], BlockedLayout], list[Shape]] | None = None
     reblocks: Callable[[Attributes, Types], bool] | None = None
+    adapted: Callable[[Attributes, int], Mapping[str, Attribute]] | None = None

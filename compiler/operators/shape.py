@@ -1,11 +1,11 @@
-"""Views, and operators that move elements without computing: transpose, concat, slice, pad …"""
+"""Views, and operators that move elements without computing: transpose, concat, pad …"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from compiler.errors import ShapeError
-from compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub
+from compiler.expr.nodes import Expr, all_of, binary, const, integer, select, sub
 from compiler.kernels.kernel import Tensor
 from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
 from compiler.operators.registry import (
@@ -102,7 +102,7 @@ def _copy(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("copy", lambda indices: data[indices])
 
 
-# --- transpose, concat, slice -------------------------------------------------------------------
+# --- transpose, concat -------------------------------------------------------------------
 
 
 def _infer_transpose(attributes: Attributes, types: Types) -> TensorType:
@@ -164,40 +164,6 @@ def _concat(attributes: Attributes, use: Use) -> Tensor:
         return choose(0, len(parts))
 
     return use.pointwise("concat", value)
-
-
-def _infer_slice(attributes: Attributes, types: Types) -> TensorType:
-    type = types.present(0)
-    starts, steps, shape = (attributes.integers(name) for name in ("starts", "steps", "shape"))
-    check(
-        len(starts) == len(steps) == len(shape) == len(type.shape),
-        f"starts, steps and shape need one entry for each of the {len(type.shape)} axes",
-    )
-    for axis, (start, step, count, extent) in enumerate(
-        zip(starts, steps, shape, type.shape, strict=True)
-    ):
-        last = start + (count - 1) * step
-        check(step != 0, f"the step of axis {axis} is 0")
-        check(
-            count < 1 or (0 <= start < extent and 0 <= last < extent),
-            f"axis {axis} reads from {start} to {last}, but has the extent {extent}",
-        )
-    return TensorType(type.dtype, shape)
-
-
-def _slice(attributes: Attributes, use: Use) -> Tensor:
-    data = use.input(0)
-    starts, steps = attributes.integers("starts"), attributes.integers("steps")
-
-    def value(indices: tuple[Expr, ...]) -> Expr:
-        return data[
-            tuple(
-                add(mul(position, integer(step)), integer(start))
-                for position, start, step in zip(indices, starts, steps, strict=True)
-            )
-        ]
-
-    return use.pointwise("slice", value)
 
 
 # --- expand, tile, trilu ------------------------------------------------------------------------
@@ -366,9 +332,6 @@ register_move(
     blocked=BlockedRule(_blocked_concat, joins=True),
     pieced=True,
     axis=REQUIRED,
-)
-register_move(
-    "slice", _infer_slice, _slice, passes=1, starts=REQUIRED, steps=REQUIRED, shape=REQUIRED
 )
 register_move("expand", _infer_expand, _expand, identity_if_same_type=True, shape=REQUIRED)
 register_move(

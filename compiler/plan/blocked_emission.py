@@ -94,6 +94,8 @@ class BlockedEmitter:
             attributes["layout"] = form.layout
         if form.reads != form.gives:
             attributes["block"] = form.gives
+        if definition.blocked is not None and definition.blocked.adapted is not None:
+            attributes |= definition.blocked.adapted(complete_attributes(node), form.gives)
         if definition.pattern is Pattern.ELEMENTWISE:
             inputs = tuple(
                 name if position == definition.looked_up else self._operand(name, node, form.gives)

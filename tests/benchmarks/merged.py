@@ -5,7 +5,8 @@
 A model is a name of the zoo, or `inception`: modules like those of GoogLeNet (Szegedy et al.,
 arXiv:1409.4842), by default those that have such contractions. Both builds have default schedules
 and take turns in one process; printed is the time of the merged one over the other's with its 95 %
-interval, below 1 where merging is faster. `--each` merges one set at a time as well.
+interval, below 1 where merging is faster, of CPU time on one thread. `--each` merges one set at a
+time as well.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -104,7 +106,8 @@ def measure(path: Path, threads: int, seconds: float, each: bool) -> None:
         runs = [partial(after.run, inputs), partial(before.run, inputs)]
         timing = LatencyOptions(240, 0.0025, seconds, settle=False)
         with pinned(threads):
-            merged, apart = interleaved_latencies(runs, timing)
+            clock = time.thread_time if threads == 1 else time.perf_counter
+            merged, apart = interleaved_latencies(runs, timing, clock)
         found = compare_paired(merged, apart)
         print(
             f"{path.stem:16} {threads} threads  {1e3 * median(apart):8.3f} ms  merged / apart "

@@ -273,3 +273,18 @@ def test_what_is_decided_of_unknown_values_or_without_vectors_is_refused() -> No
         choose_layouts.run(graph, None, GraphPlan((Layout(one, 8),)))
     plain = choose_layouts.run(graph, None, GraphPlan((Layout(one, PLAIN),)))
     assert plain == graph
+
+
+def test_slices_of_channels_are_blocked_where_a_plan_says_so() -> None:
+    maker = GraphMaker()
+    whole = conv(maker, maker.input(1, 16, 6, 5), 28)
+    steps = (1, 1, 1, 1)
+    first = maker.node("slice", whole, starts=(0, 0, 0, 0), steps=steps, shape=(1, 16, 6, 5))
+    last = maker.node("slice", whole, starts=(0, 16, 1, 0), steps=steps, shape=(1, 12, 4, 5))
+    graph = maker.graph(conv(maker, first, 8), conv(maker, last, 8))
+    ends = ["to_blocked", "from_blocked", "from_blocked"]
+    assert moves(planned(graph, **{first: 8, last: 8})) == ends
+    assert len(moves(planned(graph))) == 6
+    assert moves(planned(graph, **{whole: 4, first: 4, last: 4}))[0] == "to_blocked"
+    with pytest.raises(PlanError, match="cannot give its result so"):
+        planned(graph, **{first: 12})

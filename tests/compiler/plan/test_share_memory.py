@@ -198,3 +198,58 @@ def graphs(draw: st.DrawFn) -> Graph:
 @given(graphs())
 def test_drawn_graphs_mean_the_same(graph: Graph) -> None:
     shared(graph)
+
+
+def halves(maker: GraphMaker, x: str) -> tuple[str, str]:
+    """Two halves of the rows of a product, each a part of it."""
+    whole = matmul(maker, x, 8)
+    rows = maker.types[whole].shape[0] // 2
+    return sliced(maker, whole, (0, 0), (rows, 8)), sliced(maker, whole, (rows, 0), (rows, 8))
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_concat_with_a_part_at_its_border_takes_the_whole_of_that(at_the_end: bool) -> None:
+    maker = GraphMaker()
+    first, last = halves(maker, maker.input(6, 8))
+    kept, other = (first, last) if at_the_end else (last, first)
+    made = matmul(maker, other, 8)
+    operands = (made, kept) if at_the_end else (kept, made)
+    joined = maker.node("concat", *operands, axis=0)
+    graph = shared(maker.graph(matmul(maker, joined, 3)))
+    assert kernels(graph) == ["matmul"] * 3
+    assert operators(graph).count("part") == 3
+
+
+def test_concat_between_parts_takes_the_wholes_of_both() -> None:
+    maker = GraphMaker()
+    x = maker.input(6, 8)
+    (other, begins), (ends, more) = halves(maker, x), halves(maker, maker.node("relu", x))
+    made = matmul(maker, maker.node("add", other, more), 8)
+    joined = maker.node("concat", begins, made, ends, axis=0)
+    graph = shared(maker.graph(matmul(maker, joined, 3)))
+    assert "copy" not in operators(graph) and "concat" not in operators(graph)
+
+
+def test_concat_that_is_an_output_copies_its_part() -> None:
+    maker = GraphMaker()
+    first, last = halves(maker, maker.input(6, 8))
+    graph = shared(maker.graph(maker.node("concat", last, matmul(maker, first, 8), axis=0)))
+    assert operators(graph).count("copy") == 1
+
+
+def test_part_in_the_middle_of_a_concat_is_copied() -> None:
+    maker = GraphMaker()
+    first, last = halves(maker, maker.input(6, 8))
+    around = [matmul(maker, value, 8) for value in (first, last)]
+    joined = maker.node("concat", around[0], first, around[1], axis=0)
+    graph = shared(maker.graph(matmul(maker, joined, 3)))
+    assert operators(graph).count("copy") == 1
+
+
+def test_concat_that_lies_in_a_later_one_copies_its_part() -> None:
+    maker = GraphMaker()
+    first, last = halves(maker, maker.input(6, 8))
+    inner = maker.node("concat", last, matmul(maker, first, 8), axis=0)
+    made = matmul(maker, inner, 8)
+    outer = maker.node("concat", inner, made, axis=0)
+    shared(maker.graph(matmul(maker, outer, 3)))

@@ -1,0 +1,145 @@
+"""Slices, and channels of what one convolution makes for several, on plain and on blocked data.
+
+    slice       y[i, j, …] = x[starts[0] + steps[0] * i, starts[1] + steps[1] * j, …]
+    channels    y[n, c, …] = x[n, start + c, …]
+
+On blocked data they begin with a whole block. Behind the last of some channels lie those of the
+next branch, unless whoever joined them put padding there: `lane` is the number that it holds.
+"""
+
+from __future__ import annotations
+
+from compiler.expr.nodes import Expr, add, integer, mul
+from compiler.kernels.kernel import Tensor
+from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from compiler.operators.registry import REQUIRED
+from compiler.operators.rules import check
+from compiler.operators.shape import register_move
+from compiler.operators.use import Attributes, Types, Use
+from compiler.types.tensor_type import Attribute, TensorType
+
+# --- slice ---------------------------------------------------------------------------------------
+
+
+def _infer_slice(attributes: Attributes, types: Types) -> TensorType:
+    type = types.present(0)
+    starts, steps, shape = (attributes.integers(name) for name in ("starts", "steps", "shape"))
+    check(
+        len(starts) == len(steps) == len(shape) == len(type.shape),
+        f"starts, steps and shape need one entry for each of the {len(type.shape)} axes",
+    )
+    for axis, (start, step, count, extent) in enumerate(
+        zip(starts, steps, shape, type.shape, strict=True)
+    ):
+        last = start + (count - 1) * step
+        check(step != 0, f"the step of axis {axis} is 0")
+        check(
+            count < 1 or (0 <= start < extent and 0 <= last < extent),
+            f"axis {axis} reads from {start} to {last}, but has the extent {extent}",
+        )
+    return TensorType(type.dtype, shape)
+
+
+def _slice(attributes: Attributes, use: Use) -> Tensor:
+    data = use.input(0)
+    starts, steps = attributes.integers("starts"), attributes.integers("steps")
+
+    def value(indices: tuple[Expr, ...]) -> Expr:
+        return data[
+            tuple(
+                add(mul(position, integer(step)), integer(start))
+                for position, start, step in zip(indices, starts, steps, strict=True)
+            )
+        ]
+
+    return use.pointwise("slice", value)
+
+
+def _blocked_slice(use: BlockedUse) -> BlockedForm | None:
+    """Whole blocks, or the last ones, where a plan asks for them."""
+    data, taken = use.types.present(0), use.result.shape
+    starts, steps = use.attributes.integers("starts"), use.attributes.integers("steps")
+    if not use.decided or len(taken) != 4 or starts[1] % use.block or steps[1] != 1:
+        return None
+    if taken[1] % use.block == 0:
+        return BlockedForm(BLOCKED, 0.0)
+    at_the_end = starts[1] + taken[1] == data.shape[1] and use.lanes[0] is not None
+    return BlockedForm(BLOCKED, use.lanes[0] or 0.0) if at_the_end else None
+
+
+def _slice_of_blocks(attributes: Attributes, block: int) -> dict[str, Attribute]:
+    starts, shape = list(attributes.integers("starts")), list(attributes.integers("shape"))
+    starts[1] //= block
+    shape[1] = -(-shape[1] // block)
+    steps = attributes.integers("steps")
+    return {"starts": (*starts, 0), "steps": (*steps, 1), "shape": (*shape, block)}
+
+
+# --- channels ------------------------------------------------------------------------------------
+
+_LAYOUTS = ("NCHW", BLOCKED)
+
+
+def _infer_channels(attributes: Attributes, types: Types) -> TensorType:
+    type, layout = types.present(0), attributes.choice("layout", _LAYOUTS)
+    start, count = attributes.integer("start"), attributes.integer("count")
+    attributes.number("lane")
+    check(len(type.shape) >= 2, f"the data needs the axes N and C, not the shape {type.shape}")
+    block = type.shape[-1] if layout == BLOCKED else 1
+    check(start % block == 0, f"channel {start} begins no block of {block}")
+    taken = -(-count // block)
+    fits = start >= 0 and count >= 1 and start // block + taken <= type.shape[1]
+    check(fits, f"{type} has no {count} channels from {start} on")
+    return TensorType(type.dtype, (type.shape[0], taken, *type.shape[2:]))
+
+
+def _channels(attributes: Attributes, use: Use) -> Tensor:
+    data, start = use.input(0), attributes.integer("start")
+    if attributes["layout"] == BLOCKED:
+        start //= data.shape[-1]
+
+    def value(indices: tuple[Expr, ...]) -> Expr:
+        batch, channel, *rest = indices
+        return data[(batch, add(channel, integer(start)), *rest)]
+
+    return use.pointwise("channels", value)
+
+
+def _blocked_channels(use: BlockedUse) -> BlockedForm | None:
+    """Whole blocks, or such whose last lanes hold a known number."""
+    data, attributes = use.types.present(0), use.attributes
+    start, count = attributes.integer("start"), attributes.integer("count")
+    if attributes["layout"] == BLOCKED or len(data.shape) != 4 or start % use.block:
+        return None
+    if count % use.block == 0:
+        return BlockedForm(BLOCKED, 0.0)
+    end, channels = start + count, data.shape[1]
+    if end == channels and use.lanes[0] is not None:
+        return BlockedForm(BLOCKED, use.lanes[0])
+    padded = attributes.integer("padding") >= -count % use.block
+    return BlockedForm(BLOCKED, float(attributes.number("lane"))) if padded else None
+
+
+register_move(
+    "slice",
+    _infer_slice,
+    _slice,
+    passes=1,
+    blocked=BlockedRule(_blocked_slice, adapted=_slice_of_blocks),
+    starts=REQUIRED,
+    steps=REQUIRED,
+    shape=REQUIRED,
+)
+register_move(
+    "channels",
+    _infer_channels,
+    _channels,
+    passes=1,
+    blocked=BlockedRule(_blocked_channels),
+    start=REQUIRED,
+    count=REQUIRED,
+    padding=0,
+    lane=0.0,
+    layout="NCHW",
+)
+"""`channels(x)`: behind those that are taken lie `padding` channels that hold the number `lane`."""
