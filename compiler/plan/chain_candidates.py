@@ -1,8 +1,9 @@
 """Candidates of chains: values that can be computed in their reader's kernel, where it may pay.
 
 By footprints alone. A value that stays in the second-level cache from the kernel that writes it to
-the one that reads it saves nothing; and the rows that a block of the reader's rows needs have to
-fit, beside weights and data. Whether a candidate is taken is for costs to say.
+the one that reads it saves nothing; the rows that a block of the reader's rows needs have to fit,
+and the weights, which each block reads again. What has a better algorithm in a kernel of its own
+stays there. Whether a candidate is taken is for costs to say.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ def chain_candidates(
         reader = _reader(graph, group)
         if group.core is None or reader is None or names.value(group.core, values) is None:
             continue
+        alone = _is_faster_alone(graph, group.core) or _is_faster_alone(graph, reader)
+        if alone or _weights(graph, group.core, reader) > target.l2_bytes // SHARE:
+            continue
         if can_chain(graph, groups, group.core) and may_pay(graph, group.output, reader, target):
             found[group.output] = group, reader
     parts = [[group] for group, _ in found.values()]
@@ -74,6 +78,21 @@ def may_pay(graph: Graph, value: str, reader: Node, target: Target) -> bool:
     if _filters(graph, reader):
         row = row * min(BLOCKS, type.shape[1]) // type.shape[1]
     return min(_rows_read(graph, reader), height) * row <= target.l2_bytes // SHARE
+
+
+def _is_faster_alone(graph: Graph, node: Node) -> bool:
+    """Whether a kernel of its own has a better algorithm: Winograd's, of 3x3 windows."""
+    if node.operator != "conv" or _filters(graph, node):
+        return False
+    attributes, window = complete_attributes(node), graph.types[node.inputs[1]].shape[2:]
+    windows = read_windows(attributes, window)
+    return windows.kernel == (3, 3) and windows.strides == windows.dilations == (1, 1)
+
+
+def _weights(graph: Graph, *nodes: Node) -> int:
+    """Bytes of what is known when the model is built, which each block of rows reads again."""
+    names = {name for node in nodes for name in node.inputs if name in graph.constants}
+    return sum(graph.types[name].bytes for name in names)
 
 
 def _reader(graph: Graph, group: Group) -> Node | None:

@@ -1,11 +1,12 @@
 """Chains in cache against separate kernels: inverted residuals of MobileNetV2, products, pools.
 
-    python -m tests.benchmarks.chains [--match 56] [--trials 40] [--rounds 15] [--threads 1]
+    python -m tests.benchmarks.chains [--match 56x56] [--trials 40] [--rounds 15]
 
 For each block of layers the plans that chain something, and the one that chains nothing, are built
-with default schedules, and with those that a short random search finds; what they compute is
-compared. Then they take turns on one core. Printed are the times over that of separate kernels; the
-choice that `chain_candidates` makes by footprints, and by how much it misses the best (regret).
+with default schedules, or those that a short random search finds; what they compute is compared.
+Then they take turns on one core. A line has the time of separate kernels, and that of each plan
+over it ("-": not offered by `chain_candidates`); which one is chosen as measured, and by how much
+that misses the best of fresh rounds (regret).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import KernelCall
 from compiler.llvm import compile_kernel
+from compiler.plan.chain_candidates import chain_candidates
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import Chain, GraphPlan
 from compiler.runtime.buffers import aligned_empty
@@ -87,10 +89,55 @@ def residual(size: int, channels: int, hidden: int, outputs: int, stride: int, l
     return Block(name, maker.graph(y), tuple(values))
 
 
+def products(rows: int, inner: int, hidden: int) -> Block:
+    """Two products with an activation between them."""
+    maker = GraphMaker()
+    x = maker.input(rows, inner)
+    first = maker.node("matmul", x, maker.weights(inner, hidden, scale=0.1))
+    y = maker.node("relu", maker.node("add", first, maker.weights(hidden)))
+    y = maker.node("matmul", y, maker.weights(hidden, inner, scale=0.1))
+    y = maker.node("add", maker.node("add", y, maker.weights(inner)), x)
+    return Block(f"{rows} rows {inner}-{hidden}-{inner}", maker.graph(y), (first,))
+
+
+def pooled(size: int, channels: int, outputs: int, kernel: int, stride: int, lanes: int) -> Block:
+    """A convolution and a pool of 3x3 windows, two apart."""
+    maker, blocked, pad = GraphMaker(), channels % lanes == 0, kernel // 2
+    shape = (1, channels // lanes, size, size, lanes) if blocked else (1, channels, size, size)
+    weight = maker.weights(outputs, channels, kernel, kernel, scale=0.1)
+    first = maker.node(
+        "conv",
+        maker.input(*shape),
+        weight,
+        maker.weights(outputs),
+        layout="NCHWc" if blocked else "NCHW->NCHWc",
+        block=lanes,
+        strides=(stride, stride),
+        pads=(pad, pad, pad, pad),
+    )
+    size = -(-size // stride)
+    y = maker.node(
+        "max_pool",
+        maker.node("relu", first),
+        kernel=(3, 3),
+        strides=(2, 2),
+        pads=(1, 1, 1, 1),
+        shape=(-(-size // 2), -(-size // 2)),
+        layout="NCHWc",
+    )
+    name = f"{size}x{size} {channels}-{outputs} {kernel}x{kernel} and pool"
+    return Block(name, maker.graph(y), (first,))
+
+
 def blocks(lanes: int) -> Iterator[Block]:
     """All that is measured."""
     for shape in RESIDUALS:
         yield residual(*shape, lanes)
+    for sizes in ((197, 192, 768), (1024, 256, 1024), (4096, 64, 256), (3136, 96, 384)):
+        yield products(*sizes)
+    yield pooled(224, 3, 64, 7, 2, lanes)
+    yield pooled(112, 64, 64, 1, 1, lanes)
+    yield pooled(112, 32, 64, 3, 1, lanes)
 
 
 class Built:
@@ -164,7 +211,7 @@ def plans_of(block: Block) -> dict[str, GraphPlan]:
     """Nothing chained, each value alone, and all of them."""
     values = block.values
     plans = {"apart": GraphPlan()}
-    names = ("dw+pw",) if len(values) == 1 else ("pw+dw", "dw+pw")
+    names = ("chained",) if len(values) == 1 else ("pw+dw", "dw+pw")
     for name, value in zip(names, values, strict=True):
         plans[name] = GraphPlan((Chain(value),))
     if len(values) > 1:
@@ -181,27 +228,44 @@ def times_of(builts: Sequence[Built], rounds: int) -> list[list[float]]:
     return samples
 
 
-def measure(block: Block, trials: int, rounds: int) -> None:
-    """Build all plans, compare what they compute, time them in turn and print a line."""
-    builts, names = [], []
-    for name, plan in plans_of(block).items():
+def measure(block: Block, trials: int, rounds: int) -> float:
+    """Build all plans, compare what they compute, time them in turn; the regret of the choice.
+
+    The choice is the fastest of some rounds, the regret what fresh rounds say of it.
+    """
+    target, plans = host_target(), plans_of(block)
+    builts = []
+    for plan in plans.values():
         schedules: dict[str, Schedule] = {}
-        default = Built(block, plan, schedules)
-        for call in default.calls if trials else ():
+        for call in Built(block, plan, schedules).calls if trials else ():
             schedules[call.key] = searched(block, plan, call, schedules, trials)
         builts.append(Built(block, plan, schedules))
-        names.append(name)
     for built in builts:
         built()
         if not outputs_agree(built.output, builts[0].output):
             raise SystemExit(f"{block.name}: plans differ in what they compute; nothing was timed")
-    samples = times_of(builts, rounds)
-    base = median(samples[0])
+    found = [ratios(times_of(builts, rounds)) for _ in range(2)]
+    names = list(plans)
+    chosen = names[int(np.argmin(found[0]))]
+    regret = found[1][names.index(chosen)] / min(found[1]) - 1.0
+    offered = [GraphPlan(item.chains) for item in chain_candidates(block.graph, target)]
     text = "  ".join(
-        f"{name} {median(np.array(own) / np.array(samples[0])):5.3f}"
-        for name, own in zip(names[1:], samples[1:], strict=True)
+        f"{name}{'' if plan in offered else '-'} {ratio:5.3f}"
+        for (name, plan), ratio in zip(plans.items(), found[1], strict=True)
+        if plan.decisions
     )
-    print(f"{block.name:30} {1e3 * base:7.3f} ms  {text}", flush=True)
+    seconds = median(times_of(builts[:1], 3)[0])
+    print(
+        f"{block.name:30} {1e3 * seconds:7.3f} ms  {text:44} {chosen} {100 * regret:4.1f} %",
+        flush=True,
+    )
+    return regret
+
+
+def ratios(samples: Sequence[Sequence[float]]) -> list[float]:
+    """The medians of each one's times over those of the first, round by round."""
+    first = np.array(samples[0])
+    return [float(np.median(np.array(own) / first)) for own in samples]
 
 
 def main(arguments: list[str]) -> int:
@@ -211,9 +275,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args(arguments)
     with pinned(1):
-        for block in blocks(host_target().lanes(DType.F32)):
-            if options.match in block.name:
-                measure(block, options.trials, options.rounds)
+        regrets = [
+            measure(block, options.trials, options.rounds)
+            for block in blocks(host_target().lanes(DType.F32))
+            if options.match in block.name
+        ]
+    print(f"regret of the choice: {100 * max(regrets):.1f} % at most")
     return 0
 
 

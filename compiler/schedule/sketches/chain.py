@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -84,7 +85,7 @@ class _Part:
         return math.prod(self.context.extents[axis] for axis in self.context.roles.outer)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Chain:
     parts: tuple[_Part, ...]
     threads: int
@@ -95,6 +96,13 @@ class _Chain:
         for part in reversed(self.parts[1:]):
             counts.insert(0, rows_read(part.kernel, part.rows, counts[0]))
         return counts
+
+    @cached_property
+    def streamed_bytes(self) -> int:
+        """Of constants that come anew for each block of rows, as they do not stay in the cache."""
+        buffers = [buffer for part in self.parts for buffer in part.kernel.inputs]
+        size = sum(buffer.type.bytes for buffer in buffers if buffer.constant)
+        return size if size > self.parts[0].context.target.l2_bytes // 2 else 0
 
     def bytes(self, rows: int, vectors: int | None = None) -> int:
         """What the parts give each other for so many rows of the last one.
@@ -322,7 +330,7 @@ class _Plan:
         """That of the last part, with what the others execute and write."""
         shape = tile_shape(self.last)
         cycles, flops, temporary = shape.cycles, shape.flops, shape.temporary
-        table = np.array([self._repeated(n) for n in _numbers(self.values.domains["rows"])])
+        table = np.array([self._repeated(n) for n in self._row_numbers()])
         repeated = table[self.values.positions["rows"]]
         for number, plan in enumerate(self.parts[:-1]):
             own, part = tile_shape(plan), self.chain.parts[number]
@@ -331,7 +339,12 @@ class _Plan:
             cycles = cycles + own.cycles * times + size * times / self._bytes_a_cycle(number)
             flops = flops + own.flops * times
             temporary = temporary + own.temporary + 2.0 * size * times
-        return replace(shape, cycles=cycles, flops=flops, temporary=temporary)
+        blocks = np.array([-(-self.chain.parts[-1].extent // n) for n in self._row_numbers()])
+        streamed = blocks[self.values.positions["rows"]] * self.chain.streamed_bytes
+        return replace(shape, cycles=cycles + streamed / FAR, flops=flops, temporary=temporary)
+
+    def _row_numbers(self) -> list[int]:
+        return _numbers(self.values.domains["rows"])
 
     def _repeated(self, rows: int) -> list[float]:
         """How often each row of each early part is computed, in the mean."""
