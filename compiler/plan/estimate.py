@@ -1,0 +1,269 @@
+"""Estimates: the seconds of a kernel under its default schedule, without running or building it.
+
+    cycles = call + arithmetic + pointwise functions + constants + data that is moved
+
+Arithmetic is what the default's sketch counts (`NestShape.cycles`): its vectors are those that are
+iterated, so lanes that pad channels or are left over in a row cost what useful ones do; by kind of
+kernel it is off by a factor, which is known. Data comes at the rate of the cache that holds what a
+call reads and writes, constants from further away, as in a model that has others in between.
+
+The factors were fitted to the defaults of 576 kernels of ten models in blocks of 16 channels and in
+rows, on one thread of a Zen 5 with AVX-512: half of them are within 9 %, as are half of 119 kernels
+of six other models (see tests/benchmarks/estimates.py). The spread that remains by kind is each
+estimate's `deviation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+from compiler.expr.functions import BINARY, UNARY
+from compiler.expr.nodes import Binary, Expr, Load, Select, Unary
+from compiler.expr.walk import axes_of, children, loads, postorder
+from compiler.kernels.count_work import elements, iterations
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.stage import Stage
+from compiler.kernels.workload_key import workload_key
+from compiler.schedule.nest_shape import NestShape
+from compiler.schedule.space import Candidate, ScheduleSpace
+from compiler.schedule.spaces import schedule_space
+from compiler.schedule.vectors import vector_lanes
+from compiler.target import Target
+from compiler.types.dtypes import DType
+from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+
+HERTZ = 3e9
+"""A nominal core's: what matters is how estimates compare."""
+CALL = 30.0  # cycles
+SHARED_CALL = 3000.0  # cycles until other threads are at work, and done
+SCALAR = 4.0  # cycles of an operation where no sketch makes vectors
+
+CACHE_BYTES = 48.0  # a cycle, from and to the second-level cache
+SHARED_BYTES = 32.0  # the cache that cores share
+MEMORY_BYTES = 13.0
+CONSTANT_BYTES = 31.0  # which other kernels have driven out of the caches near a core
+OF_SHARED = 0.5  # of the shared cache is there for a kernel's data
+
+LIGHT = 0.1  # cycles of a vector's sum, product, comparison in a register: beside its loads
+COSTLY = {
+    "sigmoid": 6.5,
+    "exp": 4.3,
+    "erf": 18.4,
+    "tanh": 9.0,
+    "rsqrt": 2.5,
+    "reciprocal": 4.4,
+    "sqrt": 4.4,
+    "div": 4.4,
+    "fmod": 9.0,
+}
+"""The same of functions; others that the table of functions calls expensive are like a tanh."""
+
+PLANE_PAGE = 4096  # bytes: lines of planes so far apart share the sets of caches
+PAGED = 2.4  # times the bytes, where rows are written to such planes
+RAGGED = 8.1  # where the last block of channels that is read has some that are not written
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is known of a kind of kernels under their default schedules.
+
+    Its arithmetic takes `factor` of the cycles that are counted; the logarithm of the estimate is
+    off by `deviation` (a standard deviation).
+    """
+
+    factor: float
+    deviation: float
+
+
+KINDS = {
+    "product": Kind(0.95, 0.18),  # convolutions and products of matrices
+    "window": Kind(0.4, 0.25),  # depthwise convolutions of blocks: counted by their loads
+    "window of rows": Kind(0.9, 0.3),  # depthwise convolutions of rows
+    "pool": Kind(0.86, 0.2),
+    "mean": Kind(0.1, 0.2),
+    "winograd": Kind(1.43, 0.2),
+    "winograd across rows": Kind(2.7, 0.3),  # tiles of the product end in another row
+    "window_rows": Kind(2.2, 0.4),
+    "small window": Kind(2.75, 0.3),
+    "attention": Kind(1.1, 0.2),
+    "row_wise": Kind(0.37, 0.35),
+    "transposed": Kind(1.1, 0.35),
+    "other": Kind(1.0, 0.8),
+    "scalar": Kind(1.0, 1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Seconds of one call, and the standard deviation of their logarithm; what kind it is."""
+
+    seconds: float
+    deviation: float
+    kind: str
+
+
+class Estimator:
+    """Estimates for one target, number of threads and numerics; each kernel is looked at once."""
+
+    def __init__(
+        self, target: Target, threads: int = 1, numerics: Numerics | str = DEFAULT_NUMERICS
+    ) -> None:
+        self.target, self.threads, self.numerics = target, threads, Numerics.of(numerics)
+        self._known: dict[str, Estimate] = {}
+
+    def __call__(self, kernel: FusedKernel, key: str = "") -> Estimate:
+        """The estimate of a kernel, `key` being its workload key if the caller has it."""
+        key = key or workload_key(kernel)
+        if key not in self._known:
+            self._known[key] = estimate(kernel, self.target, self.threads, self.numerics)
+        return self._known[key]
+
+
+def estimate(
+    kernel: FusedKernel,
+    target: Target,
+    threads: int = 1,
+    numerics: Numerics | str = DEFAULT_NUMERICS,
+) -> Estimate:
+    """What the kernel takes under its default schedule, in a model where its data is near."""
+    space = schedule_space(kernel, target, threads, numerics)
+    candidate = space.default()
+    shape = _shape(space, candidate)
+    if shape is None:
+        return _scalar(kernel)
+    name = _kind(kernel, space, candidate)
+    kind = KINDS[name]
+    computed = float(shape.cycles.item()) * kind.factor + _pointwise(kernel, target, shape)
+    near, far = _transfers(kernel, target)
+    if name == "transposed":
+        near, far = (cycles * _strewn(kernel) for cycles in (near, far))
+    sharing = min(threads, max(1, int(shape.pieces.item())))
+    cycles = CALL + (computed + near) / sharing + far + (SHARED_CALL if sharing > 1 else 0.0)
+    return Estimate(cycles / HERTZ, kind.deviation, name)
+
+
+# --- arithmetic ---------------------------------------------------------------------------------
+
+
+def _shape(space: ScheduleSpace, candidate: Candidate) -> NestShape | None:
+    sketch = space.sketch(candidate.sketch)
+    if sketch.shape is None:
+        return None
+    names = (choice.name for choice in sketch.choices)
+    at = (np.array([position]) for position in candidate.positions)
+    return sketch.shape(dict(zip(names, at, strict=True)))
+
+
+def _kind(kernel: FusedKernel, space: ScheduleSpace, candidate: Candidate) -> str:
+    sketch, anchor = candidate.sketch, kernel.stage(kernel.anchor)
+    if sketch.startswith("winograd"):
+        return _winograd_kind(kernel, int(sketch.removeprefix("winograd")), space, candidate)
+    if sketch == "window":
+        return "small window"
+    if sketch in KINDS:
+        return sketch
+    if not sketch.startswith(("tiled", "channels", "matrix_tiles")):
+        return "other"
+    if anchor.combiner != "sum":
+        return "pool"
+    if sum(1 for _ in loads(anchor.body)) < 2:
+        return "mean"
+    if len(anchor.reduce_axes) == 2 and not _is_product(anchor):
+        return "window of rows" if sketch == "tiled_rows" else "window"
+    return "product"
+
+
+def _is_product(anchor: Stage) -> bool:
+    """Neither operand moves with all that the other moves with: each serves several results."""
+    kept = {axis.name for axis in anchor.axes if axis.extent > 1}
+    moving = [
+        {name for item in load.indices for name in axes_of(item)} & kept
+        for load in loads(anchor.body)
+    ]
+    return not any(one <= other for one, other in permutations(moving, 2))
+
+
+def _winograd_kind(kernel: FusedKernel, m: int, space: ScheduleSpace, candidate: Candidate) -> str:
+    """Several rows of tiles are slow where a tile's row is no power of two: it is divided for."""
+    width = -(-kernel.output.shape[-2] // m)
+    rows = space.choices(candidate)["rows"]
+    return "winograd" if rows == 1 or width & (width - 1) == 0 else "winograd across rows"
+
+
+def _pointwise(kernel: FusedKernel, target: Target, shape: NestShape) -> float:
+    """Cycles of the functions of all stages, in vectors as wide as the loops have them."""
+    lanes = vector_lanes(kernel, target) * float(shape.lanes.item())
+    return sum(
+        iterations(stage) / lanes * _costs(stage.body, LIGHT if not stage.reduce_axes else 0.0)
+        for stage in kernel.stages
+    )
+
+
+def _costs(body: Expr, light: float) -> float:
+    """Cycles of a vector of the expression, of a select those of the dearer side.
+
+    What an index or condition needs is free.
+    """
+    costs: dict[int, float] = {}
+    for node in postorder(body):
+        below = [costs[id(operand)] for operand in children(node)]
+        match node:
+            case Load():
+                cost = 0.0
+            case Select():
+                cost = max(below[1:])
+            case Unary(op=op) | Binary(op=op) if node.dtype not in (DType.I64, DType.BOOL):
+                row = UNARY[op] if isinstance(node, Unary) else BINARY[op]
+                cost = sum(below) + COSTLY.get(op, COSTLY["tanh"] if row.expensive else light)
+            case _:
+                cost = sum(below)
+        costs[id(node)] = cost
+    return costs[id(body)]
+
+
+def _scalar(kernel: FusedKernel) -> Estimate:
+    """Of a kernel without vectors: one operation after the other."""
+    cycles = CALL + sum(
+        iterations(stage) * SCALAR * (1 + sum(1 for _ in loads(stage.body)))
+        for stage in kernel.stages
+    )
+    return Estimate(cycles / HERTZ, KINDS["scalar"].deviation, "scalar")
+
+
+# --- data ---------------------------------------------------------------------------------------
+
+
+def _transfers(kernel: FusedKernel, target: Target) -> tuple[float, float]:
+    """Cycles in which data is moved from and to caches, and those from and to memory."""
+    touched: dict[str, int] = {}
+    for stage in kernel.stages:
+        for load in loads(stage.body):
+            touched[load.buffer] = touched.get(load.buffer, 0) + iterations(stage)
+    constant = data = 0
+    for buffer in kernel.inputs:
+        read = min(buffer.type.bytes, touched.get(buffer.name, 0) * buffer.dtype.bytes)
+        constant += read if buffer.constant else 0
+        data += 0 if buffer.constant else read
+    data += elements(kernel.output) * kernel.output.dtype.bytes
+    cycles = constant / min(CONSTANT_BYTES, target.vector_bytes)
+    if data <= target.l2_bytes:
+        return cycles + data / min(CACHE_BYTES, target.vector_bytes), 0.0
+    if data <= OF_SHARED * target.l3_bytes:
+        return cycles + data / min(SHARED_BYTES, target.vector_bytes), 0.0
+    return cycles, data / MEMORY_BYTES
+
+
+def _strewn(kernel: FusedKernel) -> float:
+    """How much longer it takes to write rows from blocks: to planes that share the sets of caches.
+
+    What is left over in the last block of channels is not written, in branches.
+    """
+    shape, source = kernel.output.shape, kernel.inputs[0].shape
+    if len(shape) != 4 or len(source) != 5:
+        return 1.0
+    ragged = RAGGED if shape[1] % source[4] else 1.0
+    plane = shape[2] * shape[3] * kernel.output.dtype.bytes
+    return max(ragged, PAGED if plane % PLANE_PAGE == 0 else 1.0)
