@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -66,6 +68,13 @@ def test_slice_whose_elements_are_neighbours_is_a_part(
     graph = shared(maker.graph(matmul(maker, part, 3)))
     assert operators(graph) == ["part" if is_part else "slice", "matmul"]
     assert kernels(graph) == ["matmul"] if is_part else ["slice", "matmul"]
+
+
+def test_node_without_its_first_operand_is_no_slice() -> None:
+    maker = GraphMaker()
+    bounded = maker.node("clip", maker.input(3, 4), min=0.0)
+    absent = replace(maker.nodes[-1], operator="sequence", inputs=("", bounded))
+    assert share_memory._offset(maker.graph(bounded), absent) is None
 
 
 def test_strided_slice_is_none() -> None:
