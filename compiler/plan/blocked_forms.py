@@ -189,6 +189,8 @@ class _Planner:
         blocked = [name for name in node.inputs if name in self.result.forms]
         if any(self._shape(name)[1] != shape[1] for name in blocked):
             return False  # its channel axis would have to broadcast
+        if not self._blocked_operands(node):
+            return False  # of one channel, which nothing has in blocks: the result would not either
         if not self.wanted.get(node.output) and not self._blocking_is_cheaper(node):
             return False
         if shape[1] % block == 0:

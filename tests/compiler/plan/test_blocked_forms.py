@@ -246,6 +246,11 @@ REFUSED: dict[str, tuple[Callable[[GraphMaker], str], int, str]] = {
         24,
         "'conv' cannot give its result so",
     ),
+    "one channel that nothing has in blocks": (
+        lambda m: m.node("neg", m.input(1, 1, 4, 4)),
+        8,
+        "'neg' cannot give its result so",
+    ),
     "weights at run time": (
         lambda m: m.node("conv", m.input(1, 16, 4, 4), m.input(16, 16, 1, 1)),
         16,
