@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from compiler.errors import PlanError
 from compiler.graph.pattern_sites import PatternSite
+from compiler.plan.chain_candidates import ChainCandidate
 from compiler.plan.fusion_candidates import Cut
-from compiler.plan.graph_plan import Decision, GraphPlan, Merged, Separate, Spelled
+from compiler.plan.graph_plan import Chain, Decision, GraphPlan, Merged, Separate, Spelled
 from compiler.plan.graph_sites import GraphSites
 from compiler.plan.plan_costs import Cost, PlanCosts
 
@@ -42,16 +43,21 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something to be decided: at these `places` alike, each by one of the choices."""
+    """Something to be decided: at these `places` alike, each by one of the choices.
+
+    At each it is decided of that many `values` together, of which the place names the first.
+    """
 
     kind: str
     places: tuple[str, ...]
     choices: tuple[Choice, ...]
+    values: int = 1
 
     @property
     def place(self) -> str:
         """The first of the places, and how many there are."""
         others = f" ({len(self.places)} alike)" if len(self.places) > 1 else ""
+        others += f" +{self.values - 1}" if self.values > 1 else ""
         first = self.places[0]
         if len(first) > _WIDEST:
             first = f"{first[: _WIDEST // 2]}…{first[-_WIDEST // 2 :]}"
@@ -86,11 +92,12 @@ Asked = Callable[[PlanCosts, GraphSites, GraphPlan], Iterable[Question]]
 def describe_plan(
     costs: PlanCosts, sites: GraphSites, plan: GraphPlan, others: Sequence[Asked] = ()
 ) -> PlanDescription:
-    """The plan, and every question of `others`, patterns, cuts and merges, with what it costs.
+    """The plan, and what each choice costs: of `others`, patterns, cuts, chains and merges.
 
     `sites` are those of the plan. Raises PlanError for a plan that does not fit.
     """
-    asked: tuple[Asked, ...] = (*others, pattern_questions, cut_questions, merge_questions)
+    own = (pattern_questions, cut_questions, chain_questions, merge_questions)
+    asked: tuple[Asked, ...] = (*others, *own)
     found = tuple(question for ask in asked for question in ask(costs, sites, plan))
     return PlanDescription(plan, costs.total(plan), found)
 
@@ -109,7 +116,7 @@ def pattern_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> I
         names = (first.operator, "spelled")
         yield _question(
             "pattern", [site.value for site in alike], names, is_spelled,
-            _both(costs, plan, Spelled(first.value), is_spelled),
+            _both(costs, plan, is_spelled, Spelled(first.value)),
         )  # fmt: skip
 
 
@@ -123,12 +130,26 @@ def cut_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Itera
         first = alike[0]
         names = ("+".join((*first.before, *first.after)), str(first))
         values = [cut.value for cut in alike]
-        yield _question(
-            "cut", values, names, False, _both(costs, plan, first.decision, decided=False)
-        )
+        yield _question("cut", values, names, False, _both(costs, plan, False, first.decision))
     for decision in plan.of(Separate):
-        both = _both(costs, plan, decision, decided=True)
+        both = _both(costs, plan, True, decision)
         yield _question("cut", [decision.value], ("fused", "cut"), True, both)
+
+
+def chain_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:
+    """Whether contractions and pools are computed in their readers' kernels, tile by tile."""
+    decided = set(plan.of(Chain))
+    types = sites.planned.types
+
+    def look(chain: ChainCandidate) -> object:
+        values = tuple(str(types.get(item.value)) for item in chain.chains)
+        return values, chain.saved_bytes, decided.issuperset(chain.chains)
+
+    for alike in _alike(sites.chains, look):
+        is_chained = decided.issuperset(alike[0].chains)
+        places = [" ".join(item.value for item in chain.chains) for chain in alike]
+        both = _both(costs, plan, is_chained, *alike[0].chains)
+        yield _question("chain", places, ("apart", "chained"), is_chained, both)
 
 
 def merge_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:
@@ -143,17 +164,17 @@ def merge_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Ite
     for alike in _alike(tuple(candidates), look):
         is_merged = alike[0] in decided
         places = [" ".join(merge.values) for merge in alike]
-        both = _both(costs, plan, alike[0], is_merged)
+        both = _both(costs, plan, is_merged, alike[0])
         yield _question("merge", places, ("apart", "merged"), is_merged, both)
 
 
 def _both(
-    costs: PlanCosts, plan: GraphPlan, decision: Decision, decided: bool
+    costs: PlanCosts, plan: GraphPlan, decided: bool, *decisions: Decision
 ) -> tuple[Cost | None, Cost | None]:
-    """What differs without and with a decision; nobody knows of one that does not fit."""
-    others = tuple(item for item in plan.decisions if item != decision)
+    """What differs without and with decisions; nobody knows of those that do not fit."""
+    others = tuple(item for item in plan.decisions if item not in decisions)
     try:
-        return costs.differing(GraphPlan(others) if decided else plan, decision)
+        return costs.differing(GraphPlan(others) if decided else plan, *decisions)
     except PlanError:
         return None, None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from compiler.graph.ir import Graph
 from compiler.graph.pattern_sites import PatternSite
 from compiler.limits import Allowance
+from compiler.plan.chain_candidates import ChainCandidate, chain_candidates
 from compiler.plan.fusion_candidates import Cut, fusion_candidates
 from compiler.plan.graph_plan import RULES, GraphPlan, Merged
 from compiler.plan.merge_candidates import merge_candidates
@@ -26,8 +27,8 @@ class GraphSites:
 
     `planned` is the graph whose values decisions name, before layouts; `optimised` the one that
     kernels are extracted from. `patterns` are what `Spelled` can keep as it is, `merges` what can
-    run as one kernel, whether that is decided or not; `cuts` are where `Separate` could end kernels
-    earlier than they do.
+    run as one kernel, `chains` what may be computed in its reader's, whether that is decided or
+    not; `cuts` are where `Separate` could end kernels earlier than they do.
     """
 
     planned: Graph
@@ -35,6 +36,7 @@ class GraphSites:
     patterns: tuple[PatternSite, ...]
     cuts: tuple[Cut, ...]
     merges: tuple[Merged, ...]
+    chains: tuple[ChainCandidate, ...]
 
 
 def graph_sites(
@@ -55,4 +57,5 @@ def graph_sites(
     known = {node.output for node in planned.nodes}
     cuts = fusion_candidates(optimised, plan, known)
     merges = tuple(merge_candidates(stages[BEFORE_MERGING]))
-    return GraphSites(planned, optimised, patterns.found, cuts, merges)
+    chains = chain_candidates(optimised, target, plan, known)
+    return GraphSites(planned, optimised, patterns.found, cuts, merges, chains)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from compiler.graph.ir import Graph
 from compiler.kernels.calls_in_run import calls_in_run
 from compiler.kernels.kernel import FusedKernel, KernelProgram
+from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import Decision, GraphPlan, Layout, Merged, Spelled
@@ -73,6 +74,13 @@ class PlanCosts:
         """The kernels of a plan that are gone with these decisions too, and those that are new."""
         before, after = self._counted(plan), self._counted(plan.with_decisions(*decisions))
         return self._sum(before - after), self._sum(after - before)
+
+    def of_kernel(self, kernel: FusedKernel) -> Cost | None:
+        """One call of a kernel."""
+        key = workload_key(kernel)
+        if key not in self._known:
+            self._known[key] = self._cost(kernel)
+        return self._known[key]
 
     def _sum(self, calls: Counter[str]) -> Cost | None:
         total = Cost(0.0)

@@ -11,6 +11,7 @@ _HOMES = {
     "sized": "tests.attack.sized:Sized",
     "quantised": "tests.attack.quantised:Quantised",
     "plans": "tests.attack.planned:Plans",
+    "sized-plans": "tests.attack.planned:SizedPlans",
     "models": "tests.attack.models:Models",
     "artefacts": "tests.attack.artefacts:Artefacts",
     "cache": "tests.attack.cache_entries:CacheEntries",

@@ -1,4 +1,4 @@
-"""Drawn networks under drawn plans must give what onnxruntime gives.
+"""Drawn networks under drawn plans must give what onnxruntime gives, those with symbols as well.
 
 Five hundred of them:
 
@@ -15,11 +15,13 @@ from compiler.frontend.import_onnx import import_onnx
 from compiler.pipeline import compile_model
 from compiler.plan.graph_plan import GraphPlan
 from compiler.runtime.executable import Executable
-from compiler.target import host_target
+from compiler.target import Target, host_target
+from compiler.types.extents import Shapes
 from tests.attack.attack import Outcome
 from tests.attack.drawn_model import Array, Drawn
 from tests.attack.drawn_networks import draw_network
 from tests.attack.graphs import Graphs, threads_of
+from tests.attack.sized import Sized, avx2
 from tests.compiler.plan.drawn_plans import drawn_plan
 
 
@@ -37,7 +39,7 @@ class Plans(Graphs):
         """The plan of this seed, of its whole network."""
         path = self.folder / "planned.onnx"
         path.write_bytes(draw_network(seed).proto().SerializeToString())
-        return drawn_plan(import_onnx(path), host_target(), seed)
+        return drawn_plan(import_onnx(path), _target(seed), seed)
 
     @classmethod
     def drawn(cls, seed: int) -> Drawn:
@@ -47,7 +49,28 @@ class Plans(Graphs):
     @classmethod
     def run(cls, path: Path, inputs: Mapping[str, Array], seed: int) -> list[Array]:
         """The outputs of what is built under a plan of this seed."""
-        graph, target = import_onnx(path), host_target()
-        plan = drawn_plan(graph, target, seed)
-        built = compile_model(graph, target=target, threads=threads_of(seed), plan=plan)
-        return list(Executable(built.spec).run(dict(inputs)).values())
+        built = _built(path, None, _target(seed), seed)
+        return list(built.run(dict(inputs)).values())
+
+
+class SizedPlans(Sized):
+    """Draws a model with symbols and a plan that fits it."""
+
+    name: ClassVar[str] = "sized-plans"
+    share: ClassVar[float] = 1.0
+
+    def built(self, path: Path, shapes: Shapes, seed: int) -> Executable:
+        """The model under a plan of this seed."""
+        return _built(path, shapes, self.target(seed), seed)
+
+
+def _built(path: Path, shapes: Shapes | None, target: Target, seed: int) -> Executable:
+    graph = import_onnx(path, shapes)
+    plan = drawn_plan(graph, target, seed)
+    built = compile_model(graph, target=target, threads=threads_of(seed), plan=plan)
+    return Executable(built.spec)
+
+
+def _target(seed: int) -> Target:
+    """This machine, or most machines if this is one of them."""
+    return avx2() or host_target() if seed % 3 == 1 else host_target()

@@ -25,6 +25,7 @@ from onnx.reference import ReferenceEvaluator
 import compiler
 from compiler.runtime.executable import Executable
 from compiler.target import Target, host_target
+from compiler.types.extents import Shapes
 from configs.settings import load_target
 from tests.attack.attack import Attack, Outcome
 from tests.attack.drawn_model import Array, run_session
@@ -57,7 +58,7 @@ class Sized(Attack):
     def __init__(self, folder: Path) -> None:
         """Builds a model, so that forks have imported and set up already what that needs."""
         super().__init__(folder)
-        self._target = _avx2()
+        self._target = avx2()
         self._run_ours(draw(0), 0)
 
     def attempt(self, seed: int) -> Outcome:
@@ -125,10 +126,17 @@ class Sized(Attack):
         """The outputs of each sample, twice: in poisoned memory, and after larger runs."""
         path = self.folder / "drawn.onnx"
         onnx.save(drawn.proto(), path)
-        target = self._target if seed % 3 == 1 else None
-        threads = 2 if seed % 5 == 0 else 1
-        executable = compiler.build(path, target=target, threads=threads, shapes=drawn.shapes())
+        executable = self.built(path, drawn.shapes(), seed)
         return [_poisoned(executable, drawn), _shrinking(executable, drawn)]
+
+    def built(self, path: Path, shapes: Shapes, seed: int) -> Executable:
+        """What a model of these shapes is built to for this seed."""
+        threads = 2 if seed % 5 == 0 else 1
+        return compiler.build(path, target=self.target(seed), threads=threads, shapes=shapes)
+
+    def target(self, seed: int) -> Target:
+        """What is built for: this machine, or most machines if this is one of them."""
+        return self._target if seed % 3 == 1 and self._target is not None else host_target()
 
     def _made(self, make: Callable[[], Made]) -> Made | Forked:
         return made_in_fork(make, self.folder / "made.pickle", seconds=SECONDS)
@@ -157,7 +165,7 @@ def _reference(model: onnx.ModelProto, calls: Sequence[Mapping[str, Array]]) -> 
     return [[np.asarray(value) for value in evaluator.run(None, dict(call))] for call in calls]
 
 
-def _avx2() -> Target | None:
+def avx2() -> Target | None:
     """The target of most machines, None where this one is none of them."""
     target = Target.from_json(load_target(AVX2).model_dump())
     return target if set(target.features) <= set(host_target().features) else None

@@ -9,6 +9,7 @@ from compiler.limits import Allowance
 from compiler.plan.describe import describe_plan
 from compiler.plan.graph_plan import RULES
 from compiler.plan.graph_sites import graph_sites
+from compiler.plan.layout_questions import layout_questions
 from compiler.plan.plan_costs import Cost, KernelCost, PlanCosts
 from compiler.plan.verify_plan import verify_plan
 from compiler.target import Target
@@ -56,7 +57,7 @@ def plan_text(
     sites = graph_sites(graph, target, numerics, plan, allowance)
     said = [*applied.notes, *(() if applied.choice is None else (str(applied.choice),))]
     notes = "".join(f"# {note}\n" for note in said)
-    return f"{notes}{describe_plan(costs, sites, plan)}"
+    return f"{notes}{describe_plan(costs, sites, plan, (layout_questions,))}"
 
 
 def kernel_cost(settings: Settings, target: Target, store: Store | None) -> KernelCost:

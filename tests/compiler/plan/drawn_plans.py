@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 from compiler.errors import PlanError
 from compiler.graph.ir import Graph
-from compiler.plan.graph_plan import PLAIN, RULES, Decision, GraphPlan, Layout, Spelled
+from compiler.plan.chain_groups import can_chain
+from compiler.plan.fuse import fuse
+from compiler.plan.graph_plan import PLAIN, RULES, Chain, Decision, GraphPlan, Layout, Spelled
 from compiler.plan.graph_sites import GraphSites, graph_sites
+from compiler.plan.plan_names import PlanNames
 from compiler.plan.verify_plan import verify_plan
 from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
@@ -56,6 +59,12 @@ def candidates_of(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
     yield from (Spelled(site.value) for site in sites.patterns)
     yield from (cut.decision for cut in sites.cuts)
     yield from sites.merges
+    groups = fuse(sites.optimised)
+    names, known = PlanNames(sites.optimised), {node.output for node in sites.planned.nodes}
+    for group in groups:
+        value = None if group.core is None else names.value(group.core, known)
+        if value and group.core and can_chain(sites.optimised, groups, group.core):
+            yield Chain(value)
     usual = rng.choice(BLOCKS)
     for node in sites.planned.nodes:
         shape = sites.planned.types[node.output].shape
