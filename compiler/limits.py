@@ -23,8 +23,9 @@ class Limits:
     counted after functions and loops are unrolled, `rank` is that of each value, and `seconds` are
     those from the beginning of an import or a build to its end. `loop_steps` are the most of a loop
     whose end is computed at run time, where the model declares no shape that says it, and
-    `loop_rows` those of one that collects something in each. The default suits this machine: half
-    of its memory.
+    `loop_rows` those of one that collects something in each. `arena` bounds what a run needs beside
+    constants, inputs and outputs; None: only by `bytes`. The default suits this machine: half of
+    its memory.
     """
 
     bytes: int = field(default_factory=lambda: int(memory_bytes() * _DEFAULT_SHARE))
@@ -33,6 +34,7 @@ class Limits:
     seconds: float = 600.0
     loop_steps: int = 1_000_000
     loop_rows: int = 1024
+    arena: int | None = None
 
 
 class Allowance:
@@ -57,6 +59,15 @@ class Allowance:
             raise LimitError(
                 f"{what} would take {_size(count)}, and {_size(self.limits.bytes)} are allowed",
                 hint="raise limits.bytes if the machine that builds and runs it has the memory",
+            )
+
+    def check_arena(self, count: int) -> None:
+        """A run must not need more bytes for its values than allowed."""
+        allowed = self.limits.arena
+        if allowed is not None and count > allowed:
+            raise LimitError(
+                f"the values between kernels take {_size(count)}, and {_size(allowed)} are allowed",
+                hint=f"this plan of the graph needs {count} bytes (limits.memory, --max-memory)",
             )
 
     def check_array(self, what: str, shape: Sequence[int], element_bytes: int) -> None:

@@ -80,6 +80,9 @@ class SearchSettings(_Section):
     nothing_to_win: Annotated[float, Field(ge=0, le=0.5)] = 0.02
     """A task ends when neither what was measured nor the cost model promises that much of its time
     (0.02 is 2 %), after 32 trials at least; 0: never for that."""
+    plan: Literal["search", "rules"] = "search"
+    """What decides about a model's graph: layouts, the cut into kernels and their chains. `search`
+    has the choice measured and applies what was recorded, `rules` neither."""
     cost_model: CostModelSettings = CostModelSettings()
 
 
@@ -139,6 +142,9 @@ class LimitSettings(_Section):
 
     bytes: Bytes | None = None
     """Most memory of a value, of all constants, of a run; None: half of this machine's."""
+    memory: Bytes | None = None
+    """Most memory that a run may need beside constants, inputs and outputs; None: no limit of its
+    own."""
     nodes: Count = 200_000
     """Most nodes, after functions and loops are unrolled."""
     rank: Annotated[int, Field(ge=1, le=64)] = 64

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Insert, func, select
+from sqlalchemy import Insert, delete, func, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
@@ -19,6 +19,7 @@ from db.records import (
     BestRecord,
     BuildRecord,
     JobRecord,
+    JobTask,
     LatencyRecord,
     PlanRecord,
     Record,
@@ -249,16 +250,30 @@ def _add_job(session: Session, ids: RowIds, record: JobRecord) -> bool:
     added = insert_new(session, schema.Job).values(values).returning(schema.Job.id)
     number = session.scalar(added)
     if number is not None:
-        session.add_all(
-            schema.JobTask(
-                job_id=number,
-                task_id=ids.task(task.key),
-                position=position,
-                occurrences=task.occurrences,
-            )
-            for position, task in enumerate(record.tasks)
-        )
+        _add_tasks(session, ids, number, record.tasks)
     return number is not None
+
+
+def set_tasks(session: Session, uid: str, tasks: Sequence[JobTask]) -> None:
+    """Give a job these tasks instead of those it has.
+
+    Raises DatabaseError for a job, a workload or a target that is not in the database.
+    """
+    row, ids = job_row(session, uid), RowIds(session)
+    session.execute(delete(schema.JobTask).where(schema.JobTask.job_id == row.id))
+    _add_tasks(session, ids, row.id, tasks)
+
+
+def _add_tasks(session: Session, ids: RowIds, job: int, tasks: Sequence[JobTask]) -> None:
+    session.add_all(
+        schema.JobTask(
+            job_id=job,
+            task_id=ids.task(task.key),
+            position=position,
+            occurrences=task.occurrences,
+        )
+        for position, task in enumerate(tasks)
+    )
 
 
 _Values: TypeAlias = Callable[[RowIds, Any], dict[str, Any]]

@@ -26,7 +26,7 @@ from db.leases import hold_lease, let_go
 from db.migrate import MIGRATIONS
 from db.prepare import prepare
 from db.records import JOB_STATES, JobRecord, JobState, JobTask, Record
-from db.rows import RowIds, add_rows, job_row
+from db.rows import RowIds, add_rows, job_row, set_tasks
 
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""
@@ -235,6 +235,10 @@ class Store:
         self.add([record])
         self.write(lambda session: hold_lease(session, record.id))
         return record
+
+    def replace_tasks(self, job: str, tasks: Sequence[JobTask]) -> None:
+        """The job tunes these kernels from now on; its others were for a plan that it gave up."""
+        self.write(lambda session: set_tasks(session, job, tasks))
 
     def update_job(self, job: str, progress: Any) -> None:
         """Replace the job's progress."""

@@ -82,6 +82,7 @@ ORDERS = {
         "precision",
         "result",
         "job_request",
+        "plans",
         "job",
         "tune_model",
         "tune_precisions",

@@ -74,5 +74,6 @@ def limits_of(settings: Settings) -> Limits:
         seconds=given.seconds,
         loop_steps=given.loop_steps,
         loop_rows=given.loop_rows,
+        arena=given.memory,
         **rest,
     )

@@ -5,6 +5,7 @@ read_history      what the database knows of other kernels      (tuner.model)
 make_tasks        a kernel -> its space, its strategy           (tuner.search)
 Job.register      the job's record; what earlier runs measured
 Job.prepare       the untuned model, built and run once
+Job.choose_plans  what the graph decides, measured; the tasks are its kernels   (tuner.plans)
 Job.search        proposals -> measurements -> finalists        (tuner.search, tuner.confirm)
 Job.confirm       the whole model with the former and the new schedules, at several sizes
 """
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from compiler.errors import MeasureError
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import structural_hash
+from compiler.plan.graph_plan import RULES
 from compiler.runtime.check_target import can_run
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
@@ -53,6 +56,7 @@ from tuner.confirm.whole_model import (
 from tuner.interrupt import Interrupt, interruptible
 from tuner.job_request import MakeRunner
 from tuner.model.cost_model import BoostedTrees, TrainingData
+from tuner.plans.job_plans import JobPlans
 from tuner.records.job_command import JobCommand
 from tuner.records.model_latencies import Conditions, record_latency
 from tuner.records.size_ranges import SizePlan, SizePoint, points_of, searched_points
@@ -71,6 +75,9 @@ from tuner.search.standings import Estimate
 from tuner.search.tasks import TuningTask
 from tuner.search.time_plan import COMPARISON_SECONDS, TimePlan
 
+MakeTasks: TypeAlias = Callable[[JobPlans], tuple[list[TuningTask], list[TrainingData]]]
+"""Makes a job's tasks under its plans, and what is known of other kernels."""
+
 
 @dataclass(slots=True)
 class Job:
@@ -78,6 +85,7 @@ class Job:
 
     `others` are targets beside the first, each with tasks of its own. `built_from` are the hash of
     the model and the settings that a build begins with, where the graph is made from these.
+    `remake` makes the tasks, and what is known of others, anew for the plans that were chosen.
     """
 
     graph: Graph
@@ -92,6 +100,7 @@ class Job:
     others: tuple[Target, ...] = ()
     background: list[TrainingData] = field(default_factory=list)
     built_from: tuple[str, Settings] | None = None
+    remake: MakeTasks | None = None
     monitor: Monitor = field(default_factory=Monitor)
     numerics: Numerics | None = None
     """Those that the settings name if None."""
@@ -112,6 +121,7 @@ class Job:
     points: list[SizePoint] = field(default_factory=list)  # of a model with run-time sizes
     size_plans: dict[str, SizePlan] = field(default_factory=dict)  # by the target's key
     confirmed_elsewhere: dict[str, Confirmed] = field(default_factory=dict)  # the same
+    plans: JobPlans | None = None  # None: the rules decide
 
     def __post_init__(self) -> None:
         self.patience = DatabasePatience(self.progress)
@@ -132,10 +142,7 @@ class Job:
         earlier runs measured."""
         self.model_name = model_name
         self.store.add([TargetRecord(target.key, target.to_json()) for target in self.targets])
-        self.store.add(
-            WorkloadRecord(task.key.workload, task.name, task.kernel_json) for task in self.tasks
-        )
-        tasks = [JobTask(task.key, task.progress.occurrences) for task in self.tasks]
+        tasks = self._recorded_tasks()
         settings = self.settings.to_json()
         settings["database"] = {"url": self.store.name}  # without a password
         if command is not None:
@@ -144,14 +151,7 @@ class Job:
         self._say_what_is_lost(model_hash)
         self.id = self.store.start_job(model_name, model_hash, settings, tasks).id
         self.monitor.begin(self.store, self.id, model_name)
-        self.seen = queries.last_trial(self.store)
-        for task in self.tasks:
-            found = queries.best(self.store, task.key)
-            settled = None if found is None else found[1]
-            task.resume(queries.trials(self.store, task.key), settled)
-            if found is not None and math.isfinite(task.confirmed_latency):
-                task.settle(found[0])
-        self.known = TrialCounts.of(self.statuses())
+        self._resume()
         known = self.known.trials
         greatest = [task for task in self.tasks if not task.sizes]
         calls = sum(task.progress.occurrences for task in greatest)
@@ -164,6 +164,24 @@ class Job:
         notes = [note for task in self.tasks[:1] for note in unusable(self.store, task.key)]
         for note in notes:
             self.progress.message(note)
+
+    def _recorded_tasks(self) -> list[JobTask]:
+        """The tasks as the job's record has them; their workloads are recorded."""
+        self.store.add(
+            WorkloadRecord(task.key.workload, task.name, task.kernel_json) for task in self.tasks
+        )
+        return [JobTask(task.key, task.progress.occurrences) for task in self.tasks]
+
+    def _resume(self) -> None:
+        """Take over what was measured of the tasks before."""
+        self.seen = queries.last_trial(self.store)
+        for task in self.tasks:
+            found = queries.best(self.store, task.key)
+            settled = None if found is None else found[1]
+            task.resume(queries.trials(self.store, task.key), settled)
+            if found is not None and math.isfinite(task.confirmed_latency):
+                task.settle(found[0])
+        self.known = TrialCounts.of(self.statuses())
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -214,13 +232,9 @@ class Job:
         if len(self.points) > 1:
             self.time.keep_for_sizes(len(self.points) * len(self.tasks), len(self.points))
         for target in self.targets:
-            untuned, _ = self._builds.compile(target, None)
+            untuned, _ = replace(self._builds(target), plan=RULES).compile(target, None)
             self.untuned[target.key] = untuned
-            tasks = self.tasks_for(target)
-            built = {task.built_as: task.kernel for task in tasks}
-            placements = model_placements(untuned, built)
-            for task in tasks:
-                task.placements = placements[task.built_as]
+            self._place(target)
         self.time.build_seconds = time.monotonic() - begin
         self.time.elsewhere = sum(not self.is_here(target) for target in self.targets)
         for target in filter(self.is_here, self.targets):
@@ -228,6 +242,55 @@ class Job:
             self.time.run_seconds += seconds_at(model)
             if len(self.points) > 1:
                 self._weigh(model, self.tasks_for(target))
+
+    def _place(self, target: Target) -> None:
+        """Have kernels timed where the model's calls have their buffers, under the plan."""
+        untuned, builds = self.untuned[target.key], self._builds(target)
+        if builds.plan != RULES:
+            untuned, _ = builds.compile(target, None)
+        tasks = self.tasks_for(target)
+        placements = model_placements(untuned, {task.built_as: task.kernel for task in tasks})
+        for task in tasks:
+            task.placements = placements[task.built_as]
+
+    def choose_plans(self) -> bool:
+        """Search what the graph decides, for each target that can be measured here, and make the
+        tasks of what was chosen; False if it was interrupted."""
+        if self.plans is None or not self.plans.are_searched or self.remake is None:
+            return True
+        self._enter(phases.PLANNING)
+        here = [target for target in self.targets if self.is_here(target)]
+        if len(here) < len(self.targets):
+            self.progress.message("plan: the rules decide for machines of another kind than this")
+        changed = []
+        with interruptible() as interrupt:
+            for target in here:
+                agree = agreement(task.kernel for task in self.tasks_for(target))
+                seconds = self.time.planning_seconds
+                if self.plans.search(
+                    target,
+                    self._builds(target),
+                    compare_here(COMPARISON_SECONDS, agree),
+                    self.make_runner,
+                    interrupt,
+                    job=self.id,
+                    name=self.model_name,
+                    seconds=None if seconds is None else seconds / len(here),
+                ):
+                    changed.append(target)
+            if interrupt.asked:
+                return False
+        if changed:
+            self.tasks, self.background = self.remake(self.plans)
+            self.store.replace_tasks(self.id, self._recorded_tasks())
+            self._resume()
+            for target in self.targets:
+                self._place(target)
+        for target in changed:
+            self.progress.message(f"plan: {self.plans.told(target)}")
+        if self.plans.chosen:
+            self.time.keep_for_plan()
+        return True
 
     def _weigh(self, model: Executable, tasks: Sequence[TuningTask]) -> None:
         """Have each size weigh the same: a share of the model's time at it is worth as much."""
@@ -323,6 +386,7 @@ class Job:
         if found is None:
             compare = None
             if self.is_here(target):
+                self._confirm_plan(target, agree)
                 compare = compare_here(self.time.comparison_seconds, agree)
             found = self._confirmed(target, self.settled, compare)
         self.store.add(found.bests)
@@ -331,6 +395,14 @@ class Job:
         self.outcomes |= {task.key: self._outcome(task) for task in tasks}
         self._keep_latency(target, found)
         return found.latency, found.report
+
+    def _confirm_plan(self, target: Target, agree: Agree) -> None:
+        """Have the tuned model decide once more whether the plan is faster than the rules."""
+        if self.plans is None or not self.plans.are_searched:
+            return
+        compare = compare_here(self.time.plan_comparison_seconds, agree)
+        bests = [item.best for item in self.settled if item.task.key.target == target.key]
+        self.plans.confirm(target, self._builds(target), compare, bests, self.model_name)
 
     def _keep_latency(self, target: Target, found: Confirmed) -> None:
         """Record how long the model takes, and each of its steps, if it was measured."""
@@ -356,7 +428,9 @@ class Job:
         own = [item for item in settled if item.task.key.target == target.key]
         untuned = self.untuned[target.key]  # prepare comes first
         tell = self.progress.message
-        return confirm_model(self._builds, target, untuned, own, compare, tell)
+        return confirm_model(
+            self._builds(target), target, untuned, own, compare, tell, self._former_builds(target)
+        )
 
     def _confirm_elsewhere(self, settled: Sequence[Settled], runner: Runner) -> None:
         """Have nodes measure the whole model for targets that this machine is not."""
@@ -390,14 +464,19 @@ class Job:
             self.progress.message(f"measuring the whole model at {len(self.points)} sizes")
             untuned = self.untuned[target.key]
             points, seconds = self.points, self.time.at_sizes_seconds
-            plan = confirm_plan(self._builds, target, untuned, plan, points, seconds, agree)
+            plan = confirm_plan(self._builds(target), target, untuned, plan, points, seconds, agree)
             self.size_plans[target.key] = plan
         model_hash, settings = self.built_from or (structural_hash(self.graph), self.settings)
         record_size_plan(self.store, plan, self.model_name, model_hash, settings, target)
 
-    @property
-    def _builds(self) -> ModelBuilds:
-        return ModelBuilds(self.graph, self.settings, self.numerics, self.store)
+    def _builds(self, target: Target) -> ModelBuilds:
+        plan = RULES if self.plans is None else self.plans.of(target)
+        return ModelBuilds(self.graph, self.settings, self.numerics, self.store, plan)
+
+    def _former_builds(self, target: Target) -> ModelBuilds:
+        """Builds as they were before the job."""
+        former = None if self.plans is None else self.plans.recorded.get(target.key)
+        return replace(self._builds(target), plan=RULES if former is None else former.plan)
 
     def _outcome(self, task: TuningTask) -> Outcome:
         """What was claimed of a task and what is confirmed, as times over the default's.

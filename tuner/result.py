@@ -11,6 +11,7 @@ from compiler.runtime.html_text import html_lines
 from tuner.building.report import BuildReport
 from tuner.confirm.latency import ModelLatency
 from tuner.confirm.placement import moved_lines
+from tuner.records.graph_choice import GraphChoice
 from tuner.records.size_ranges import SizePlan
 from tuner.reports.gains import NO_DIFFERENCE
 from tuner.reports.report import (
@@ -122,6 +123,7 @@ class TuneResult:
     targets: tuple[TargetResult, ...] = ()
     sizes: tuple[SizeResult, ...] = ()
     size_plan: SizePlan | None = None  # of a model with a range of sizes
+    plan: GraphChoice | None = None  # of the model's graph, if one was searched or recorded
 
     @property
     def interrupted(self) -> bool:
@@ -161,6 +163,7 @@ class TuneResult:
             **({"targets": [_target_to_json(item) for item in self.targets]} if several else {}),
             **({"sizes": [_size_to_json(item) for item in self.sizes]} if self.sizes else {}),
             **({} if self.size_plan is None else {"size_plan": self.size_plan.to_json()}),
+            "plan": None if self.plan is None else self.plan.to_json(),
         }
 
     def _repr_html_(self) -> str:
@@ -258,6 +261,8 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
         f"the search itself took {100 * result.overhead.total / result.seconds:.1f} % of that"
     ]
     latency = result.latency
+    if result.plan is not None:
+        lines.append(f"plan: {result.plan}")
     if result.sizes:
         lines += size_lines(result.sizes)
     elif latency is not None:

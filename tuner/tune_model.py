@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+from compiler.graph.serialize import structural_hash
 from compiler.types.numerics import Numerics
 from configs.errors import LeaseTakenError
 from configs.settings import Settings
@@ -19,7 +20,8 @@ from tuner.from_settings import limits_of, target_of, targets_of
 from tuner.interrupt import interrupt_thread
 from tuner.job import Job
 from tuner.job_request import JobRequest
-from tuner.model.cost_model import BoostedTrees
+from tuner.model.cost_model import BoostedTrees, TrainingData
+from tuner.plans.job_plans import JobPlans
 from tuner.result import TargetResult, TuneResult
 from tuner.search.budget import End
 from tuner.search.heartbeat import heartbeat
@@ -27,6 +29,7 @@ from tuner.search.make_tasks import make_tasks
 from tuner.search.measuring import runner_options
 from tuner.search.strategy import check_strategy
 from tuner.search.task_sources import known_of_others, task_source
+from tuner.search.tasks import TuningTask
 
 
 def tune_model(request: JobRequest) -> TuneResult:
@@ -57,8 +60,7 @@ def tune_lowered(
     `built_from` is as in `Job`.
     """
     with Store.open(request.settings.database.url) as store:
-        job = _job(request, lowered, store)
-        job.built_from = built_from
+        job = _job(request, lowered, store, built_from)
         store.patience = job.patience
         job.register(Path(request.model).name, request.command)
         worker = threading.current_thread()
@@ -74,7 +76,7 @@ def tune_lowered(
         try:
             with heartbeat(store, job.id, stop):
                 job.prepare()
-                end = job.search()
+                end = job.search() if job.choose_plans() else End.INTERRUPTED
                 if end is not End.INTERRUPTED:
                     results = [
                         TargetResult(t.cpu, *job.confirm(t), not job.is_here(t))
@@ -91,13 +93,36 @@ def tune_lowered(
         return _result(request, job, store.name, end, results)
 
 
-def _job(request: JobRequest, lowered: LoweredModel, store: Store) -> Job:
+def _job(
+    request: JobRequest,
+    lowered: LoweredModel,
+    store: Store,
+    built_from: tuple[str, Settings] | None,
+) -> Job:
     """The job with its tasks, of which nothing is measured yet."""
     settings, graph = request.settings, lowered.graph
     targets = targets_of(settings)
     cost_model = BoostedTrees(settings.search.seed, settings.search.cost_model)
-    sources = [task_source(store, graph, lowered.numerics, target, settings) for target in targets]
-    tasks = make_tasks(sources, settings, cost_model)
+    plans = JobPlans(
+        graph,
+        settings,
+        lowered.numerics,
+        store,
+        built_from or (structural_hash(graph), settings),
+        request.progress.message,
+    )
+    plans.begin(targets)
+
+    def make(plans: JobPlans) -> tuple[list[TuningTask], list[TrainingData]]:
+        sources = [
+            task_source(store, graph, lowered.numerics, target, settings, plans.of(target))
+            for target in targets
+        ]
+        tasks = make_tasks(sources, settings, cost_model)
+        layout = tasks[0].extract.layout if tasks else None
+        return tasks, [] if layout is None else known_of_others(sources, layout, settings)
+
+    tasks, background = make(plans)
     return Job(
         graph=graph,
         settings=settings,
@@ -107,7 +132,10 @@ def _job(request: JobRequest, lowered: LoweredModel, store: Store) -> Job:
         store=store,
         cost_model=cost_model,
         tasks=tasks,
-        background=known_of_others(sources, tasks[0].extract.layout, settings) if tasks else [],
+        background=background,
+        built_from=built_from,
+        remake=make,
+        plans=plans,
         progress=request.progress,
         make_runner=request.make_runner,
         monitor=request.monitor,
@@ -134,4 +162,5 @@ def _result(
         known=job.known,
         targets=tuple(results),
         size_plan=next(iter(job.size_plans.values()), None),
+        plan=None if job.plans is None else job.plans.told(job.target),
     )

@@ -86,6 +86,8 @@ def tune_auto(request: JobRequest) -> PrecisionChoice:
     graph = import_model(request.model, request.shapes, limits_of(settings))
 
     def tune(lowered: Graph, numerics: Numerics, part: Settings) -> None:
+        rules = part.search.model_copy(update={"plan": "rules"})  # a plan would be of this part
+        part = part.model_copy(update={"search": rules})
         own = replace(request, settings=_plain(part), started=time.monotonic())
         if tune_lowered(own, LoweredModel(lowered, numerics)).interrupted:
             raise KeyboardInterrupt

@@ -140,6 +140,7 @@ def plan_memory(
     _check_run(buffers, ports, allowance)
     offsets = place_buffers(buffers, allowance)
     verify_placement(buffers, offsets, allowance)
+    allowance.check_arena(_extent(buffers, offsets))
 
     for root, offset in zip(inner, offsets, strict=False):
         locations[root] = Location(Place.ARENA, offset)

@@ -90,8 +90,10 @@ class BuildCache:
         self._database = None if request.untuned else request.settings.database.url
         self._records: object = None  # their stamp, when nothing was found
         self._kernels_key = cache_key("kernels", *made_from)
-        self._artefact_key = [self._kernels_key, compile.threads]
+        memory, plan = request.settings.limits.memory, request.settings.search.plan
+        self._artefact_key = [self._kernels_key, compile.threads, memory]
         self._build_key = [*made_from, compile.threads, request.fallback, request.listed]
+        self._build_key += [memory, plan]
 
     @staticmethod
     def of(

@@ -57,8 +57,11 @@ class PlanToApply:
 def plan_to_apply(
     store: Store | None, model_hash: str, settings: Settings, target: Target
 ) -> PlanToApply:
-    """What was last chosen for a model, by its graph as it was imported, under these settings."""
-    if store is None:
+    """What was last chosen for a model, by its graph as it was imported, under these settings.
+
+    Nothing where they have the rules decide.
+    """
+    if store is None or settings.search.plan == "rules":
         return PlanToApply()
     from db import queries
 

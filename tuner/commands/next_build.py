@@ -30,6 +30,10 @@ def next_build(
         command += ["--numerics", settings.compile.numerics]
     if settings.compile.targets:
         command += ["--targets", ",".join(settings.compile.targets)]
+    if settings.search.plan == "rules" and config is None:
+        command += ["--plan", settings.search.plan]
+    if settings.limits.memory is not None and config is None:
+        command += ["--max-memory", str(settings.limits.memory)]
     if config is not None:
         command += ["--config", config]
     for name, shape in shapes.items():

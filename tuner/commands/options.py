@@ -72,6 +72,23 @@ MetricsOption = Annotated[
         "--metrics", metavar="FILE", help="Keep a text file for Prometheus up to date meanwhile."
     ),
 ]
+PlanOption = Annotated[
+    str | None,
+    typer.Option(
+        "--plan",
+        metavar="search|rules",
+        help="What decides of the graph (layouts, chains, the cut into kernels): what is measured "
+        "and recorded, or rules alone [default: search].",
+    ),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-memory",
+        metavar="SIZE",
+        help="Most memory of a run beside constants, inputs and outputs: 64M, 1.5G or bytes.",
+    ),
+]
 UntunedOption = Annotated[
     bool,
     typer.Option("--untuned", help="Default schedules only, without a database."),
@@ -101,6 +118,21 @@ def named_values(values: Iterable[str] | None, option: str, form: str) -> dict[s
             raise UsageError(f"{option} {name} is given twice")
         result[name] = value
     return result
+
+
+def memory_bytes(text: str | None) -> int | None:
+    """The bytes of `--max-memory`; None if it is not given."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kKMGT]?)(?:i?B)?", text.strip())
+    count = (
+        0
+        if found is None
+        else int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+    )
+    if not 0 < count <= 1 << 50:
+        raise UsageError(f"--max-memory {text}: a size, as 64M, 1.5G or a number of bytes")
+    return count
 
 
 def target_names(text: str | None) -> tuple[str, ...] | None:

@@ -10,7 +10,7 @@ import typer
 
 from compiler.types.extents import Shapes
 from tuner.calibration.options import PrecisionOptions
-from tuner.commands.options import UsageError, shapes_of, target_names
+from tuner.commands.options import UsageError, memory_bytes, shapes_of, target_names
 
 if TYPE_CHECKING:
     from configs.settings import Settings
@@ -42,6 +42,8 @@ def tune_options(given: Mapping[str, Any]) -> TuneOptions:
         "search.total_trials": given["trials"],
         "search.minutes": given["minutes"],
         "search.seed": given["seed"],
+        "search.plan": given["plan"],
+        "limits.memory": memory_bytes(given["max_memory"]),
         "measure.runner": given["runner"],
         "measure.address": given["address"],
     }

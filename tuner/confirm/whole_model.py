@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
+from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ChooseSchedule
@@ -37,18 +38,22 @@ CompareSpecs: TypeAlias = Callable[[Sequence[ExecutableSpec]], ModelLatency]
 
 @dataclass(frozen=True, slots=True)
 class ModelBuilds:
-    """Builds of one model with schedules of its own choice (`numerics`: the settings' if None)."""
+    """Builds of one model with schedules of its own choice (`numerics`: the settings' if None),
+    its graph as the `plan` says."""
 
     graph: Graph
     settings: Settings
     numerics: Numerics | None
     store: Store
+    plan: GraphPlan = RULES
 
     def compile(
         self, target: Target, choose: ChooseSchedule | None
     ) -> tuple[ExecutableSpec, BuildReport]:
         """The model's code and how it was built; the constants before packing are not kept."""
-        built = compile_with(self.graph, choose, self.settings, target, numerics=self.numerics)
+        built = compile_with(
+            self.graph, choose, self.settings, target, numerics=self.numerics, plan=self.plan
+        )
         return built.spec, build_report(built.spec.kernels, built.kernels)
 
     def choose(
@@ -90,16 +95,19 @@ def confirm_model(
     settled: Sequence[Settled],
     compare: CompareSpecs | None,
     tell: Callable[[str], None],
+    before: ModelBuilds | None = None,
 ) -> Confirmed:
     """The better one of what was settled and what is applied so far, for the whole model.
 
-    `compare` measures builds; None: no machine at hand can, and what was settled stays.
+    `compare` measures builds; None: no machine at hand can, and what was settled stays. `before`
+    has the plan that was applied so far; the same if None.
     """
     bests = tuple(item.best for item in settled)
     new, report = builds.compile(target, builds.choose(target, settled=bests))
     if compare is None:
         return Confirmed(bests, report, None, new)
-    old, former = builds.compile(target, builds.choose(target, only_confirmed=True))
+    applied = builds if before is None else before
+    old, former = applied.compile(target, builds.choose(target, only_confirmed=True))
     tell("measuring it and the untuned one in turn")
     changes = new.objects != old.objects
     third = (old,) if changes and old.objects != untuned.objects else ()

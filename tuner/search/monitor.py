@@ -23,6 +23,7 @@ from tuner.reports.trace import Trace
 RECORD_SECONDS = 5.0  # between two states of a job in the database
 
 PREPARING = "building the untuned model"
+PLANNING = "choosing what the graph decides"
 SEARCHING = "searching"
 FINALISTS = "comparing the fastest"
 SIZES = "comparing at several sizes"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from compiler.graph.ir import Graph
 from compiler.pipeline import kernels_of
+from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.target import Target
 from compiler.types.numerics import Numerics
 from configs.settings import Settings
@@ -20,13 +21,19 @@ from tuner.search.make_tasks import TaskSource, distinct_kernels, kernels_at
 
 
 def task_source(
-    store: Store, graph: Graph, numerics: Numerics, target: Target, settings: Settings
+    store: Store,
+    graph: Graph,
+    numerics: Numerics,
+    target: Target,
+    settings: Settings,
+    plan: GraphPlan = RULES,
 ) -> TaskSource:
-    """The kernels that a model has for a target, and what the database knows beforehand.
+    """The kernels that a model has for a target under a plan, and what the database knows of them.
 
     Of a model with a range of sizes each kernel is there for a few of them.
     """
-    program = kernels_of(graph, target, limits=limits_of(settings), numerics=numerics)
+    limits = limits_of(settings)
+    program = kernels_of(graph, target, limits=limits, numerics=numerics, plan=plan)
     points = [] if graph.signature is None else searched_points(points_of(graph.signature))
     kernels, sizes = kernels_at(distinct_kernels(program), points)
     like = task_key("", target, settings.compile.threads, settings.compile.numerics)

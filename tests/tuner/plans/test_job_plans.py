@@ -1,0 +1,295 @@
+"""The plans of a job: searched by a runner, confirmed by whole models, recorded, taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import onnx
+import pytest
+
+from compiler.errors import MeasureError
+from compiler.graph.serialize import structural_hash
+from compiler.kernels.serialize import kernel_from_json
+from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.target import host_target
+from configs.settings import load_settings
+from db import queries
+from db.store import Store
+from measure.measurement import MeasureRequest, MeasureResult, Status
+from measure.sandbox.import_model import import_model
+from tests.end_to_end.tiny_model import tiny_model
+from tuner.building.recorded_plan import plan_to_apply, record_plan
+from tuner.confirm.latency import ModelLatency
+from tuner.confirm.whole_model import ModelBuilds
+from tuner.interrupt import Interrupt
+from tuner.plans.confirm import ConfirmPlans
+from tuner.plans.job_plans import JobPlans
+from tuner.plans.search import Proposal, Proposals
+from tuner.records.graph_choice import GraphChoice
+
+TARGET = host_target()
+
+
+def latency(ratio: float, doubt: float = 0.01) -> ModelLatency:
+    low, high = ratio * (1 - doubt), ratio * (1 + doubt)
+    return ModelLatency(1e-3, 1e-3 * ratio, 0.0, 0.0, ratio, low, high)
+
+
+class FakeRunner:
+    """Kernels on blocked data take long, others do not; `asked` are the workloads in order."""
+
+    capacity = 4
+
+    def __init__(self, status: Status = Status.OK) -> None:
+        self.asked: list[str] = []
+        self._status = status
+        self._waiting: list[MeasureRequest] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, request: MeasureRequest) -> None:
+        self.asked.append(request.workload_key)
+        self._waiting.append(request)
+
+    def results(self, timeout: float | None = None) -> list[MeasureResult]:
+        found, self._waiting = [self._answer(request) for request in self._waiting], []
+        return found
+
+    def _answer(self, request: MeasureRequest) -> MeasureResult:
+        if self._status is not Status.OK:
+            return MeasureResult(request.request_id, self._status, error="no")
+        output = kernel_from_json(request.kernel).output
+        seconds = 2e-3 if len(output.shape) == 5 else 1e-3
+        return MeasureResult(request.request_id, Status.OK, samples=(seconds,) * 4)
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+class Setting:
+    """The tiny model, its plans, and whole models whose plans take `ratio` of the rules' time."""
+
+    def __init__(self, folder: Path, store: Store, **values: object) -> None:
+        self.store = store
+        self.settings = load_settings("ci", {"search.plan": "search", **values}, environment={})
+        onnx.save(tiny_model(), folder / "tiny.onnx")
+        self.graph = import_model(folder / "tiny.onnx")
+        self.hash = structural_hash(self.graph)
+        self.runner = FakeRunner()
+        self.ratio = 0.5
+        self.compared = 0
+        self.said: list[str] = []
+        self.job = store.start_job("tiny", self.hash, {}).id
+        self.plans = self.new_plans()
+
+    def new_plans(self) -> JobPlans:
+        built_from = self.hash, self.settings
+        plans = JobPlans(
+            self.graph, self.settings, None, self.store, built_from, lambda text: self.say(text)
+        )
+        plans.begin([TARGET])
+        return plans
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    @property
+    def builds(self) -> ModelBuilds:
+        return ModelBuilds(self.graph, self.settings, None, self.store)
+
+    def compare(self, specs: Sequence[ExecutableSpec]) -> ModelLatency:
+        assert specs[0].objects != specs[1].objects
+        self.compared += 1
+        return latency(self.ratio)
+
+    def search(self, seconds: float | None = None) -> bool:
+        return self.plans.search(
+            TARGET,
+            self.builds,
+            self.compare,
+            lambda *_: self.runner,
+            Interrupt(),
+            job=self.job,
+            name="tiny",
+            seconds=seconds,
+        )
+
+    def confirm(self) -> None:
+        self.plans.confirm(TARGET, self.builds, self.compare, (), "tiny")
+
+    def recorded(self) -> GraphChoice | None:
+        return plan_to_apply(self.store, self.hash, self.settings, TARGET).choice
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.db") as store:
+        yield store
+
+
+@pytest.fixture
+def setting(tmp_path: Path, store: Store) -> Setting:
+    return Setting(tmp_path, store)
+
+
+def test_a_plan_that_is_confirmed_is_chosen_and_recorded(setting: Setting) -> None:
+    assert setting.search()
+    choice = setting.plans.chosen[TARGET.key]
+    assert Layout("c", PLAIN) in choice.plan.decisions
+    assert choice.speedup == pytest.approx(2.0) and choice == setting.recorded()
+    assert choice.found["measured"] == len(setting.runner.asked)
+    assert "2.00x faster than the rules, 1.98-2.02, confirmed" in str(choice)
+    assert choice.notes[0].endswith("100 % faster than the rules, confirmed")
+    assert setting.plans.of(TARGET) == choice.plan
+
+
+def test_every_kernel_is_measured_once_and_recorded_as_a_trial(setting: Setting) -> None:
+    setting.search()
+    asked = setting.runner.asked
+    assert len(set(asked)) == len(asked) > 3
+    assert {key.workload for key in queries.tasks(setting.store)} == set(asked)
+    assert set(queries.workloads(setting.store)) == set(asked)
+    trials = list(queries.iterate_trials(setting.store))
+    assert {trial.job for trial in trials} == {setting.job} and all(t.is_ok for t in trials)
+
+
+def test_a_plan_that_whole_models_do_not_confirm_is_not_taken(setting: Setting) -> None:
+    setting.ratio = 0.995
+    assert not setting.search()
+    assert setting.compared >= 1 and setting.recorded() is None
+    assert setting.plans.of(TARGET) == RULES
+    assert str(setting.plans.told(TARGET)) == "as the rules decide"
+    assert any("is not faster than the rules (1.01x, " in text for text in setting.said)
+
+
+def test_a_resumed_job_measures_nothing_again(setting: Setting) -> None:
+    setting.ratio = 1.0
+    setting.search()
+    measured = len(setting.runner.asked)
+    setting.plans, setting.ratio = setting.new_plans(), 0.5
+    assert setting.search()
+    assert len(setting.runner.asked) == measured
+
+
+def test_the_recorded_plan_is_taken_up_and_not_raced_again(setting: Setting) -> None:
+    setting.search()
+    chosen, compared = setting.plans.chosen, setting.compared
+    setting.plans = setting.new_plans()
+    assert setting.plans.chosen == setting.plans.recorded == chosen
+    assert not setting.search()
+    assert setting.compared == compared and setting.plans.chosen == chosen
+
+
+@pytest.mark.parametrize("ratio", [0.9, 1.0])
+def test_the_tuned_model_has_the_last_word(ratio: float, setting: Setting) -> None:
+    setting.search()
+    setting.ratio = ratio
+    setting.confirm()
+    found = setting.recorded()
+    if ratio == 1.0:
+        assert found is None and setting.plans.of(TARGET) == RULES
+        assert any("the rules stay" in text for text in setting.said)
+    else:
+        assert found is not None and found.speedup == pytest.approx(1 / 0.9)
+        assert found == setting.plans.chosen[TARGET.key]
+
+
+def test_models_that_differ_are_no_plan(setting: Setting) -> None:
+    def differ(specs: Sequence[ExecutableSpec]) -> ModelLatency:
+        raise MeasureError("the tuned model's output 'y' differs from the untuned one's")
+
+    setting.search()
+    setting.plans.confirm(TARGET, setting.builds, differ, (), "tiny")
+    assert setting.recorded() is None
+
+
+def test_the_rules_decide_where_the_settings_say_so(tmp_path: Path, store: Store) -> None:
+    setting = Setting(tmp_path, store, **{"search.plan": "rules"})
+    record_plan(
+        store,
+        GraphChoice(GraphPlan((Layout("c", 8),))),
+        "t",
+        setting.hash,
+        setting.settings,
+        TARGET,
+    )
+    setting.plans = setting.new_plans()
+    assert not setting.search() and setting.runner.asked == []
+    assert setting.plans.told(TARGET) is None and setting.plans.of(TARGET) == RULES
+
+
+def test_with_little_time_the_rules_decide(setting: Setting) -> None:
+    assert not setting.search(seconds=1.0) and setting.runner.asked == []
+    assert setting.said == ["plan: the rules decide, since there is little time"]
+
+
+def test_a_plan_gets_a_share_of_the_trials(tmp_path: Path, store: Store) -> None:
+    setting = Setting(tmp_path, store, **{"search.total_trials": 25})
+    setting.search()
+    assert len(setting.runner.asked) == 5
+
+
+def test_an_interrupted_search_chooses_nothing(setting: Setting) -> None:
+    interrupt = Interrupt()
+    interrupt.ask()
+    setting.plans.search(
+        TARGET,
+        setting.builds,
+        setting.compare,
+        lambda *_: setting.runner,
+        interrupt,
+        job=setting.job,
+        name="tiny",
+        seconds=None,
+    )
+    assert setting.runner.asked == [] and setting.compared == 0
+
+
+def test_kernels_that_cannot_be_measured_end_the_search(setting: Setting) -> None:
+    setting.runner = FakeRunner(Status.INFRASTRUCTURE)
+    setting.search()
+    assert len(set(setting.runner.asked)) == len(setting.runner.asked)
+
+
+def proposals(*gains: float) -> Proposals:
+    plans = [Proposal(GraphPlan((Layout(f"v{n}", 8),)), f"k{n}", g, 0) for n, g in enumerate(gains)]
+    joint = Proposal(GraphPlan(tuple(d for p in plans for d in p.plan.decisions)), "all", 0.5, 0)
+    return Proposals(joint, tuple(plans))
+
+
+def confirm(ratio_of: Callable[[GraphPlan], float]) -> tuple[GraphChoice | None, list[GraphPlan]]:
+    built: list[GraphPlan] = []
+
+    def build(plan: GraphPlan) -> Any:
+        built.append(plan)
+        return plan
+
+    def compare(specs: Sequence[Any]) -> ModelLatency:
+        return latency(ratio_of(specs[1]))
+
+    found = ConfirmPlans(build, compare, str, lambda _: None).best(proposals(0.1, 0.2))
+    return found, built
+
+
+def test_what_is_faster_together_needs_no_more_runs() -> None:
+    found, built = confirm(lambda plan: 0.8)
+    assert found is not None and len(found.plan.decisions) == 2
+    assert built == [RULES, found.plan]
+
+
+def test_kinds_are_tried_one_by_one_where_all_together_are_slower() -> None:
+    found, built = confirm(lambda plan: {2: 1.2}.get(len(plan.decisions), 0.9))
+    assert found is not None and len(found.plan.decisions) == 1
+    assert len(built) == 4
+    assert confirm(lambda plan: 1.0)[0] is None

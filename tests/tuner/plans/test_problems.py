@@ -1,0 +1,95 @@
+"""Which decisions cost least together, for costs of kernels that are made up."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import onnx
+import pytest
+
+from compiler.limits import Limits
+from compiler.plan.graph_plan import PLAIN, RULES, Chain, GraphPlan, Layout, Separate
+from compiler.target import host_target
+from compiler.types.numerics import DEFAULT_NUMERICS
+from measure.sandbox.import_model import import_model
+from tests.end_to_end.tiny_model import tiny_model
+from tuner.plans.kinds import kinds_of_plans, sites
+from tuner.plans.problems import Alternatives, LocalParts, Part, parts_of, total
+from tuner.plans.programs import PlannedProgram, Programs
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Programs:
+    path = tmp_path / "tiny.onnx"
+    onnx.save(tiny_model(), path)
+    return Programs(import_model(path), host_target(), DEFAULT_NUMERICS, Limits())
+
+
+def program(value: str, **calls: int) -> PlannedProgram:
+    return PlannedProgram(GraphPlan((Separate(value),)), calls, {})
+
+
+def part(value: str, touches: str, **calls: int) -> Part:
+    return Part((Separate(value),), calls, frozenset(touches))
+
+
+COSTS = {"old": 4.0, "new": 1.0, "tail": 2.0, "broken": math.inf}
+
+
+def seconds(key: str) -> float:
+    return COSTS[key]
+
+
+def test_the_cheapest_of_alternatives_is_chosen() -> None:
+    plans = [program("a", old=2), program("b", new=2, tail=2), program("c", new=4, tail=1)]
+    found = Alternatives("layouts", plans)
+    assert found.size == 3 and found.solve(seconds).decisions == (Separate("b"),)
+
+
+def test_parts_that_gain_are_taken_together() -> None:
+    parts = [part("a", "x", old=-1, new=1), part("b", "y", old=-1, tail=1), part("c", "z", new=1)]
+    found = LocalParts("cuts", parts).solve(seconds)
+    assert found.decisions == (Separate("a"), Separate("b"))
+    assert found.calls == {"old": 2, "new": 1, "tail": 1}
+
+
+def test_of_parts_that_change_the_same_kernel_the_better_one_is_taken() -> None:
+    parts = [part("a", "xy", old=-1, tail=1), part("b", "yz", old=-1, new=1)]
+    assert LocalParts("cuts", parts).solve(seconds).decisions == (Separate("b"),)
+
+
+def test_a_kernel_that_does_not_work_is_never_taken_and_always_replaced() -> None:
+    assert total({"broken": 1, "old": -1}, seconds) == math.inf
+    assert total({"broken": -1, "old": 1}, seconds) == -math.inf
+    assert total({"broken": 0}, seconds) == 0.0
+    broken = part("a", "x", broken=1, old=-1)
+    assert LocalParts("cuts", [broken]).solve(seconds).decisions == ()
+
+
+def test_the_program_of_a_plan_is_made_once(programs: Programs) -> None:
+    plain = GraphPlan((Layout("c", PLAIN),))
+    first = programs.of(plain)
+    assert programs.of(plain) is first
+    assert first.changed_from(programs.of(RULES))
+    assert set(first.calls) <= programs.kernels.keys()
+    assert first.arena_bytes > 0
+    assert programs.fitting(GraphPlan((Separate("nothing"),))) is None
+
+
+def test_a_part_is_what_its_decision_changes(programs: Programs) -> None:
+    wanted = (Separate("c"),)
+    (found,) = parts_of(programs, RULES, [wanted, (Chain("nothing"),), wanted])
+    rules, cut = programs.of(RULES), programs.of(GraphPlan(wanted))
+    assert found.decisions == wanted
+    assert {key for key, count in found.calls.items() if count > 0} == {*cut.calls} - {*rules.calls}
+    assert {key for key, count in found.calls.items() if count < 0} == {*rules.calls} - {*cut.calls}
+    assert found.touches == cut.changed_from(rules)
+    assert parts_of(programs, RULES, [wanted], is_late=lambda: True) == []
+
+
+def test_every_kind_offers_only_plans_that_fit(programs: Programs) -> None:
+    kinds = [make(programs, RULES) for make in kinds_of_plans(lambda: False)]
+    found = {kind.kind: kind.size for kind in kinds if kind is not None}
+    assert found["layouts"] >= 1 and found["cuts"] >= 1
+    assert "c" in sites(programs).planned.types

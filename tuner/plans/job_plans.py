@@ -1,0 +1,274 @@
+"""The plans of a job: what was recorded before, what its search chooses, what it records.
+
+begin     the recorded plan of each target, where it still fits
+search    the kernels that decide -> proposals -> whole models in turn -> a choice
+confirm   at the end of the job: the tuned model under the plan beside that under the rules
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from compiler.errors import MeasureError, PlanError
+from compiler.graph.ir import Graph
+from compiler.kernels.count_work import kernel_bytes, kernel_flops
+from compiler.kernels.kernel import FusedKernel
+from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.target import Target
+from compiler.types.numerics import Numerics
+from configs.settings import Settings
+from db.records import BestRecord
+from db.store import Store
+from tuner.building.recorded_plan import plan_to_apply, record_plan
+from tuner.confirm.whole_model import CompareSpecs, ModelBuilds
+from tuner.from_settings import limits_of
+from tuner.interrupt import Interrupt
+from tuner.job_request import MakeRunner
+from tuner.plans.confirm import ConfirmPlans, confirmed_choice, is_faster
+from tuner.plans.costs import KernelCosts
+from tuner.plans.kinds import kinds_of_plans, sites
+from tuner.plans.programs import Programs
+from tuner.plans.search import PlanSearch, Proposals
+from tuner.plans.trials import DefaultTrials
+from tuner.records.graph_choice import GraphChoice, described
+from tuner.records.trials import task_key
+from tuner.search.measuring import off_the_slots
+
+SEARCH = "search"
+"""The setting `search.plan` that has plans searched."""
+SHARE = 0.2
+"""Of a job's time and trials, for the search of a plan and its confirmation, at most."""
+MEASURING_SHARE = 0.6
+"""Of that, for measuring kernels; the rest is for whole models."""
+LEAST_SECONDS = 8.0
+"""With less than that for a plan the rules decide."""
+
+_FLOPS_PER_SECOND = 50e9
+_BYTES_PER_SECOND = 8e9
+_ROUGH = 0.6  # deviation of the logarithm of what such figures tell
+
+
+def roughly(kernel: FusedKernel) -> tuple[float, float]:
+    """Seconds of a kernel by a coarse roofline, and the deviation of their logarithm."""
+    seconds = max(
+        kernel_flops(kernel) / _FLOPS_PER_SECOND, kernel_bytes(kernel) / _BYTES_PER_SECOND
+    )
+    return max(seconds, 1e-9), _ROUGH
+
+
+@dataclass(slots=True)
+class JobPlans:
+    """The plans of one job by its targets' keys: those that were `recorded` when it began and those
+    that are `chosen`; targets without one are compiled as the rules decide.
+
+    `built_from` are the hash of the model as it was imported and the settings of its builds.
+    """
+
+    graph: Graph
+    settings: Settings
+    numerics: Numerics | None
+    store: Store
+    built_from: tuple[str, Settings]
+    tell: Callable[[str], None]
+    recorded: dict[str, GraphChoice] = field(default_factory=dict)
+    chosen: dict[str, GraphChoice] = field(default_factory=dict)
+    searched: set[str] = field(default_factory=set)
+
+    @property
+    def are_searched(self) -> bool:
+        """Whether the settings have plans searched, and recorded ones applied."""
+        return self.settings.search.plan == SEARCH
+
+    def begin(self, targets: Sequence[Target]) -> None:
+        """Take over the recorded plan of each target, if it still fits the model."""
+        if not self.are_searched:
+            return
+        for target in targets:
+            found = plan_to_apply(self.store, *self.built_from, target)
+            for note in found.notes:
+                self.tell(note)
+            if found.choice is None:
+                continue
+            try:
+                self._programs(target).of(found.plan)
+            except PlanError as error:
+                self.tell(f"the recorded plan does not fit the model: {error.message}")
+                continue
+            self.recorded[target.key] = self.chosen[target.key] = found.choice
+
+    def of(self, target: Target) -> GraphPlan:
+        """What is decided of the graph for a target."""
+        choice = self.chosen.get(target.key)
+        return RULES if choice is None else choice.plan
+
+    def told(self, target: Target) -> GraphChoice | None:
+        """What is to be told of a target's plan; None where none was searched or recorded."""
+        if target.key not in self.searched and target.key not in self.chosen:
+            return None
+        return self.chosen.get(target.key, GraphChoice())
+
+    def search(
+        self,
+        target: Target,
+        builds: ModelBuilds,
+        compare: CompareSpecs,
+        make_runner: MakeRunner,
+        interrupt: Interrupt,
+        *,
+        job: str,
+        name: str,
+        seconds: float | None,
+    ) -> bool:
+        """Search a plan for a target within so many seconds (None: any number); whether there is
+        another one than before. It is recorded as soon as whole models have confirmed it."""
+        if not self._may_search(seconds):
+            return False
+        begin = time.monotonic()
+
+        def is_late(share: float = 1.0) -> bool:
+            late = seconds is not None and time.monotonic() - begin > share * seconds
+            return late or interrupt.asked
+
+        programs = self._programs(target)
+        proposals, measured = self._proposals(
+            programs, make_runner, interrupt, job, lambda: is_late(MEASURING_SHARE)
+        )
+        self.searched.add(target.key)
+        counts = ", ".join(f"{count} {kind}" for kind, count in proposals.candidates.items())
+        if counts:
+            self.tell(f"plan: {counts} looked at, {measured} kernels measured for them")
+        before = self.of(target)
+        if proposals.joint is None or proposals.joint.plan == before or interrupt.asked:
+            return False
+        choose = builds.choose(target)
+        confirm = ConfirmPlans(
+            lambda plan: replace(builds, plan=plan).compile(target, choose)[0],
+            compare,
+            lambda plan: self._described(programs, plan),
+            self.tell,
+            is_late,
+            before,
+        )
+        found = confirm.best(proposals)
+        if found is None or interrupt.asked:
+            return False
+        found = replace(found, found={**proposals.candidates, "measured": measured})
+        self.chosen[target.key] = found
+        self._record(target, found, name)
+        return True
+
+    def confirm(
+        self,
+        target: Target,
+        builds: ModelBuilds,
+        compare: CompareSpecs,
+        settled: Sequence[BestRecord],
+        name: str,
+    ) -> None:
+        """Compare the tuned model under the plan with that under the rules, both from the records
+        and what was `settled`; record what comes of it, the rules too if they are as good."""
+        choice = self.chosen.get(target.key)
+        if choice is None:
+            return
+        self.tell("measuring the tuned model with its plan and with the rules in turn")
+        choose = builds.choose(target, settled=settled)
+
+        def built(plan: GraphPlan) -> ExecutableSpec:
+            return replace(builds, plan=plan).compile(target, choose)[0]
+
+        try:
+            latency = compare((built(RULES), built(choice.plan)))
+        except MeasureError as error:
+            self.tell(f"plan: {choice.described} is not taken: {error.message}")
+            latency = None
+        if latency is not None and is_faster(latency):
+            found = confirmed_choice(choice.plan, latency, choice.described)
+            found = replace(found, notes=choice.notes, found=choice.found)
+            self.chosen[target.key] = found
+        else:
+            if latency is not None:
+                self.tell(f"plan: {choice.described} is not faster when tuned: the rules stay")
+            del self.chosen[target.key]
+            found = GraphChoice()
+        self._record(target, found, name)
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _may_search(self, seconds: float | None) -> bool:
+        if not self.are_searched:
+            return False
+        if self.graph.signature is not None:
+            self.tell("plan: the rules decide, since sizes are known at run time only")
+            return False
+        if seconds is not None and seconds < LEAST_SECONDS:
+            self.tell("plan: the rules decide, since there is little time")
+            return False
+        return True
+
+    def _proposals(
+        self,
+        programs: Programs,
+        make_runner: MakeRunner,
+        interrupt: Interrupt,
+        job: str,
+        is_late: Callable[[], bool],
+    ) -> tuple[Proposals, int]:
+        """What is proposed, and how many kernels were measured; the runner starts when needed."""
+        settings, target = self.settings, programs.target
+        total = settings.search.total_trials
+        trials: list[DefaultTrials] = []
+        with ExitStack() as stack:
+
+            def measure(kernels: Mapping[str, FusedKernel]) -> list[str]:
+                if is_late() or total == 0:
+                    return []
+                if not trials:
+                    runner = stack.enter_context(make_runner(settings, target, self.tell))
+                    stack.enter_context(off_the_slots(settings))
+                    most = None if total is None else max(1, int(SHARE * total))
+                    found = DefaultTrials(
+                        self.store, target, settings, runner, job=job, is_late=is_late, most=most
+                    )
+                    interrupt.tell(found.stop)
+                    trials.append(found)
+                return trials[0].measure(kernels)
+
+            search = PlanSearch(
+                programs,
+                self._costs(programs),
+                kinds_of_plans(is_late),
+                measure,
+                settings.limits.memory,
+            )
+            found = search.run()
+        return found, sum(each.measured for each in trials)
+
+    def _costs(self, programs: Programs) -> KernelCosts:
+        compile, target = self.settings.compile, programs.target
+        return KernelCosts(
+            self.store,
+            programs.kernels,
+            lambda key: task_key(key, target, compile.threads, compile.numerics),
+            roughly,
+        )
+
+    def _programs(self, target: Target) -> Programs:
+        numerics = Numerics.of(
+            self.settings.compile.numerics if self.numerics is None else self.numerics
+        )
+        return Programs(self.graph, target, numerics, limits_of(self.settings))
+
+    def _described(self, programs: Programs, plan: GraphPlan) -> str:
+        graph = sites(programs).planned
+        names = [node.output for node in graph.nodes]
+        images = {name: graph.types[name].shape for name in names}
+        channels = {name: shape[1] for name, shape in images.items() if len(shape) == 4}
+        return described(plan, names, channels)
+
+    def _record(self, target: Target, choice: GraphChoice, name: str) -> None:
+        model_hash, settings = self.built_from
+        record_plan(self.store, choice, name, model_hash, settings, target)

@@ -1,0 +1,126 @@
+"""The kinds of decisions that a search looks at, each as a problem beside what was decided before.
+
+Layouts come first, since they decide which kernels the others have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from compiler.errors import PlanError
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.workload_key import workload_key
+from compiler.plan.chain_candidates import chain_candidates
+from compiler.plan.graph_plan import RULES, Decision, GraphPlan, Spelled
+from compiler.plan.graph_sites import GraphSites, graph_sites
+from compiler.plan.layout_problem import LayoutProblem, layout_problem
+from compiler.plan.merge_candidates import merge_candidates
+from compiler.plan.solver import solve
+from compiler.types.dtypes import DType
+from tuner.plans.problems import LocalParts, PlanProblem, Seconds, Solved, parts_of
+from tuner.plans.programs import Programs
+from tuner.plans.search import MakeProblem
+
+Found: TypeAlias = Iterable[tuple[Decision, ...]]
+FindDecisions: TypeAlias = Callable[[GraphSites, Programs, GraphPlan], Found]
+"""What could be decided of one kind, each by itself beside the plan that the sites are of."""
+
+
+def sites(programs: Programs, plan: GraphPlan = RULES) -> GraphSites:
+    """What can be decided of a model beside a plan."""
+    return graph_sites(programs.graph, programs.target, programs.numerics, plan)
+
+
+def local_kind(
+    kind: str, find: FindDecisions, is_late: Callable[[], bool] = lambda: False
+) -> MakeProblem:
+    """A kind whose decisions can be taken one by one."""
+
+    def make(programs: Programs, before: GraphPlan) -> PlanProblem:
+        found = find(sites(programs, before), programs, before)
+        return LocalParts(kind, parts_of(programs, before, found, is_late))
+
+    return make
+
+
+@dataclass(slots=True)
+class Layouts:
+    """The layouts of all values together, by the kernels that they lead to (`layout_problem`)."""
+
+    programs: Programs
+    before: GraphPlan
+    kind: str = "layouts"
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        self.size = len(self._problem(lambda key: 1.0).problem.names)
+
+    def solve(self, seconds: Seconds) -> Solved:
+        """The layouts that cost least; nothing where that is what the rules choose."""
+        problem = self._problem(seconds)
+        decisions: tuple[Decision, ...] = ()
+        chosen = _solved(problem)
+        if any(chosen[name] != layout for name, layout in problem.by_rules.items()):
+            decisions = problem.decisions(chosen)
+        program = self.programs.fitting(self.before.with_decisions(*decisions))
+        if program is None:
+            return Solved((), self.programs.of(self.before).calls)
+        return Solved(decisions, program.calls)
+
+    def _problem(self, seconds: Seconds) -> LayoutProblem:
+        def cost(kernel: FusedKernel) -> tuple[float, float]:
+            key = workload_key(kernel)
+            self.programs.kernels.setdefault(key, kernel)
+            return seconds(key), 0.0
+
+        graph = sites(self.programs, self.before).planned
+        lanes = self.programs.target.lanes(DType.F32)
+        return layout_problem(graph, lanes, cost, self.before)
+
+
+def _solved(problem: LayoutProblem) -> Mapping[str, str]:
+    """What costs least by variable; what the rules choose where nothing seems possible."""
+    try:
+        return solve(problem.problem).chosen
+    except PlanError:
+        return problem.by_rules
+
+
+def layouts(programs: Programs, before: GraphPlan) -> PlanProblem | None:
+    """The layout of every value, where the target has vectors."""
+    if programs.target.lanes(DType.F32) < 2:
+        return None
+    found = Layouts(programs, before)
+    return found if found.size else None
+
+
+def kinds_of_plans(is_late: Callable[[], bool]) -> list[MakeProblem]:
+    """All kinds, in the order in which they are decided."""
+    return [
+        layouts,
+        local_kind("chains", _chains, is_late),
+        local_kind("merges", _merges, is_late),
+        local_kind("cuts", _cuts, is_late),
+        local_kind("spellings", _spellings, is_late),
+    ]
+
+
+def _chains(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:
+    known = {node.output for node in found.planned.nodes}
+    items = chain_candidates(found.optimised, programs.target, plan, known)
+    return (item.chains for item in sorted(items, key=lambda item: -item.saved_bytes))
+
+
+def _merges(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:
+    return ((decision,) for decision in merge_candidates(found.planned))
+
+
+def _cuts(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:
+    """The cuts behind the smallest values first: these are cheap to write and read again."""
+    return ((cut.decision,) for cut in sorted(found.cuts, key=lambda cut: cut.bytes))
+
+
+def _spellings(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:
+    return ((Spelled(site.value),) for site in found.patterns)

@@ -1,0 +1,93 @@
+"""Programs: the kernels that a model has under one plan or another, and the memory they need.
+
+Two plans differ in few kernels; a kernel that several plans share is one and the same workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from compiler.errors import PlanError
+from compiler.graph.ir import Graph
+from compiler.kernels.calls_in_run import calls_in_run
+from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from compiler.limits import Allowance, Limits
+from compiler.pipeline import kernels_of
+from compiler.plan.graph_plan import GraphPlan
+from compiler.runtime.memory_plan import plan_memory
+from compiler.target import Target
+from compiler.types.numerics import Numerics
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedProgram:
+    """What a plan makes of a model: its kernels' calls in a run by workload key, the key of the
+    kernel that makes each value, and the bytes of its arena without kernels' own workspaces."""
+
+    plan: GraphPlan
+    calls: Mapping[str, int]
+    makers: Mapping[str, str] = field(repr=False)
+    arena_bytes: int = 0
+
+    def changed_from(self, other: PlannedProgram) -> frozenset[str]:
+        """The values that other kernels make, or that only one of the two makes."""
+        names = self.makers.keys() | other.makers.keys()
+        return frozenset(name for name in names if self.makers.get(name) != other.makers.get(name))
+
+
+class Programs:
+    """The programs of one model for one target, each plan's made once.
+
+    `kernels` are all that occurred in any of them, by workload key.
+    """
+
+    def __init__(self, graph: Graph, target: Target, numerics: Numerics, limits: Limits) -> None:
+        self.graph, self.target = graph, target
+        self.numerics, self.limits = numerics, limits
+        self.kernels: dict[str, FusedKernel] = {}
+        self._known: dict[GraphPlan, PlannedProgram | PlanError] = {}
+
+    def of(self, plan: GraphPlan) -> PlannedProgram:
+        """The program under a plan. Raises PlanError if that does not fit the model."""
+        if plan not in self._known:
+            self._known[plan] = self._made(plan)
+        found = self._known[plan]
+        if isinstance(found, PlanError):
+            raise found
+        return found
+
+    def fitting(self, plan: GraphPlan) -> PlannedProgram | None:
+        """The same; None if the plan does not fit."""
+        try:
+            return self.of(plan)
+        except PlanError:
+            return None
+
+    def _made(self, plan: GraphPlan) -> PlannedProgram | PlanError:
+        try:
+            program = kernels_of(
+                self.graph, self.target, limits=self.limits, numerics=self.numerics, plan=plan
+            )
+        except PlanError as error:
+            return error
+        for call in program.calls:
+            if isinstance(call, KernelCall):
+                self.kernels.setdefault(call.key, call.kernel)
+        return PlannedProgram(
+            plan,
+            MappingProxyType(calls_in_run(program)),
+            MappingProxyType(_makers(program)),
+            arena_of(program),
+        )
+
+
+def arena_of(program: KernelProgram) -> int:
+    """Bytes of the values between kernels, as the memory plan lays them out."""
+    unlimited = Allowance(Limits(bytes=1 << 62))
+    return plan_memory(program, [0] * len(program.calls), unlimited).arena_bytes
+
+
+def _makers(program: KernelProgram) -> dict[str, str]:
+    return {call.output: call.key for call in program.calls if isinstance(call, KernelCall)}

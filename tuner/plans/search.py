@@ -1,0 +1,140 @@
+"""The search for a plan: measure what the choice hangs on, then choose.
+
+Of each kind in turn (layouts first, since they decide which kernels the others have) the cheapest
+decisions are found as if luck were with all that is not known. If all their kernels were measured,
+nothing else can be better; else these are measured, those first whose cost is least certain, and
+it is asked again. (Optimism in the face of uncertainty, as in the search of A*: what is never part
+of a cheapest plan is never measured.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from compiler.kernels.kernel import FusedKernel
+from compiler.plan.graph_plan import RULES, Decision, GraphPlan
+from tuner.plans.costs import KernelCosts
+from tuner.plans.problems import PlanProblem, Solved
+from tuner.plans.programs import PlannedProgram, Programs
+
+LEAST_GAIN = 0.005
+"""Of the model's time, by its kernels', below which no plan is proposed."""
+AT_ONCE = 16
+"""Kernels that are measured before it is asked again."""
+
+MakeProblem: TypeAlias = Callable[[Programs, GraphPlan], PlanProblem | None]
+"""The problem of one kind beside what was decided before; None where there is nothing to decide."""
+
+Measure: TypeAlias = Callable[[Mapping[str, FusedKernel]], Sequence[str]]
+"""Measures kernels, by workload key; the keys of those that were, none when it is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A plan that should be faster than the rules: `gain` is what is expected of it, as a share of
+    the time of the rules' kernels; `kind` says what it decides, for people."""
+
+    plan: GraphPlan
+    kind: str
+    gain: float
+    arena_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """The plan of all kinds together and those of single kinds, the most promising first, and how
+    many candidates each kind had."""
+
+    joint: Proposal | None = None
+    single: tuple[Proposal, ...] = ()
+    candidates: Mapping[str, int] = field(default_factory=dict)
+
+
+class PlanSearch:
+    """One search over the problems of a model, for one target.
+
+    Plans whose arena needs more than `most_bytes` are not proposed; None: any may.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        costs: KernelCosts,
+        kinds: Sequence[MakeProblem],
+        measure: Measure,
+        most_bytes: int | None = None,
+    ) -> None:
+        self._programs, self._costs = programs, costs
+        self._kinds, self._measure = kinds, measure
+        self._most_bytes = most_bytes
+        self._over = False
+
+    def run(self) -> Proposals:
+        """Search; what is proposed, nothing where the rules are expected to be as good."""
+        self._settle(self._programs.of(RULES).calls)
+        plan = RULES
+        decided: dict[str, tuple[Decision, ...]] = {}
+        candidates: dict[str, int] = {}
+        for make in self._kinds:
+            problem = make(self._programs, plan)
+            if problem is None or not problem.size:
+                continue
+            candidates[problem.kind] = problem.size
+            decisions = self._solved(problem).decisions
+            program = self._programs.fitting(plan.with_decisions(*decisions))
+            if not decisions or program is None or not self._gains(program, plan):
+                continue
+            decided[problem.kind] = decisions
+            plan = program.plan
+        single = [
+            found
+            for kind, decisions in decided.items()
+            if (found := self._proposal(RULES.with_decisions(*decisions), kind)) is not None
+        ]
+        single.sort(key=lambda item: -item.gain)
+        joint = self._proposal(plan, " and ".join(decided)) if decided else None
+        return Proposals(joint, tuple(single), candidates)
+
+    def _solved(self, problem: PlanProblem) -> Solved:
+        """The decisions that cost least, all that they hang on measured as far as there is time."""
+        while not self._over:
+            found = problem.solve(lambda key: self._costs[key].optimistic)
+            if self._costs.is_measured(found.calls):
+                break
+            self._settle(found.calls)
+        return problem.solve(lambda key: self._costs[key].seconds)
+
+    def _settle(self, calls: Mapping[str, int]) -> None:
+        """Measure the least certain of these kernels, by what they weigh."""
+        costs = {key: self._costs[key] for key in calls}
+        unknown = [key for key, cost in costs.items() if not cost.measured]
+        unknown.sort(key=lambda key: -calls[key] * (costs[key].seconds - costs[key].optimistic))
+        while unknown and not self._over:
+            batch, unknown = unknown[:AT_ONCE], unknown[AT_ONCE:]
+            measured = self._measure({key: self._programs.kernels[key] for key in batch})
+            self._costs.learn(measured)
+            self._over = not any(self._costs[key].measured for key in batch)
+
+    def _gains(self, program: PlannedProgram, before: GraphPlan) -> bool:
+        """Whether the plan is worth something beside what was decided before it."""
+        least = (1.0 - LEAST_GAIN) * self._seconds(self._programs.of(before))
+        return self._fits(program) and self._seconds(program) < least
+
+    def _proposal(self, plan: GraphPlan, kind: str) -> Proposal | None:
+        program = self._programs.fitting(plan)
+        if program is None or not self._fits(program):
+            return None
+        rules = self._seconds(self._programs.of(RULES))
+        gain = 1.0 - self._seconds(program) / rules if rules else 0.0
+        if not math.isfinite(gain) or gain < LEAST_GAIN:
+            return None
+        return Proposal(plan, kind, gain, program.arena_bytes)
+
+    def _seconds(self, program: PlannedProgram) -> float:
+        return self._costs.of_calls(program.calls)
+
+    def _fits(self, program: PlannedProgram) -> bool:
+        return self._most_bytes is None or program.arena_bytes <= self._most_bytes

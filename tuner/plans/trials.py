@@ -1,0 +1,130 @@
+"""Default schedules of the kernels that decide about a plan, measured by the runner of a job.
+
+They are ordinary trials: the search that follows, other jobs and `tune db` have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.serialize import kernel_to_json
+from compiler.schedule.space import ScheduleSpace
+from compiler.schedule.spaces import schedule_space
+from compiler.target import Target
+from configs.settings import Settings
+from db.records import TargetRecord, WorkloadRecord
+from db.store import Store
+from measure.farm.runner import Runner
+from measure.measurement import MeasureRequest, MeasureResult
+from tuner.records.trials import task_key, trial_record
+from tuner.search.measuring import timing_options
+from tuner.search.tasks import Planned, plan
+
+POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A kernel that is being measured, and what with."""
+
+    key: str
+    space: ScheduleSpace
+    planned: Planned
+
+
+class DefaultTrials:
+    """Measures default schedules and records them; `stop` ends it early.
+
+    `measured` counts those that were answered.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        target: Target,
+        settings: Settings,
+        runner: Runner,
+        *,
+        job: str,
+        is_late: Callable[[], bool] = lambda: False,
+        most: int | None = None,
+    ) -> None:
+        """At most so many are measured (None: any number), and none when it `is_late`."""
+        self.measured = 0
+        self._store, self._target, self._settings = store, target, settings
+        self._runner, self._job = runner, job
+        self._is_late, self._most = is_late, most
+        self._number = 0
+        self._stopped = False
+        self._asked: set[str] = set()
+
+    def stop(self) -> None:
+        """Submit nothing more; safe to call from a signal handler."""
+        self._stopped = True
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more can be measured."""
+        used_up = self._most is not None and self._number >= self._most
+        return self._stopped or used_up or self._is_late()
+
+    def measure(self, kernels: Mapping[str, FusedKernel]) -> list[str]:
+        """Measure these kernels, by workload key, each once; the keys of those that were."""
+        waiting = [key for key in kernels if key not in self._asked]
+        pending: dict[str, _Asked] = {}
+        done: list[str] = []
+        while pending or (waiting and not self.ended):
+            while waiting and len(pending) < self._runner.capacity and not self.ended:
+                key = waiting.pop(0)
+                self._asked.add(key)
+                asked, request = self._request(key, kernels[key])
+                pending[request.request_id] = asked
+                self._runner.submit(request)
+            results = self._runner.results(POLL_SECONDS)
+            ours = [result for result in results if result.request_id in pending]
+            done += self._take(ours, pending)
+            if self._stopped:
+                break
+        return done
+
+    def _request(self, key: str, kernel: FusedKernel) -> tuple[_Asked, MeasureRequest]:
+        compile = self._settings.compile
+        space = schedule_space(kernel, self._target, compile.threads, compile.numerics)
+        default = plan(space, space.default())
+        self._number += 1
+        self._store.add([TargetRecord(self._target.key, self._target.to_json())])
+        self._store.add([WorkloadRecord(key, kernel.name, kernel_to_json(kernel))])
+        request = MeasureRequest(
+            request_id=f"{self._job[:16]}-plan-{self._number}",
+            kernel=kernel_to_json(kernel),
+            workload_key=key,
+            schedule=default.schedule,
+            threads=compile.threads,
+            options=timing_options(self._settings),
+            seed=self._settings.search.seed + self._number,
+            target=self._target.key,
+        )
+        return _Asked(key, space, default), request
+
+    def _take(self, results: Sequence[MeasureResult], pending: dict[str, _Asked]) -> list[str]:
+        compile = self._settings.compile
+        records, keys = [], []
+        for result in results:
+            asked = pending.pop(result.request_id)
+            candidate = asked.planned.candidate
+            keys.append(asked.key)
+            records.append(
+                trial_record(
+                    task_key(asked.key, self._target, compile.threads, compile.numerics),
+                    result,
+                    sketch=candidate.sketch,
+                    choices=asked.space.choices(candidate),
+                    schedule=asked.planned.schedule,
+                    job=self._job,
+                )
+            )
+        self._store.add(records)
+        self.measured += len(records)
+        return keys
