@@ -38,6 +38,7 @@ from measure.machine import fingerprint
 from measure.sandbox.node_kind import kind_of
 from tuner.building.report import BuildReport
 from tuner.building.size_plan import record_size_plan
+from tuner.confirm.applied_graph import with_graphs
 from tuner.confirm.elsewhere import compare_elsewhere
 from tuner.confirm.finalists import Finalists, Settled, refresh
 from tuner.confirm.latency import Agree, ModelLatency
@@ -415,6 +416,7 @@ class Job:
         times = with_kernels(times, self.store, [use.report for use in found.report.kernels])
         model = Executable(found.spec.of_tensors()) if is_here else None
         times = with_steps(times, found.spec, model, self.time.profile_seconds)
+        times = with_graphs(times, self.graph, self.numerics, target, self.settings)
         if is_here:
             times = with_roof(times, self.settings, target)
         model_hash, settings = self.built_from or (structural_hash(self.graph), self.settings)

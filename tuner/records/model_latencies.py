@@ -22,6 +22,7 @@ from configs.settings import Settings
 from db import queries
 from db.records import LatencyPurpose, LatencyRecord, TargetRecord
 from db.store import Store
+from tuner.records.model_graphs import ModelGraphs
 
 _Read = TypeVar("_Read")
 
@@ -104,7 +105,7 @@ class ModelTimes:
     newer schedules took over the untuned ones where they lost and were not kept. `claimed` and
     `confirmed` are the sums over all kernels of what a search expected and what its finalists came
     to. `sizes` are those of the symbols of a model whose sizes are open. `kernels` are by workload
-    key; `llvm` is the version of LLVM that made the code.
+    key; `llvm` is the version of LLVM that made the code. `graphs` say how the steps' results lie.
     """
 
     tuned: float
@@ -120,6 +121,7 @@ class ModelTimes:
     kernels: Mapping[str, AppliedKernel] = field(default_factory=dict)
     engines: tuple[EngineTime, ...] = ()
     roof: MachineRoof | None = None
+    graphs: ModelGraphs | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The times as a JSON value."""
@@ -139,6 +141,7 @@ class ModelTimes:
             "kernels": {key: asdict(kernel) for key, kernel in self.kernels.items()},
             "engines": [asdict(engine) for engine in self.engines],
             "roof": None if self.roof is None else asdict(self.roof),
+            "graphs": None if self.graphs is None else self.graphs.to_json(),
         }
 
     @staticmethod
@@ -269,6 +272,7 @@ def _times(data: Mapping[str, Any]) -> ModelTimes:
         kernels={_text(key): _kernel(item) for key, item in data["kernels"].items()},
         engines=tuple(_engine(item) for item in _list(data["engines"])),
         roof=_optional(_roof, data.get("roof")),  # which the first records have not
+        graphs=_optional(ModelGraphs.from_json, data.get("graphs")),  # nor these
     )
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from compiler.plan.program_steps import ProgramStep
 from compiler.target import host_target
 from configs.settings import load_settings
 from db import queries
 from db.records import LatencyRecord
 from db.store import Store
+from tuner.records.model_graphs import ModelGraphs
 from tuner.records.model_latencies import (
     AppliedKernel,
     Conditions,
@@ -49,6 +51,13 @@ TIMES = ModelTimes(
         EngineTime("onnxruntime", "f32", 2e-3, Ratio(2.0, 1.9, 2.1), "batch=4", 1e-6, 1.0, True),
     ),
     roof=MachineRoof(1e11, 2e10),
+    graphs=ModelGraphs(
+        (
+            ProgramStep("conv", "ab12", "conv_0", ("conv",), "NCHW16c", ()),
+            ProgramStep("add", "cd34", "add_1", ("add",), "NCHW16c", (0,)),
+        ),
+        (ProgramStep("conv_add", "ef56", "add_1", ("conv", "add"), "NHWC", ()),),
+    ),
 )
 MACHINE = {"cpu": "made-up", "fingerprint": "f1"}
 
@@ -102,6 +111,10 @@ def broken_values() -> Iterator[tuple[list[Any], Any]]:
     yield ["kernels", "ab12"], None
     yield ["kernels", "ab12", "name"], "x" * 100_000
     yield ["sizes", "batch"], 1.5
+    for place, bad in ((0, 1), (2, "x" * 2000), (3, "conv"), (3, [1]), (4, None), (5, [1])):
+        yield ["graphs", "rules", 1, place], bad
+    yield ["graphs", "planned", 0], []
+    yield ["graphs", "planned"], None
 
 
 @pytest.mark.parametrize(("path", "bad"), list(broken_values()), ids=str)

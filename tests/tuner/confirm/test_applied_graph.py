@@ -1,0 +1,57 @@
+"""What is recorded of a graph is that of the model that was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.graph.ir import Graph
+from compiler.pipeline import kernels_of
+from compiler.plan.graph_plan import RULES, GraphPlan, Separate
+from compiler.plan.program_steps import program_steps
+from compiler.target import host_target
+from configs.settings import load_settings
+from tests.compiler.graph.graph_helpers import GraphMaker
+from tuner.confirm.applied_graph import with_graphs
+from tuner.records.model_graphs import ModelGraphs
+from tuner.records.model_latencies import ModelStep, ModelTimes
+
+TARGET = host_target()
+SEPARATE = GraphPlan((Separate("matmul_0"),))
+UNKNOWN = GraphPlan((Separate("other"),))
+
+
+def network() -> Graph:
+    maker = GraphMaker()
+    y = maker.node("matmul", maker.input(4, 8), maker.weights(8, 8))
+    return maker.graph(maker.node("relu", y))
+
+
+def recorded(applied: GraphPlan, *plans: GraphPlan) -> ModelGraphs | None:
+    """Of a model that was built with the plan `applied`, and copies its result."""
+    steps = program_steps(kernels_of(network(), TARGET, plan=applied))
+    built = tuple(ModelStep(step.name, step.key, None, step.reads) for step in steps)
+    times = ModelTimes(1e-3, "20", steps=(*built, ModelStep("copy", "", None, (0,))))
+    settings = load_settings(environment={})
+    return with_graphs(times, network(), None, TARGET, settings, plans).graphs
+
+
+@pytest.mark.parametrize(
+    ("applied", "plans", "planned"),
+    [
+        (RULES, (), 0),
+        (RULES, (SEPARATE,), 0),  # the plan lost
+        (SEPARATE, (UNKNOWN, RULES, SEPARATE), 2),
+    ],
+)
+def test_the_graph_of_the_plan_that_is_applied_is_recorded(
+    applied: GraphPlan, plans: tuple[GraphPlan, ...], planned: int
+) -> None:
+    found = recorded(applied, *plans)
+    assert found is not None
+    assert [step.value for step in found.rules] == ["relu_1"]
+    assert [step.value for step in found.planned] == ["matmul_0", "relu_1"][:planned]
+    assert found.applied == (found.planned or found.rules)
+
+
+def test_steps_of_another_plan_have_no_graph() -> None:
+    assert recorded(SEPARATE) is None

@@ -1,0 +1,52 @@
+"""The graph of the model that was measured, by the rules and by its plan: to be recorded, drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from compiler.errors import PlanError
+from compiler.graph.ir import Graph
+from compiler.pipeline import kernels_of
+from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.program_steps import ProgramStep, program_steps
+from compiler.target import Target
+from compiler.types.numerics import Numerics
+from configs.settings import Settings
+from tuner.from_settings import limits_of
+from tuner.records.model_graphs import ModelGraphs
+from tuner.records.model_latencies import ModelTimes
+
+
+def with_graphs(
+    times: ModelTimes,
+    graph: Graph,
+    numerics: Numerics | None,
+    target: Target,
+    settings: Settings,
+    plans: Sequence[GraphPlan] = (),
+) -> ModelTimes:
+    """The times with the model's graph by the rules, and by the plan that its steps are of.
+
+    That is one of `plans`, or the rules. A model whose steps are of neither has none, as one that
+    is several programs. `numerics` are the settings' if None.
+    """
+
+    def steps(plan: GraphPlan) -> tuple[ProgramStep, ...]:
+        admitted = settings.compile.numerics if numerics is None else numerics
+        limits = limits_of(settings)
+        return program_steps(kernels_of(graph, target, None, None, limits, admitted, plan))
+
+    rules = steps(RULES)
+    for plan in plans:
+        if plan == RULES:
+            continue
+        try:
+            planned = steps(plan)
+        except PlanError:
+            continue
+        found = ModelGraphs(rules, planned)
+        if found.is_of(times.steps):
+            return replace(times, graphs=found)
+    found = ModelGraphs(rules)
+    return replace(times, graphs=found) if found.is_of(times.steps) else times
