@@ -86,10 +86,11 @@ class Messages:
             self._forwards()
             self.bound = self._backwards()
             bound = max(bound, self.bound)
-            found = self._improved(self._rounded())
-            found_cost = self._cost(found)
-            if found_cost < cost:
-                best, cost = found, found_cost
+            if sweep < PATIENCE or sweep % 2:  # it takes longer than a sweep
+                found = self._improved(self._rounded())
+                found_cost = self._cost(found)
+                if found_cost < cost:
+                    best, cost = found, found_cost
             if cost - bound <= 0.1 * TOLERANCE * max(abs(cost), abs(bound)):
                 break
             if sweep % PATIENCE == PATIENCE - 1:
