@@ -37,6 +37,8 @@ class Env:
     edge: bool = False  # in a part of some loop that runs rarely
     guards: tuple[Expr, ...] = ()  # conditions over root axes that no loop has decided yet
     dot: Dotted | None = None  # the dot product that the statement is
+    starts: Mapping[Expr, str] = field(default_factory=dict)
+    """Variables that are bound to where regions begin, by their values."""
 
 
 Inside: TypeAlias = Callable[[Env], Body]

@@ -190,9 +190,10 @@ class _Lowering:
         consumer = User.of(state.stage, values, {**env.ranges, **free})
         kept = {other.name: _own_load(other) for other in producers if other.kept}
         consumer = replace(consumer, loads=(*consumer.loads, *kept.values()))
-        moved = _Starts(dict(env.ranges), self._names)
+        moved = _Starts(dict(env.ranges), self._names, env.starts)
         regions = required_regions(nested, consumer, free, moved.ranges, padded, moved.bind)
-        env = replace(env, ranges=moved.ranges)
+        starts = moved.used_by([regions[producer.name] for producer in producers])
+        env = replace(env, ranges=moved.ranges, starts={**env.starts, **starts})
         for name, load in kept.items():
             stage, own = self.scheduled.stage(name).stage, [replace(consumer, loads=(load,))]
             if required_region(stage, own, free, moved.ranges, padded) != regions[name]:
@@ -208,7 +209,9 @@ class _Lowering:
         body = self._emit_producers(producers, regions, inside, deeper)
         for other in stored:
             body = (Allocate(memories[other.name][0], other.scope, body),)
-        return moved.bound_round(body, [regions[producer.name] for producer in producers])
+        for value, name in reversed(starts.items()):
+            body = (Let(name, value, body),)
+        return body
 
     def _stored_memory(
         self, state: StageState, regions: Mapping[str, Region]
@@ -262,24 +265,27 @@ class _Starts:
 
     ranges: RangeMap  # of all variables in scope, these included
     names: Iterator[int]
-    values: dict[str, Expr] = field(default_factory=dict)
+    outside: Mapping[Expr, str]  # those that are bound already
+    values: dict[Expr, str] = field(default_factory=dict)
 
     def bind(self, name: str, value: Expr) -> Expr:
-        """The variable, called `name` if that is free."""
+        """The variable that has this value, called `name` if that is free."""
+        known = self.outside.get(value) or self.values.get(value)
+        if known is not None:
+            return index(known)
         if name in self.ranges:
             name = f"{name}.{next(self.names)}"
-        self.values[name] = value
+        self.values[value] = name
         self.ranges[name] = expr_range(value, self.ranges)
         return index(name)
 
-    def bound_round(self, body: Body, regions: Sequence[Region]) -> Body:
-        """The statements with those variables that the regions begin at."""
+    def used_by(self, regions: Sequence[Region]) -> dict[Expr, str]:
+        """The new variables that these regions begin at, in the order in which they are bound."""
         used = {name for region in regions for base in region.base for name in axes_of(base)}
-        for name, value in reversed(self.values.items()):
+        for value, name in reversed(self.values.items()):
             if name in used:
                 used |= axes_of(value)
-                body = (Let(name, value, body),)
-        return body
+        return {value: name for value, name in self.values.items() if name in used}
 
 
 def _own_load(state: StageState) -> Load:

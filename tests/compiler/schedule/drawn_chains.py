@@ -12,6 +12,7 @@ from compiler.plan.graph_plan import Chain, GraphPlan
 from tests.compiler.graph.graph_helpers import GraphMaker
 
 FORMS = (
+    ("pw", "pw", "dw"),
     ("dw", "pw"),
     ("pw", "dw"),
     ("pw", "dw", "pw"),
