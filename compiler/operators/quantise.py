@@ -140,8 +140,10 @@ def _infer_saturate(attributes: Attributes, types: Types) -> TensorType:
     data, to, zero = types.present(0), _to(attributes), types.optional(1)
     check_dtype(data, FLOATS, "the data")
     check(to in QUANTISED, f"{to} is no type of quantised data")
-    fits = zero is None or (zero.dtype is data.dtype and zero.size == 1)
-    check(fits, f"the zero point {zero} is no scalar of {data.dtype}")
+    if zero is not None:
+        check(zero.dtype is data.dtype, f"the zero point {zero} is none of {data.dtype}")
+        wide = broadcast_shapes(data.shape, zero.shape)
+        check(wide == data.shape, f"the zero point {zero} does not broadcast to {data}")
     return TensorType(to, data.shape)
 
 

@@ -30,6 +30,11 @@ class JointResult(ABC):
     shapes: tuple[Shape, ...]
 
     @property
+    @abstractmethod
+    def shape(self) -> Shape:
+        """Of the joint result."""
+
+    @property
     def is_padded(self) -> bool:
         """Whether there is something between the branches, which nobody reads."""
         return False
@@ -77,6 +82,12 @@ class ChannelsResult(JointResult):
         return ChannelsResult(tuple(shapes), (*padded, 0))
 
     @property
+    def shape(self) -> Shape:
+        """With the channels of all branches and what pads them."""
+        batch, _, *rest = self.shapes[0]
+        return batch, sum(shape[1] for shape in self.shapes) + sum(self.padded), *rest
+
+    @property
     def is_padded(self) -> bool:
         """Whether a branch's channels are no whole blocks."""
         return any(self.padded)
@@ -117,6 +128,11 @@ class ChannelsResult(JointResult):
 class ColumnsResult(JointResult):
     """Branches side by side along the last axis."""
 
+    @property
+    def shape(self) -> Shape:
+        """With the columns of all branches."""
+        return *self.shapes[0][:-1], sum(shape[-1] for shape in self.shapes)
+
     def joined(self, arrays: Sequence[Array], axis: int) -> Array:
         """The arrays side by side."""
         return np.concatenate(arrays, axis)
@@ -142,6 +158,12 @@ class ColumnsResult(JointResult):
 @dataclass(frozen=True, slots=True)
 class StackedResult(JointResult):
     """Matrices of all rows, whatever axes these have, one branch behind the other."""
+
+    @property
+    def shape(self) -> Shape:
+        """A stack of matrices."""
+        *rows, columns = self.shapes[0]
+        return len(self.shapes), prod(rows), columns
 
     def joined(self, arrays: Sequence[Array], axis: int) -> Array:
         """The arrays as a stack."""

@@ -23,15 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import PlanError
+from compiler.errors import PlanError, ShapeError
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter, consumers
 from compiler.operators.evaluate_node import evaluate_node
-from compiler.operators.registry import Pattern, complete_attributes, operator
+from compiler.operators.registry import Pattern, complete_attributes, infer_type, operator
 from compiler.plan.graph_plan import RULES, GraphPlan, Merged
 from compiler.plan.joint_results import ChannelsResult, ColumnsResult, JointResult, StackedResult
+from compiler.types.dtypes import DType
 from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute
+from compiler.types.tensor_type import Array, Attribute, TensorType
 
 MERGEABLE = ("conv", "matmul", "weight_product")
 _TURNED = "transpose_b"
@@ -180,8 +181,9 @@ class _Merger:
         for value, node in zip(values, nodes, strict=True):
             if node.operator != first.operator or len(node.inputs) != len(first.inputs):
                 return None
-            if complete_attributes(node) != complete_attributes(first):
-                return None
+            attributes = complete_attributes(node)
+            if attributes != complete_attributes(first) or attributes.get("block"):
+                return None  # of blocks of constants not each element has one
             same = types[node.output].dtype is types[first.output].dtype
             if not same or types[node.output].shape != types[value].shape:
                 return None
@@ -207,9 +209,23 @@ class _Merger:
             }
             known = {at: array for at, array in joined.items() if array is not None}
             padding = self._padding(nodes[0], constants, lane, fill)
-            if len(known) == len(joined) and padding is not None:
+            fits = len(known) == len(joined) and self._fits(nodes[0], known)
+            if fits and padding is not None:
                 return _Step(nodes, known, padding)
         return None
+
+    def _fits(self, node: Node, constants: Mapping[int, Array]) -> bool:
+        """Whether the node takes these constants, and gives what has the joint shape."""
+        types = [
+            TensorType(DType.from_numpy(constants[at].dtype), constants[at].shape)
+            if at in constants
+            else TensorType(self.graph.types[name].dtype, self.joint.shape)
+            for at, name in enumerate(node.inputs)
+        ]
+        try:
+            return infer_type(node, types).shape == self.joint.shape
+        except ShapeError:
+            return False
 
     def _padding(
         self, node: Node, constants: Mapping[int, Sequence[Array]], lane: float, fill: float

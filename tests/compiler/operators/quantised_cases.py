@@ -56,6 +56,9 @@ def _quantisations() -> Iterator[Case]:
         "QuantizeLinear", x, np.ones((), np.float32), np.array(-5, np.int8), opset=21
     )
     yield case("i8", "saturate", [x, np.array(-5, np.float32)], expected, to="i8")
+    zeros = np.linspace(-9, 9, x.shape[-1], dtype=np.float32)
+    shifted = np.clip(np.rint(x) + zeros, -128, 127).astype(np.int8)
+    yield case("i8-each", "saturate", [x, zeros], lambda: shifted, to="i8")
 
 
 def _lookups() -> Iterator[Case]:

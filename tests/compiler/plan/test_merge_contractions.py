@@ -210,6 +210,35 @@ def test_sums_of_bytes() -> None:
     assert operators(result)[:4] == ["matmul", "sub", "cast", "mul"]
 
 
+def test_bytes_of_other_scales_and_zero_points() -> None:
+    maker = GraphMaker()
+    x = maker.input(1, 16, 3, 5, dtype=DType.U8)
+    weights = [maker.rng.integers(-9, 9, (n, 16, 1, 1)).astype(np.int8) for n in (12, 16)]
+    values = [maker.node("conv", x, maker.constant(w), accumulator="i32") for w in weights]
+    floats = [maker.node("cast", value, to="f32") for value in values]
+    scaled = [maker.node("mul", value, maker.scalar(at / 8)) for at, value in enumerate(floats, 1)]
+    bytes_ = [
+        maker.node("saturate", value, maker.scalar(zero), to="u8")
+        for value, zero in zip(scaled, (7, 19), strict=True)
+    ]
+    graph = maker.graph(*(maker.node("cast", value, to="f32") for value in bytes_))
+    result = merged(graph, *values)
+    assert operators(result)[:5] == ["conv", "cast", "mul", "saturate", "cast"]
+
+
+def test_scales_of_blocks_stay_behind_their_branch() -> None:
+    maker = GraphMaker()
+    x = maker.input(3, 16, dtype=DType.U8)
+    weights = [maker.rng.integers(-9, 9, (16, 8)).astype(np.int8) for _ in range(2)]
+    values = [maker.node("matmul", x, maker.constant(w), accumulator="i32") for w in weights]
+    scales = [maker.weights(3, 2, scale=1.0) for _ in values]
+    floats = [
+        maker.node("dequantize", value, scale, to="f32", axis=1, block=4)
+        for value, scale in zip(values, scales, strict=True)
+    ]
+    assert operators(merged(maker.graph(*floats), *values)).count("dequantize") == 2
+
+
 # --- what cannot be merged ----------------------------------------------------------------------
 
 
