@@ -69,12 +69,12 @@ def _pixels(graph: Graph, name: str) -> int:
 
 
 def _worth_a_try(channels: set[int], lanes: int) -> tuple[int, ...]:
-    """Vectors; half blocks where these pad less; all channels where vectors pad at all."""
+    """Vectors; half blocks where these pad less; all channels where they are not too many."""
     least, most = min(channels), max(channels)
     blocks = [lanes]
     if lanes > HALF_BLOCK and any(_padded(c, HALF_BLOCK) < _padded(c, lanes) for c in channels):
         blocks.append(HALF_BLOCK)
-    if least == most <= WIDEST_NHWC and most % lanes and most > 1 and most not in blocks:
+    if 1 < least == most <= WIDEST_NHWC and most not in blocks:
         blocks.append(most)
     return tuple(blocks)
 

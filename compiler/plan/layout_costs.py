@@ -18,6 +18,7 @@ import numpy as np
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import frozen
 from compiler.kernels.kernel import FusedKernel, KernelCall
+from compiler.operators.registry import complete_attributes
 from compiler.plan import trim_sums
 from compiler.plan.blocked_emission import BlockedEmitter, same_memory
 from compiler.plan.blocked_forms import blocked_forms
@@ -81,14 +82,35 @@ class LayoutCosts:
         conversions = tuple((names[int(number)], block) for number, block in known.conversions)
         return replace(known, conversions=conversions)
 
-    def conversion(self, type: TensorType, before: int, after: int) -> float:
-        """Seconds that it takes to bring a plain value from one block to another, PLAIN or not."""
-        key = (type, before, after)
+    def conversion(
+        self,
+        type: TensorType,
+        before: int,
+        after: int,
+        made: tuple[Group, Mapping[str, int]] | None = None,
+    ) -> float:
+        """Seconds that it takes to bring a value of this plain type from one block to another.
+
+        Where nothing else reads it, it may be fused with the group that has `made` it in blocks.
+        """
+        look = None if made is None else _look(self.graph, *made)[0]
+        key = (type, before, after, look)
         if key not in self._turns:
-            self._turns[key] = self._conversion(type, before, after)
+            self._turns[key] = self._conversion(type, before, after, made)
         return self._turns[key]
 
     def _group(self, group: Group, blocks: Mapping[str, int]) -> GroupCost:
+        found = self._cut_out(group, blocks)
+        if found is None:
+            return GroupCost(math.inf)
+        cut, conversions = found
+        total, keys = self._kernels(cut) if not _is_join(self.graph, group) else (0.0, ())
+        return GroupCost(total, conversions, keys)
+
+    def _cut_out(
+        self, group: Group, blocks: Mapping[str, int]
+    ) -> tuple[Graph, tuple[tuple[str, int], ...]] | None:
+        """The group as a graph in these layouts, and the conversions that are left out of it."""
         part, held = _part(self.graph, group)
         part = with_kept_dimensions(part)
         given = {name: blocks[name] for name in held if blocks.get(name)}
@@ -96,25 +118,27 @@ class LayoutCosts:
         found = blocked_forms(part, self.lanes, wanted, (), given)
         for name, block in wanted.items():
             if block != (found.forms[name].gives if name in found.forms else PLAIN):
-                return GroupCost(math.inf)
+                return None
         emitted = BlockedEmitter(part, found.forms, found.fills).run()
-        cut, conversions = _cut(trim_sums.run(emitted), held)
-        total, keys = self._kernels(cut)
-        return GroupCost(total, tuple(conversions), keys)
+        return _cut(trim_sums.run(emitted), held)
 
-    def _conversion(self, type: TensorType, before: int, after: int) -> float:
-        nodes, types, name = [], {"x": type}, "x"
+    def _conversion(
+        self,
+        type: TensorType,
+        before: int,
+        after: int,
+        made: tuple[Group, Mapping[str, int]] | None,
+    ) -> float:
         if before == after or all(same_memory(type.shape, b) for b in (before, after) if b):
             return 0.0
-        if before:
-            types |= {"x": _blocked_type(type, before), "y": type}
-            nodes.append(_node("from_blocked", name, "y", channels=type.shape[1]))
-            name = "y"
-        if after:
-            types["z"] = _blocked_type(type, after)
-            nodes.append(_node("to_blocked", name, "z", block=after))
-            name = "z"
-        return self._kernels(Graph("part", ("x",), (name,), tuple(nodes), types, {}))[0]
+        found = None if made is None else self._cut_out(*made)
+        if found is None:
+            lying = _blocked_type(type, before) if before else type
+            alone = Graph("part", ("x",), ("x",), (), {"x": lying}, {})
+            return self._kernels(_converted(alone, type, before, after))[0]
+        graph = found[0]
+        together = self._kernels(_converted(graph, type, before, after))[0]
+        return together - self._kernels(graph)[0]
 
     def _kernels(self, graph: Graph) -> tuple[float, tuple[str, ...]]:
         """Seconds and keys of a graph's kernels."""
@@ -128,6 +152,15 @@ class LayoutCosts:
             total += self.asked[call.key].seconds
             keys.append(call.key)
         return total, tuple(keys)
+
+
+def _is_join(graph: Graph, group: Group) -> bool:
+    """A concat whose operands are written where they lie in it, as share_memory has it."""
+    node = group.nodes[-1]
+    if len(group.nodes) > 1 or node.operator != "concat":
+        return False
+    shape = graph.types[node.output].shape
+    return math.prod(shape[: complete_attributes(node).axis("axis", len(shape))]) == 1
 
 
 def _node(operator: str, source: str, output: str, **attributes: int) -> Node:
@@ -164,6 +197,21 @@ def _of_constant(array: Array | None) -> object:
     return array.item()
 
 
+def _converted(graph: Graph, type: TensorType, before: int, after: int) -> Graph:
+    """The graph with its result, of this plain type, in another block."""
+    (name,) = graph.outputs
+    nodes, types = [*graph.nodes], dict(graph.types)
+    if before:
+        nodes.append(_node("from_blocked", name, f"{name}_turned", channels=type.shape[1]))
+        name = f"{name}_turned"
+        types[name] = type
+    if after:
+        nodes.append(_node("to_blocked", name, f"{name}_turned", block=after))
+        name = f"{name}_turned"
+        types[name] = _blocked_type(type, after)
+    return replace(graph, outputs=(name,), nodes=tuple(nodes), types=types)
+
+
 def _part(graph: Graph, group: Group) -> tuple[Graph, list[str]]:
     """A graph of the group's nodes; what they read is held by copies, so that it has a layout."""
     inside = {node.output for node in group.nodes}
@@ -185,7 +233,7 @@ def _shape_of(array: Array) -> Array:
     return frozen(np.ones(array.shape, array.dtype))
 
 
-def _cut(graph: Graph, held: list[str]) -> tuple[Graph, list[tuple[str, int]]]:
+def _cut(graph: Graph, held: list[str]) -> tuple[Graph, tuple[tuple[str, int], ...]]:
     """The graph that begins with the held values, in each form that is asked for, and ends before
     its result is converted; and the conversions that are left out, by value and block."""
     forms: dict[str, str] = {}  # in the new graph -> the held value that it is a form of
@@ -214,4 +262,4 @@ def _cut(graph: Graph, held: list[str]) -> tuple[Graph, list[tuple[str, int]]]:
     inputs, read = tuple(forms), {name for node in nodes for name in (*node.inputs, node.output)}
     types = {name: graph.types[name] for name in (*inputs, *read, output) if name}
     cut = replace(graph, inputs=inputs, outputs=(output,), nodes=tuple(nodes), types=types)
-    return cut, conversions
+    return cut, tuple(conversions)

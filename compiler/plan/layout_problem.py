@@ -18,6 +18,8 @@ from itertools import product
 import numpy as np
 
 from compiler.graph.ir import Graph
+from compiler.graph.rewriter import consumers
+from compiler.operators.registry import Pattern
 from compiler.plan.choose_layouts import forms_by_rules
 from compiler.plan.fuse import Group, fuse
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
@@ -75,9 +77,11 @@ class _Builder:
         self.tables: dict[tuple[int, ...], Costs] = {
             (at,): np.zeros(len(each.blocks)) for at, each in enumerate(self.classes)
         }
+        self.free: dict[str, Group] = {}  # by a result that has one reader
         self.converted: set[tuple[str, int, tuple[tuple[int, int], ...]]] = set()
 
     def build(self, groups: Sequence[Group]) -> LayoutProblem:
+        self.free = _free_groups(self.graph, groups)
         for name in self.graph.outputs:
             if name in self.number:
                 self._convert_output(name)
@@ -141,8 +145,9 @@ class _Builder:
         names = dict.fromkeys(
             name for node in group.nodes for name in (*node.inputs, node.output) if name
         )
-        lying = {name: blocks[self.number[name]] for name in names if name in self.number}
-        return lying
+        return {
+            name: blocks[self.number[name]] for name in names if self.number.get(name) in blocks
+        }
 
     def _conversion(self, name: str, before: int, after: int, blocks: Mapping[int, int]) -> float:
         """What a conversion costs that readers of these classes ask for; 0 if it is made already.
@@ -155,13 +160,21 @@ class _Builder:
         if (name, after, alone) in self.converted or (name, after, readers) in self.converted:
             return 0.0
         self.converted.add((name, after, readers))
-        return self.costs.conversion(self.graph.types[name], before, after)
+        return self._turned(name, before, after)
+
+    def _turned(self, name: str, before: int, after: int) -> float:
+        """The seconds of a conversion, which a pointwise group before it does on the way."""
+        group, at = self.free.get(name), self.number.get(name)
+        made = None
+        if group is not None and at is not None and before:
+            made = group, self._values(group, {at: before})
+        return self.costs.conversion(self.graph.types[name], before, after, made)
 
     def _convert_output(self, name: str) -> None:
         at = self.number[name]
         for n, block in enumerate(self.classes[at].blocks):
             self.converted.add((name, PLAIN, ((at, block),)))
-            self.tables[at,][n] += self.costs.conversion(self.graph.types[name], block, PLAIN)
+            self.tables[at,][n] += self._turned(name, block, PLAIN)
 
     def _tie(self, other: int, to: int, group: Group) -> None:
         """The costs of bringing what a group reads of one class to the layout of another."""
@@ -182,3 +195,14 @@ class _Builder:
     def _table(self, scope: tuple[int, ...]) -> Costs:
         shape = tuple(len(self.classes[at].blocks) for at in scope)
         return self.tables.setdefault(scope, np.zeros(shape))
+
+
+def _free_groups(graph: Graph, groups: Sequence[Group]) -> dict[str, Group]:
+    """Groups of pointwise nodes by their results, of those that are read once."""
+    readers = consumers(graph)
+    return {
+        group.output: group
+        for group in groups
+        if group.core is None and group.pattern in (Pattern.ELEMENTWISE, Pattern.INJECTIVE)
+        if len(readers.get(group.output, [])) + (group.output in graph.outputs) == 1
+    }

@@ -33,7 +33,7 @@ def test_blocks_are_those_that_might_pay() -> None:
         20: (PLAIN, 16, 8, 20),
         24: (PLAIN, 16, 8, 24),
         53: (PLAIN, 16, 8, 53),
-        64: (PLAIN, 16),
+        64: (PLAIN, 16, 64),
         300: (PLAIN, 16),
     }
 
