@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import structural_hash
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
 from compiler.plan.describe import describe_plan
+from compiler.plan.estimate import Estimator
 from compiler.plan.graph_plan import RULES
 from compiler.plan.graph_sites import graph_sites
 from compiler.plan.layout_questions import layout_questions
 from compiler.plan.plan_costs import Cost, KernelCost, PlanCosts
 from compiler.plan.verify_plan import verify_plan
 from compiler.target import Target
+from compiler.types.numerics import Numerics
 from configs.settings import Settings
 from db.store import Store
-from tuner.building.apply_best import choose_from
 from tuner.building.lowered import LoweredModel
 from tuner.building.recorded_plan import PlanToApply, plan_to_apply
 from tuner.from_settings import limits_of
+from tuner.plans.costs import KernelCosts
+from tuner.records.trials import task_key
 
 
 def applied_plan(
@@ -49,10 +56,12 @@ def plan_text(
 ) -> str:
     """A plan that fits: its candidates, what they cost, and the choice.
 
-    With a store kernels cost what was measured. Raises what the passes raise for a graph.
+    Kernels cost what was measured if the store knows it, else what is estimated. Raises what the
+    passes raise for a graph.
     """
     graph, numerics, plan = lowered.graph, lowered.numerics, applied.plan
-    allowance, cost = Allowance(limits_of(settings)), kernel_cost(settings, target, store)
+    allowance = Allowance(limits_of(settings))
+    cost = kernel_cost(settings, target, store, numerics)
     costs = PlanCosts(graph, target, cost, numerics, allowance)
     sites = graph_sites(graph, target, numerics, plan, allowance)
     said = [*applied.notes, *(() if applied.choice is None else (str(applied.choice),))]
@@ -60,15 +69,31 @@ def plan_text(
     return f"{notes}{describe_plan(costs, sites, plan, (layout_questions,))}"
 
 
-def kernel_cost(settings: Settings, target: Target, store: Store | None) -> KernelCost:
-    """What kernels cost: as their best records have it."""
-    threads, numerics = settings.compile.threads, settings.compile.numerics
-    choose = None if store is None else choose_from(store, target, threads, numerics)
+def kernel_cost(
+    settings: Settings, target: Target, store: Store | None, numerics: Numerics
+) -> KernelCost:
+    """What kernels cost: as the store's records have it, else estimated."""
+    threads, name = settings.compile.threads, settings.compile.numerics
+    estimator = Estimator(target, threads, numerics)
+    kernels: dict[str, FusedKernel] = {}
+
+    def estimate(kernel: FusedKernel) -> tuple[float, float]:
+        found = estimator(kernel)
+        return found.seconds, found.deviation
+
+    recorded = None
+    if store is not None:
+        key_of = partial(task_key, target=target, threads=threads, numerics=name)
+        recorded = KernelCosts(store, kernels, key_of, estimate)
 
     def cost(kernel: FusedKernel) -> Cost | None:
-        choice = None if choose is None else choose(kernel)
-        if choice is not None and choice.latency is not None:
-            return Cost(choice.latency, choice.latency)
-        return None
+        if recorded is None:
+            return Cost(estimator(kernel).seconds)
+        key = workload_key(kernel)
+        kernels[key] = kernel
+        found = recorded[key]
+        if not math.isfinite(found.seconds):
+            return None
+        return Cost(found.seconds, found.seconds if found.measured else 0.0)
 
     return cost
