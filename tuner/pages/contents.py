@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from db import queries
-from db.records import BestRecord, JobRecord, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from db.records import (
+    BestRecord,
+    JobRecord,
+    PlanRecord,
+    TargetRecord,
+    TaskKey,
+    TrialRecord,
+    WorkloadRecord,
+)
 from db.store import Store
 from tuner.records.jobs import find_job
 from tuner.records.model_latencies import MeasuredModel, measured_models
@@ -49,8 +57,8 @@ class TaskRecords:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All that a page is made of. Jobs and latencies come newest first; `left_out` counts kernels
-    that there was no room for."""
+    """All that a page is made of. Jobs, latencies and plans come newest first; `left_out` counts
+    kernels that there was no room for."""
 
     name: str
     jobs: Sequence[JobRecord]
@@ -61,6 +69,7 @@ class Contents:
     left_out: int = 0
     notes: tuple[str, ...] = ()
     occurrences: Mapping[TaskKey, int] = field(default_factory=dict)
+    plans: Sequence[PlanRecord] = ()
 
 
 def read_contents(store: Store, options: PageOptions) -> Contents:
@@ -98,6 +107,7 @@ def read_contents(store: Store, options: PageOptions) -> Contents:
         options,
         left_out=len(keys) - len(tasks),
         occurrences=occurrences,
+        plans=queries.plans(store),
     )
 
 

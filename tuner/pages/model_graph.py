@@ -1,13 +1,18 @@
-"""A model as a drawing: its steps as boxes, coloured by their time, joined by what they read."""
+"""A model as a drawing: its steps as boxes, joined by what they read, that have two colours each.
+
+One is that of their time, the other that of the layout in which their results lie, if it is known.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from compiler.plan.program_steps import ProgramStep
 from compiler.runtime.profile import COPY
 from tuner.pages.layered import Layout, layered
+from tuner.pages.layout_colours import NONE
 from tuner.pages.packed import shortened
 from tuner.records.model_latencies import ModelStep
 from tuner.reports.report import format_seconds, format_share
@@ -24,7 +29,10 @@ _SHADES = 9
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A step of a drawing: `shade` goes from 0 (no time) to 9, `anchor` is its kernel's or ""."""
+    """A step of a drawing: `shade` goes from 0 (no time) to 9, `anchor` is its kernel's or "".
+
+    `colour` is the class of its `layout`'s colour; both are "" where layouts are not known.
+    """
 
     x: float
     y: float
@@ -33,6 +41,8 @@ class Box:
     title: str
     shade: int
     anchor: str
+    layout: str = ""
+    colour: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +59,28 @@ class Drawing:
     box_height: float = _HEIGHT
 
 
-def drawing_of(steps: Sequence[ModelStep], anchors: Mapping[str, str]) -> Drawing:
-    """The steps of a model; `anchors` are places in the page by workload key."""
+def drawing_of(
+    steps: Sequence[ModelStep],
+    anchors: Mapping[str, str],
+    graph: Sequence[ProgramStep | None] = (),
+    colours: Mapping[str, str] | None = None,
+) -> Drawing:
+    """The steps of a model; `anchors` are places in the page by workload key.
+
+    `graph` is what is known of each step, if anything is, `colours` are classes by layout.
+    """
     shown = steps[:MOST_STEPS]
     layout = layered([step.reads for step in shown], COLUMNS)
     tops = _tops(layout)
     total = math.fsum(step.seconds or 0.0 for step in steps)
     most = max((step.seconds or 0.0 for step in steps), default=0.0)
-    boxes = []
+    boxes: list[Box] = []
     for step, spot in zip(shown, layout.spots, strict=True):
         x = _MARGIN + spot.column * (_WIDTH + _GAP)
         y = tops[spot.line] + spot.place * (_HEIGHT + _ROW)
-        boxes.append(_box(step, x, y, total, most, anchors))
+        box = _box(step, x, y, total, most, anchors)
+        known = graph[len(boxes)] if graph else None
+        boxes.append(_with_layout(box, known, colours) if colours else box)
     edges = []
     for reader, (step, spot) in enumerate(zip(shown, layout.spots, strict=True)):
         for source in step.reads:
@@ -96,6 +116,14 @@ def _box(
     title = f"{step.name}{f' {step.key[:8]}' if step.key else ''}: {told or 'not timed'}{share}"
     anchor = anchors.get(step.key, "") if step.name != COPY else ""
     return Box(x, y, shortened(step.name, _CHARACTERS), told, title, shade, anchor)
+
+
+def _with_layout(box: Box, step: ProgramStep | None, colours: Mapping[str, str]) -> Box:
+    if step is None:
+        return replace(box, colour=NONE)
+    told = f"{step.value} by {', '.join(step.operators)}, {step.layout}"
+    colour = colours.get(step.layout, NONE)
+    return replace(box, title=f"{box.title}; {told}", layout=step.layout, colour=colour)
 
 
 def _path(source: Box, reader: Box, over: float | None) -> str:

@@ -10,12 +10,15 @@ from db.records import JobRecord
 from tuner.pages.contents import Contents
 from tuner.pages.kernels import Kernel
 from tuner.pages.model_graph import drawing_of
+from tuner.pages.model_plan import NO_GRAPH, graphs_of, plan_of, planned_parts
 from tuner.records.model_latencies import EngineTime, MeasuredModel, ModelTimes, Ratio
 from tuner.reports.gains import gain, gain_class
 from tuner.reports.report import format_duration, format_seconds, format_share, format_time
 
 MOST_DRAWN = 6
-"""Models of which the graph is drawn, the newest; `--full` draws all."""
+"""Graphs that are drawn, of the newest models; `--full` draws all."""
+DRAWINGS = ("drawing", "by_rules")
+"""The parts of a model's section that are drawings."""
 _STATES = {"lost": "lost: its process is gone, what it recorded is kept"}
 
 
@@ -27,13 +30,15 @@ def models_of(contents: Contents, kernels: Sequence[Kernel]) -> list[dict[str, A
         shared = record.model_hash, record.target, record.threads, record.numerics
         groups.setdefault(shared, []).append(found)
     sections = []
-    for number, ((_, target, threads, numerics), group) in enumerate(groups.items()):
-        drawn = number < MOST_DRAWN or contents.options.full
+    left = len(groups) * 2 if contents.options.full else MOST_DRAWN
+    for (_, target, threads, numerics), group in groups.items():
         anchors = {
             kernel.key.workload: kernel.anchor
             for kernel in kernels
             if (kernel.key.target, kernel.key.threads) == (target, threads)
         }
+        drawings = _drawings(group, anchors, left)
+        left -= sum(drawings.get(name) is not None for name in DRAWINGS)
         sections.append(
             {
                 "name": group[0].record.model_name,
@@ -42,7 +47,8 @@ def models_of(contents: Contents, kernels: Sequence[Kernel]) -> list[dict[str, A
                 "numerics": numerics,
                 "runs": [_run(found) for found in group],
                 "engines": _engines(group),
-                **(_drawing(group, anchors) if drawn else {"drawing": None}),
+                "plan": plan_of(group[0].record, contents.plans),
+                **drawings,
             }
         )
     return sections
@@ -128,17 +134,28 @@ def _engine(engine: EngineTime) -> dict[str, str]:
     }
 
 
-def _drawing(group: Sequence[MeasuredModel], anchors: Mapping[str, str]) -> dict[str, Any]:
-    """The newest run with steps, and how much of the model's time they are."""
-    for found in group:
-        if found.times.steps:
-            spent = math.fsum(step.seconds or 0.0 for step in found.times.steps)
-            return {
-                "drawing": drawing_of(found.times.steps, anchors),
-                "steps": len(found.times.steps),
-                "steps_seconds": format_seconds(spent) if spent else "",
-                "steps_of": format_time(found.record.created),
-            }
+def _drawings(
+    group: Sequence[MeasuredModel], anchors: Mapping[str, str], left: int
+) -> dict[str, Any]:
+    """The newest run with steps, and how much of the model's time they are; `left` drawings are
+    allowed."""
+    for found in group if left > 0 else ():
+        steps = found.times.steps
+        if not steps:
+            continue
+        spent = math.fsum(step.seconds or 0.0 for step in steps)
+        graphs = graphs_of(group, steps)
+        parts = (
+            {"drawing": drawing_of(steps, anchors), **NO_GRAPH}
+            if graphs is None
+            else planned_parts(steps, graphs, anchors, both=left > 1)
+        )
+        return {
+            **parts,
+            "steps": len(steps),
+            "steps_seconds": format_seconds(spent) if spent else "",
+            "steps_of": format_time(found.record.created),
+        }
     return {"drawing": None}
 
 

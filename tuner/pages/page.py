@@ -22,7 +22,7 @@ from tuner.pages.comparison import compared
 from tuner.pages.contents import Contents, PageOptions, read_contents
 from tuner.pages.kernel_code import SECONDS, CodeMaker
 from tuner.pages.kernels import Kernel, details_of, kernels_of, rows_of
-from tuner.pages.models import jobs_of, models_of
+from tuner.pages.models import DRAWINGS, jobs_of, models_of
 from tuner.pages.packed import packed, packed_text, visible
 from tuner.pages.roofline import rooflines
 from tuner.reports import html_plans, size_curves
@@ -66,7 +66,7 @@ def _details(
 def json_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     """The parts as JSON values, without drawings."""
     models = [
-        {name: value for name, value in model.items() if name != "drawing"}
+        {name: value for name, value in model.items() if name not in DRAWINGS}
         for model in parts["models"]
     ]
     kernels = [{**row, "details": parts["details"][row["anchor"]]} for row in parts["kernels"]]

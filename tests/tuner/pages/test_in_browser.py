@@ -93,6 +93,33 @@ def test_a_box_of_the_graph_leads_to_its_kernel(browser: Browser, page: Path) ->
     assert browser.value("document.querySelectorAll('.graph path').length") > 60
 
 
+def test_the_graph_is_coloured_by_layout_before_and_after(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    section = "[...document.querySelectorAll('.model')].find((one) => one.querySelector('.before'))"
+    shown = f"[...{section}.querySelectorAll('.graph')].filter((one) => one.checkVisibility())"
+    colours = (
+        f"[...new Set({shown}.flatMap((one) => [...one.querySelectorAll('rect')])"
+        ".map((one) => getComputedStyle(one).fill))].length"
+    )
+    texts = (
+        f"[...{shown}[0].querySelectorAll('text')].filter((one) => one.checkVisibility())"
+        ".map((one) => one.textContent)"
+    )
+    press = (
+        f"[...{section}.querySelectorAll('.view > label')].find((one) => one.innerText == '{{}}')"
+    )
+    assert browser.value(f"{shown}.length") == 1
+    assert browser.value(colours) > 2  # shades of time
+    assert "NHWC" not in browser.value(texts)
+    browser.value(press.format("layout") + ".click()")
+    assert browser.value(colours) == 2
+    assert {"NHWC", "plain"} <= set(browser.value(texts))
+    browser.value(press.format("by the rules") + ".click()")
+    assert browser.value(f"{shown}.length") == 1
+    assert {"NCHW16c", "plain"} <= set(browser.value(texts)) and browser.value(colours) == 2
+    assert browser.value(f"{section}.querySelector('.layouts').checkVisibility()")
+
+
 def test_the_table_is_searched_and_sorted(browser: Browser, page: Path) -> None:
     browser.open(page)
     rows = "[...document.querySelectorAll('#kernel-table tbody tr')].filter((row) => !row.hidden)"

@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from compiler.plan.program_steps import ProgramStep
 from configs.errors import DatabaseError
 from db.records import BestRecord, TaskKey, WorkloadRecord
 from db.store import Store
 from tests.db.examples import KEY, TARGET, failed, latency, populate, trial
+from tests.tuner.pages.made_up import graph_plan
 from tests.tuner.pages.parsed import EVIL, details, parsed
 from tests.tuner.records.test_model_latencies import TIMES
 from tuner.pages.contents import PageOptions
 from tuner.pages.page import json_of, page_of, parts_of
+from tuner.records.model_graphs import ModelGraphs
 from tuner.records.model_latencies import EngineTime, ModelStep, Ratio
 
 
@@ -35,9 +38,13 @@ def test_every_name_of_the_database_is_escaped(store: Store) -> None:
     store.add([trial(n, 1.0 / n, key=key, sketch=EVIL) for n in (1, 2)])
     store.add([trial(3, None, key=key, samples=(), status="crashed", error=EVIL)])
     engine = EngineTime(EVIL, EVIL, 1.0, Ratio(1.0, 0.9, 1.1), EVIL)
+    graph = (ProgramStep(EVIL, EVIL, f"{EVIL}_merged", (EVIL,), EVIL, ()),)
     times = replace(TIMES, steps=(ModelStep(EVIL, EVIL, 1.0),), llvm=EVIL, engines=(engine,))
+    times = replace(times, graphs=ModelGraphs((), graph))
     names = {"model_name": EVIL, "numerics": EVIL[:60], "machine": {"cpu": EVIL}}
-    store.add([latency(1, target=key.target, measured=times.to_json(), **names)])
+    measured = latency(1, target=key.target, measured=times.to_json(), **names)
+    store.add([measured])
+    store.add([replace(graph_plan(measured, EVIL), model_name=EVIL)])
     page = page_of(store)
     found = parsed(page)
     assert "img" not in found.tags

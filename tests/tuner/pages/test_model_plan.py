@@ -1,0 +1,127 @@
+"""A model's section tells its plan, which kernels are due to it, and how values lie."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compiler.plan.program_steps import ProgramStep
+from db.records import LatencyRecord
+from db.store import Store
+from tests.db.examples import latency, populate
+from tests.tuner.pages.made_up import graph_plan
+from tests.tuner.pages.parsed import parsed
+from tests.tuner.records.test_model_latencies import TIMES
+from tuner.pages.contents import PageOptions
+from tuner.pages.layout_colours import COLOURS, NONE, colours_of
+from tuner.pages.model_plan import kind_of
+from tuner.pages.page import html_of, json_of, parts_of
+from tuner.records.graph_choice import GraphChoice
+from tuner.records.model_graphs import ModelGraphs
+from tuner.records.model_latencies import ModelStep, ModelTimes
+
+
+def step(name: str, key: str, layout: str, *reads: int, value: str = "v") -> ProgramStep:
+    return ProgramStep(name, key, value, tuple(name.split("_and_")), layout, reads)
+
+
+STEPS = (ModelStep("conv_and_conv", "k1", 3e-4), ModelStep("copy", "", 1e-5, (0,)))
+RULES = (step("conv", "k2", "NCHW16c"), step("conv", "k3", "plain", 0))
+GRAPHS = ModelGraphs(RULES, (step("conv_and_conv", "k1", "NHWC", value="v9"),))
+PLANNED = replace(TIMES, steps=STEPS, graphs=GRAPHS)
+BY_RULES = replace(
+    TIMES,
+    steps=(ModelStep("conv", "k2", 2e-4), ModelStep("conv", "k3", 1e-4, (0,))),
+    graphs=ModelGraphs(RULES),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.db") as store:
+        populate(store)
+        yield store
+
+
+def kept(store: Store, times: ModelTimes, number: int = 1) -> LatencyRecord:
+    record = latency(number, measured=times.to_json())
+    store.add([record])
+    return record
+
+
+def section(store: Store, *, full: bool = False) -> dict[str, Any]:
+    (model,) = parts_of(store, PageOptions(full=full))["models"]
+    return dict(model)
+
+
+def test_a_plan_is_told_with_what_it_gains_and_its_kernels(store: Store) -> None:
+    store.add([graph_plan(kept(store, PLANNED))])
+    model = section(store)
+    assert model["plan"]["notes"] == ["NHWC from v0 to v39: 8 % faster than the rules, confirmed"]
+    (kernel,) = model["plan_kernels"]
+    assert (kernel["name"], kernel["kind"], kernel["values"]) == ("conv_and_conv", "chain", "v9")
+    assert [box.layout for box in model["drawing"].boxes] == ["NHWC", ""]
+    assert model["drawing"].boxes[1].colour == NONE  # a copy of memory
+    assert [box.layout for box in model["by_rules"].boxes] == ["NCHW16c", "plain"]
+    told = "".join(parsed(html_of(parts_of(store, PageOptions()))).texts)
+    for text in ("1.08x faster than the rules", "chain v4", "layout v7 NCHW24c", "by the rules"):
+        assert text in told
+    json.dumps(json_of(parts_of(store, PageOptions())), allow_nan=False)
+
+
+def test_layouts_by_the_rules_are_drawn_alone(store: Store) -> None:
+    kept(store, BY_RULES)
+    model = section(store)
+    assert model["by_rules"] is None and model["plan"] is None and not model["plan_kernels"]
+    assert [(item["layout"], item["applied"]) for item in model["legend"]] == [
+        ("NCHW16c", 1),
+        ("plain", 1),
+    ]
+
+
+def test_a_later_run_of_the_same_steps_has_their_layouts(store: Store) -> None:
+    kept(store, PLANNED, 1)
+    kept(store, replace(PLANNED, graphs=None), 2)
+    assert section(store)["drawing"].boxes[0].layout == "NHWC"
+
+
+def test_records_from_before_graphs_were_kept_are_drawn_by_time(store: Store) -> None:
+    kept(store, replace(PLANNED, graphs=None))
+    model = section(store)
+    assert model["drawing"].boxes[0].layout == "" and not model["legend"]
+    assert "results lie" not in html_of(parts_of(store, PageOptions()))
+
+
+def test_a_plan_of_another_compiler_or_none_at_all_is_said(store: Store) -> None:
+    plan = graph_plan(kept(store, BY_RULES))
+    store.add([replace(plan, compiler_version="0")])
+    assert section(store)["plan"]["version"] == "0"
+    rules = GraphChoice().to_json()
+    store.add([replace(plan, id="later", created=plan.created + 1, plan=rules)])
+    assert section(store)["plan"]["told"] == "the rules decide"
+    store.add([replace(plan, id="last", created=plan.created + 2, plan={"decisions": 1})])
+    assert section(store)["plan"]["told"] == "the rules decide"  # the last one cannot be read
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("conv_and_relu_and_conv", "v", "chain"),
+        ("conv_and_max_pool", "v", "chain"),
+        ("matmul", "query_merged", "merged"),
+        ("conv_and_relu", "v", "cut otherwise"),
+    ],
+)
+def test_kernels_of_a_plan_are_named(name: str, value: str, kind: str) -> None:
+    assert kind_of(step(name, "k", "plain", value=value)) == kind
+
+
+def test_layouts_keep_their_colours() -> None:
+    many = [f"NCHW{block}c" for block in range(20, 60)]
+    assert colours_of(["NCHW24c", "plain"])["NCHW16c"] == colours_of([])["NCHW16c"]
+    assert set(colours_of(many).values()) == {f"l{number}" for number in range(COLOURS)}
