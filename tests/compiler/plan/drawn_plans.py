@@ -45,10 +45,13 @@ def _drawn(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
     candidates: dict[str, list[Decision]] = {}
     for decision in candidates_of(sites, rng):
         candidates.setdefault(decision.kind, []).append(decision)
+    kinds = rng.sample(list(candidates), rng.randint(min(len(candidates), 1), len(candidates)))
     drawn = [
         decision
-        for found in candidates.values()
-        for decision in rng.sample(found, min(len(found), rng.randint(0, MOST_OF_A_KIND)))
+        for kind in kinds
+        for decision in rng.sample(
+            candidates[kind], min(len(candidates[kind]), rng.randint(1, MOST_OF_A_KIND))
+        )
     ]
     rng.shuffle(drawn)
     yield from drawn
