@@ -5,14 +5,15 @@
 For each block of layers the plans that chain something, and the one that chains nothing, are built
 with default schedules, or those that a short random search finds; what they compute is compared.
 Then they take turns on one core. A line has the time of separate kernels, and that of each plan
-over it ("-": not offered by `chain_candidates`); which one is chosen as measured, and by how much
-that misses the best of fresh rounds (regret).
+over it ("-": not offered by `chain_candidates`); which one is chosen as measured, and as estimated
+without running anything, and by how much each misses the best of fresh rounds (regret).
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,8 +26,9 @@ from compiler.graph.ir import Graph
 from compiler.kernels.kernel import KernelCall
 from compiler.llvm import compile_kernel
 from compiler.plan.chain_candidates import chain_candidates
+from compiler.plan.estimate import Estimator
 from compiler.plan.extract_kernels import extract_kernels
-from compiler.plan.graph_plan import Chain, GraphPlan
+from compiler.plan.graph_plan import RULES, Chain, GraphPlan
 from compiler.runtime.buffers import aligned_empty
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.schedule.schedule import Schedule
@@ -210,7 +212,7 @@ def searched(
 def plans_of(block: Block) -> dict[str, GraphPlan]:
     """Nothing chained, each value alone, and all of them."""
     values = block.values
-    plans = {"apart": GraphPlan()}
+    plans = {"apart": RULES}
     names = ("chained",) if len(values) == 1 else ("pw+dw", "dw+pw")
     for name, value in zip(names, values, strict=True):
         plans[name] = GraphPlan((Chain(value),))
@@ -228,10 +230,11 @@ def times_of(builts: Sequence[Built], rounds: int) -> list[list[float]]:
     return samples
 
 
-def measure(block: Block, trials: int, rounds: int) -> float:
-    """Build all plans, compare what they compute, time them in turn; the regret of the choice.
+def measure(block: Block, trials: int, rounds: int) -> tuple[float, float]:
+    """Build all plans, compare what they compute, time them in turn; the regrets of two choices.
 
-    The choice is the fastest of some rounds, the regret what fresh rounds say of it.
+    The first is the fastest of some rounds, the second what estimates say of those that are
+    offered; the regret is what fresh rounds say of it.
     """
     target, plans = host_target(), plans_of(block)
     builts = []
@@ -246,20 +249,26 @@ def measure(block: Block, trials: int, rounds: int) -> float:
             raise SystemExit(f"{block.name}: plans differ in what they compute; nothing was timed")
     found = [ratios(times_of(builts, rounds)) for _ in range(2)]
     names = list(plans)
-    chosen = names[int(np.argmin(found[0]))]
-    regret = found[1][names.index(chosen)] / min(found[1]) - 1.0
-    offered = [GraphPlan(item.chains) for item in chain_candidates(block.graph, target)]
+    offered = [RULES, *(GraphPlan(x.chains) for x in chain_candidates(block.graph, target))]
+    estimate = Estimator(target)
+    estimates = [
+        sum(estimate(call.kernel).seconds for call in built.calls) if plan in offered else math.inf
+        for plan, built in zip(plans.values(), builts, strict=True)
+    ]
+    picks = [int(np.argmin(found[0])), int(np.argmin(estimates))]
+    regrets = [found[1][pick] / min(found[1]) - 1.0 for pick in picks]
     text = "  ".join(
         f"{name}{'' if plan in offered else '-'} {ratio:5.3f}"
         for (name, plan), ratio in zip(plans.items(), found[1], strict=True)
         if plan.decisions
     )
     seconds = median(times_of(builts[:1], 3)[0])
-    print(
-        f"{block.name:30} {1e3 * seconds:7.3f} ms  {text:44} {chosen} {100 * regret:4.1f} %",
-        flush=True,
+    chosen = "  ".join(
+        f"{names[pick]:7} {100 * regret:4.1f} %"
+        for pick, regret in zip(picks, regrets, strict=True)
     )
-    return regret
+    print(f"{block.name:30} {1e3 * seconds:7.3f} ms  {text:44} {chosen}", flush=True)
+    return regrets[0], regrets[1]
 
 
 def ratios(samples: Sequence[Sequence[float]]) -> list[float]:
@@ -280,7 +289,8 @@ def main(arguments: list[str]) -> int:
             for block in blocks(host_target().lanes(DType.F32))
             if options.match in block.name
         ]
-    print(f"regret of the choice: {100 * max(regrets):.1f} % at most")
+    for name, found in zip(("measured", "estimated"), zip(*regrets, strict=True), strict=True):
+        print(f"regret of the choice as {name}: {100 * max(found):.1f} % at most")
     return 0
 
 

@@ -5,8 +5,8 @@ for rows.o of the last part: (parallel)
     filtered[rows] = register tiles of expanded                                on the stack
     for block, row, column: projected = register tile of filtered
 
-Where a part filters each block of channels by itself, those before it can be computed for one of
-its tiles of blocks at a time. Rows that two blocks of rows need are computed for both.
+Where a part filters each block of channels by itself, what it reads can be computed for some blocks
+at a time. Rows that two blocks of rows need are computed for both.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 
 STACK_BYTES = 1024 * 1024  # of what the parts give each other, at most
-MOST_VECTORS = 4  # of channels that a tile filters
-NEAR, FAR = 64.0, 16.0  # bytes a cycle through the caches, written and read
+BLOCKS = (0, 1, 2, 3, 4, 6)  # of channels that are filtered at a time; 0: all of them
+NEAR, FAR = 24.0, 12.0  # bytes a cycle through the caches, written and read again
 GOOD_BYTES = 128 * 1024  # of what the parts give each other: several rows, much less than the cache
 SLIGHTLY = 0.002  # of the time, by which blocks of half or twice the size are worse
+FILTERED = 0.4  # of the cycles that are counted for depthwise windows (measured on Zen 5)
 FILLED = 0.6  # of the registers for sums that a tile has, at least
 MOST_WASTE = 1.1  # of the rows, those that are computed twice included
 BY_BLOCK = ("block", "row", "column")
@@ -72,6 +73,11 @@ class _Part:
     @property
     def extent(self) -> int:
         return self.context.extents[self.rows]
+
+    @property
+    def share_of_count(self) -> float:
+        """The part of the cycles that tiles are counted with that windows take: loads overlap."""
+        return FILTERED if self.filters and len(self.kernel.inputs) > 1 else 1.0
 
     @property
     def result_bytes(self) -> int:
@@ -138,11 +144,10 @@ def chain_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sk
 def _cheapest(sketch: Sketch, chain: _Chain) -> Sketch:
     """The sketch with the rows and tiles as defaults that take the fewest cycles, by count."""
     assert sketch.shape is not None
-    filters = [
-        f"tile{number}" for number, part in enumerate(chain.parts) if number and part.filters
-    ]
+    later = (number for number, part in enumerate(chain.parts) if number and part.filters)
+    varied = {"rows", *(name for n in later for name in (f"tile{n - 1}", f"blocks{n}"))}
     tried = [
-        c.values if c.name in ("rows", *filters) else (d,)
+        c.values if c.name in varied else (d,)
         for c, d in zip(sketch.choices, sketch.default, strict=True)
     ]
     sizes = [len(values) for values in tried]
@@ -152,7 +157,7 @@ def _cheapest(sketch: Sketch, chain: _Chain) -> Sketch:
         for choice, values, picked in zip(sketch.choices, tried, numbers, strict=True)
     }
     shape = sketch.shape(positions)
-    kept = np.array([chain.bytes(n, MOST_VECTORS) for n in _numbers(tried[0])])[numbers[0]]
+    kept = np.array([chain.bytes(n, BLOCKS[-1]) for n in _numbers(tried[0])])[numbers[0]]
     best = int(np.argmin(shape.cycles * waiting(shape.pieces, chain.threads) * _apart(kept)))
     chosen = (values[picked] for values, picked in zip(tried, numbers[:, best], strict=True))
     return replace(sketch, default=tuple(chosen))
@@ -183,15 +188,16 @@ def _choices(chain: _Chain) -> list[tuple[Choice, ChoiceValue]]:
     even = sorted({-(-last.extent // blocks) for blocks in range(1, last.extent + 1)})
     waste = {n: -(-last.extent // n) * n / last.extent for n in even}
     rows = tuple(
-        n for n in even if waste[n] <= MOST_WASTE and chain.bytes(n, MOST_VECTORS) <= STACK_BYTES
+        n for n in even if waste[n] <= MOST_WASTE and chain.bytes(n, BLOCKS[-1]) <= STACK_BYTES
     )
     if not rows:
         return []
     choices: list[tuple[Choice, ChoiceValue]] = [(Choice("rows", rows), rows[0])]
-    if any(part.filters for part in chain.parts[1:]):
-        choices.append((Choice("place", ("block", "rows")), "block"))
     for number, part in enumerate(chain.parts):
         choices += _of_part(part, number)
+        if number and part.filters:
+            blocks = tuple(n for n in BLOCKS if n <= part.context.vectors)
+            choices.append((Choice(f"blocks{number}", blocks), 1))
     if chain.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
     return choices
@@ -216,8 +222,6 @@ def _of_part(part: _Part, number: int) -> list[tuple[Choice, ChoiceValue]]:
 def _tiles(part: _Part) -> tuple[ChoiceValue, ...]:
     """Those that nearly fill the registers, or hold a row: each part has a choice of its own."""
     tiles = [tile for tile in tiles_of(part.context) if isinstance(tile, tuple)]
-    if part.filters:
-        tiles = [tile for tile in tiles if int(tile[1]) <= MOST_VECTORS]
     least = FILLED * max(int(columns) * int(vectors) for columns, vectors in tiles)
     least = least / 2 if part.filters else least  # these wait for loads as much as for sums
     return tuple(t for t in tiles if int(t[0]) * int(t[1]) >= least)
@@ -231,67 +235,76 @@ class _Plan:
 
     def __init__(self, chain: _Chain, values: Values) -> None:
         self.chain, self.values = chain, values
-        large = [chain.bytes(n) > STACK_BYTES for n in _numbers(values.domains["rows"])]
-        self.by_block = values.are("place", "block") | np.array(large)[values.positions["rows"]]
         *early, last = range(len(chain.parts))
+        self.blocks = [self._blocks(number) for number in (*early, last)]
         self.parts = [TilePlan(chain.parts[n].context, self._early(n)) for n in early]
         self.last = self._last(last)
         self.parts.append(self.last)
-        for plan, reader, part in zip(self.parts, self.parts[1:], chain.parts[1:], strict=False):
-            if part.filters:  # a tile of the reader has no more blocks
-                fewer = np.minimum(plan.vectors, reader.vectors)
-                plan.vectors = np.where(self.by_block, fewer, plan.vectors)
+        for number, plan in enumerate(self.parts):
+            self._limit(plan, self.blocks[number])
+            if number < last:
+                self._limit(plan, self.blocks[number + 1])
+
+    def _blocks(self, number: int) -> Counts:
+        """Blocks of channels that a part filters at a time, 0 where it takes all at once."""
+        large = [self.chain.bytes(n) > STACK_BYTES for n in self._row_numbers()]
+        blocks = self.values.integers(f"blocks{number}")
+        if f"blocks{number}" not in self.values.domains:
+            return blocks
+        needed = np.array(large)[self.values.positions["rows"]] & (blocks == 0)
+        return np.where(needed, 1, blocks)
+
+    def _limit(self, plan: TilePlan, blocks: Counts) -> None:
+        """Tiles of vectors have no more of them than there are at a time."""
+        plan.vectors = np.where(blocks > 0, np.minimum(plan.vectors, blocks), plan.vectors)
+
+    def _orders(self, number: int) -> tuple[list[LoopOrder], Counts]:
+        """The orders of a part's loops, by what is filtered at a time, and which one is whose."""
+        part, values, blocks = self.chain.parts[number], self.values, self.blocks[number]
+        spelled: tuple[ChoiceValue, ...] = (" ".join(BY_BLOCK),)
+        which = np.zeros(values.count, np.int64)
+        if (name := f"loops{number}") in values.domains:
+            spelled, which = values.domains[name], values.positions[name]
+        elif not part.context.roles.row:
+            spelled = ("block column",)
+        sizes = sorted({*blocks.tolist()})
+        names = [tuple(str(order).split()) for order in spelled]
+        orders = [LoopOrder(order, blocks=size) for order in names for size in sizes]
+        return orders, which * len(sizes) + np.searchsorted(sizes, blocks)
 
     def _early(self, number: int) -> Values:
-        part = self.chain.parts[number]
-        order = " ".join(BY_BLOCK) if part.context.roles.row else "block column"
-        domains: dict[str, tuple[ChoiceValue, ...]] = {"loops": (order,)}
-        positions = {"loops": np.zeros(self.values.count, np.int64)}
-        if (name := f"loops{number}") in self.values.domains:
-            domains["loops"] = self.values.domains[name]
-            positions["loops"] = self.values.positions[name]
-        return self._values(number, domains, positions)
+        orders, which = self._orders(number)
+        return self._values(number, orders, which)
 
     def _last(self, number: int) -> TilePlan:
         """The last part, in blocks of rows: its orders of loops are those with each number."""
         part, values = self.chain.parts[number], self.values
-        orders: tuple[ChoiceValue, ...] = (" ".join(BY_BLOCK),)
-        of_orders = np.zeros(values.count, np.int64)
-        if (name := f"loops{number}") in values.domains:
-            orders, of_orders = values.domains[name], values.positions[name]
-        elif not part.context.roles.row:
-            orders = ("block column",)
-        rows = _numbers(values.domains["rows"])
-        by_block = self.by_block & part.filters
-        places = sorted({*by_block.tolist()})
-        spelled: list[ChoiceValue] = []
-        inner: list[bool] = []
-        for count in rows:
-            for order in orders:
-                names = tuple(str(order).split())
-                plane = bool(part.context.roles.row)
-                tiled = LoopOrder(names, count * plane, count * (not plane))
-                spelled += [str(tiled)] * len(places)
-                inner += places
-        which = values.positions["rows"] * len(orders) + of_orders
-        which = which * len(places) + np.searchsorted(places, by_block)
-        domains: dict[str, tuple[ChoiceValue, ...]] = {"loops": tuple(spelled)}
-        plan = TilePlan(part.context, self._values(number, domains, {"loops": which}))
+        orders, which = self._orders(number)
+        name = "rows" if part.context.roles.row else "columns"
+        tiled = [
+            replace(
+                order,
+                rows=count if name == "rows" else 0,
+                columns=count if name == "columns" else 0,
+            )
+            for count in self._row_numbers()
+            for order in orders
+        ]
+        which = values.positions["rows"] * len(orders) + which
+        plan = TilePlan(part.context, self._values(number, tiled, which))
         if "chunks" in values.domains:
+            shared = [1 + bool(order.blocks) for order in tiled]
             plan.tiles = [
-                replace(tiles, parallel=[*plan.outer, *tiles.loops[: 1 + place]])
-                for tiles, place in zip(plan.tiles, inner, strict=True)
+                replace(tiles, parallel=[*plan.outer, *tiles.loops[:count]])
+                for tiles, count in zip(plan.tiles, shared, strict=True)
             ]
         return plan
 
-    def _values(
-        self,
-        number: int,
-        domains: dict[str, tuple[ChoiceValue, ...]],
-        positions: dict[str, Counts],
-    ) -> Values:
+    def _values(self, number: int, orders: Sequence[LoopOrder], which: Counts) -> Values:
         """The choices of a part under the names that they have in a kernel of its own."""
         values = self.values
+        domains: dict[str, tuple[ChoiceValue, ...]] = {"loops": tuple(map(str, orders))}
+        positions = {"loops": which}
         named = {own: f"{own}{number}" for own in ("tile", "reduce", "unroll")}
         if number == len(self.chain.parts) - 1:
             named["chunks"] = "chunks"
@@ -308,15 +321,14 @@ class _Plan:
     def steps(self) -> list[Step]:
         *early, last = self.parts
         steps = last.steps()
-        output, parts = last.context.kernel.output.name, self.chain.parts
+        output = last.context.kernel.output.name
         (tiles,) = last.tiles
         outer = tiles.loops[0].name if len(tiles.parallel) < 2 else "parallel"
-        by_block = self.by_block.item()
         for number in reversed(range(len(early))):
             plan, reader = self.parts[number], self.parts[number + 1]
             result = plan.context.kernel.output.name
             steps += plan.steps()
-            if not (by_block and parts[number + 1].filters):
+            if not self.blocks[number + 1].item():
                 steps.append(ComputeAt(result, output, outer))
             elif reader is not last:
                 block = reader.tiles[0].loops[0].name
@@ -328,15 +340,17 @@ class _Plan:
 
     def shape(self) -> NestShape:
         """That of the last part, with what the others execute and write."""
-        shape = tile_shape(self.last)
-        cycles, flops, temporary = shape.cycles, shape.flops, shape.temporary
+        shape, parts = tile_shape(self.last), self.chain.parts
+        cycles = shape.cycles * parts[-1].share_of_count
+        flops, temporary = shape.flops, shape.temporary
         table = np.array([self._repeated(n) for n in self._row_numbers()])
         repeated = table[self.values.positions["rows"]]
         for number, plan in enumerate(self.parts[:-1]):
-            own, part = tile_shape(plan), self.chain.parts[number]
+            own, part = tile_shape(plan), parts[number]
             times = repeated[:, number] * self._repeated_blocks(number)
             size = float(part.result_bytes * part.extent * part.stack)
-            cycles = cycles + own.cycles * times + size * times / self._bytes_a_cycle(number)
+            cycles = cycles + own.cycles * part.share_of_count * times
+            cycles = cycles + size * times / self._bytes_a_cycle(number)
             flops = flops + own.flops * times
             temporary = temporary + own.temporary + 2.0 * size * times
         blocks = np.array([-(-self.chain.parts[-1].extent // n) for n in self._row_numbers()])
@@ -355,22 +369,20 @@ class _Plan:
 
     def _repeated_blocks(self, number: int) -> Numbers:
         """How often each block of channels is: last tiles are shifted, the reader's and its own."""
-        reader, own = self.chain.parts[number + 1], self.parts[number].vectors
-        blocks, vectors = float(reader.context.vectors), self.parts[number + 1].vectors
-        repeated = np.ceil(blocks / vectors) * np.ceil(vectors / own) * own / blocks
-        return np.where(self.by_block & reader.filters, repeated, 1.0)
+        vectors = float(self.chain.parts[number + 1].context.vectors)
+        blocks, own = self.blocks[number + 1], self.parts[number].vectors
+        within = np.maximum(blocks, 1)
+        repeated = np.ceil(vectors / within) * np.ceil(within / own) * own / vectors
+        return np.where(blocks > 0, repeated, 1.0)
 
     def _bytes_a_cycle(self, number: int) -> Numbers:
         """How fast what a part gives is written and read again, from which cache that is."""
-        target = self.last.context.target
-        part, reader = self.chain.parts[number], self.chain.parts[number + 1]
-        table = np.array(
-            [self.chain.rows(n)[number] for n in _numbers(self.values.domains["rows"])]
-        )
-        size = part.result_bytes * table[self.values.positions["rows"]].astype(np.float64)
-        vectors = self.parts[number + 1].vectors
-        share = np.minimum(vectors / reader.context.vectors, 1.0)
-        size = np.where(self.by_block & reader.filters, size * share, size)
+        target, part = self.last.context.target, self.chain.parts[number]
+        table = np.array([self.chain.rows(n)[number] for n in self._row_numbers()], np.float64)
+        size = part.result_bytes * table[self.values.positions["rows"]]
+        blocks = self.blocks[number + 1]
+        share = np.minimum(blocks / self.chain.parts[number + 1].context.vectors, 1.0)
+        size = np.where(blocks > 0, size * share, size)
         return np.where(size <= target.l2_bytes // 2, NEAR, FAR)
 
 

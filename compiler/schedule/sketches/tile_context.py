@@ -28,7 +28,8 @@ class LoopOrder:
     """The loops over tiles, outermost first: "row", "block" and "column", spelled in this order.
 
     Round them may stand a loop over tiles of so many `rows`, "rows4 block row column", or over
-    blocks of so many `columns`, "columns48 block column". Threads share all but the innermost, or
+    blocks of so many `columns`, "columns48 block column"; inside of the former one over so many
+    `blocks`, "blocks6 rows4 block row column". Threads share all but the innermost, or
     all of them: "shared block column". A loop over blocks with a tail they share where its last
     tile is moved back, so that all are `even`: "even block row column".
     """
@@ -38,11 +39,11 @@ class LoopOrder:
     columns: int = 0
     shared: bool = False
     even: bool = False
+    blocks: int = 0
 
     def __str__(self) -> str:
-        tiles = [f"rows{self.rows}"] * bool(self.rows) + [f"columns{self.columns}"] * bool(
-            self.columns
-        )
+        sizes = {"blocks": self.blocks, "rows": self.rows, "columns": self.columns}
+        tiles = [f"{name}{size}" for name, size in sizes.items() if size]
         return " ".join((*["even"] * self.even, *["shared"] * self.shared, *tiles, *self.names))
 
     @staticmethod
@@ -53,6 +54,9 @@ class LoopOrder:
             return replace(LoopOrder.parse(" ".join(rest)), even=True)
         if first == "shared":
             return LoopOrder(tuple(rest), shared=True)
+        if first.startswith("blocks"):
+            blocks = int(first.removeprefix("blocks"))
+            return replace(LoopOrder.parse(" ".join(rest)), blocks=blocks)
         if first.startswith("rows"):
             return LoopOrder(tuple(rest), rows=int(first.removeprefix("rows")))
         if first.startswith("columns"):

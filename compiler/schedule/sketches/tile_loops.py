@@ -78,6 +78,12 @@ class TileLoops:
             shared = context.threads > 1
             loops = [Loop(column.name, roles.column, column.extent, order.columns, whole=shared)]
             column = self._column(f"{roles.column}.i", order.columns)
+        if order.blocks:
+            loops.append(
+                Loop(f"{roles.block}.o", roles.block, context.vectors, order.blocks, whole=True)
+            )
+            within = min(order.blocks, context.vectors)
+            blocks = Loop(f"{roles.block}.i.o", roles.block, within, self.vectors, whole=True)
         by_name = {"row": row, "block": blocks, "column": column}
         loops += [by_name[name] for name in order.names]
         if self.phases:

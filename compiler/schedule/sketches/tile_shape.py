@@ -44,7 +44,8 @@ def tile_shape(loops: TileLoops) -> NestShape:
     row = row * np.maximum(1.0, aliased / WAYS) ** 2
     width = context.lanes * context.element_bytes
     copied = np.where(loops.inline, 0.0, context.copied) / width * COPY_CYCLES
-    cycles = np.ceil(blocks) * context.extent(roles.row) * others * row + copied
+    tiled = tiles.of([_block_tiles(loops, item) for item in loops.tiles], values.count)
+    cycles = tiled * context.extent(roles.row) * others * row + copied
     useful = extents[roles.vector] / (-(-extents[roles.vector] // lanes) * lanes)
     step = columns * vectors
     return NestShape(
@@ -70,11 +71,20 @@ def tile_shape(loops: TileLoops) -> NestShape:
 def _vectors(loops: TileLoops, tiles: Tiles) -> Numbers:
     """Vectors that are computed in this order of the loops, repeated ones included."""
     context = loops.context
-    whole: Numbers = np.ceil(context.vectors / loops.vectors) * loops.vectors
+    whole: Numbers = _block_tiles(loops, tiles) * loops.vectors
     if not context.ragged:
         return whole
     fits = loops.vectors * context.lanes <= context.extents[context.roles.vector]
     return np.asarray(np.where(fits & tiles.order.even, whole, context.vectors), np.float64)
+
+
+def _block_tiles(loops: TileLoops, tiles: Tiles) -> Numbers:
+    """How many tiles of vectors there are, the last ones, which may be shifted, included."""
+    vectors = loops.context.vectors
+    if not tiles.order.blocks:
+        return np.ceil(vectors / loops.vectors)
+    within = min(tiles.order.blocks, vectors)
+    return math.ceil(vectors / within) * np.ceil(within / loops.vectors)
 
 
 def _points(loops: TileLoops, columns: Numbers) -> list[Numbers]:

@@ -23,7 +23,7 @@ from compiler.schedule.sketches.even_shares import evenly_shared
 from compiler.schedule.sketches.operand_copies import copying_steps
 from compiler.schedule.sketches.ragged_sums import apart
 from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps
-from compiler.schedule.sketches.tile_context import TileContext
+from compiler.schedule.sketches.tile_context import LoopOrder, TileContext
 from compiler.schedule.sketches.tile_domains import (
     best_tile,
     form_cycles,
@@ -189,7 +189,7 @@ class TilePlan(TileLoops):
         if output == anchor:  # a turned form has seen to it
             anchor = f"{output}.sum"
             steps.append(CacheWrite(output, anchor))
-        tile_axes, made = self._vector_steps(output, even=tiles.order.even)
+        tile_axes, made = self._vector_steps(output, tiles.order)
         steps += made
         if tiles.order.rows:
             steps.append(Tile(output, roles.row, tiles.order.rows, "shift"))
@@ -247,21 +247,24 @@ class TilePlan(TileLoops):
                 steps.append(ComputeAt(name, kernel.output.name, loop))
         return steps
 
-    def _vector_steps(self, output: str, even: bool) -> tuple[tuple[str, ...], list[Step]]:
+    def _vector_steps(self, output: str, order: LoopOrder) -> tuple[tuple[str, ...], list[Step]]:
         """The axes inside of a tile of vectors, and the steps that make it."""
         roles, lanes, vectors = self.context.roles, self.context.lanes, self.vectors.item()
         axis = roles.vector
         if turned := self.context.form.turned:
             return (f"{turned}.i",), [Tile(output, turned, lanes * vectors)]
         if roles.block:
-            return (f"{roles.block}.i", axis), [Tile(output, roles.block, vectors, "shift")]
+            block, made = roles.block, []
+            if order.blocks:
+                made, block = [Tile(output, block, order.blocks, "shift")], f"{block}.i"
+            return (f"{block}.i", axis), [*made, Tile(output, block, vectors, "shift")]
         if self.context.extents[axis] % lanes == 0:
             blocks = f"{axis}.o"
             made = [Tile(output, axis, lanes), Tile(output, blocks, vectors, "shift")]
             return (f"{blocks}.i", f"{axis}.i"), [*made]
         tail = "mask" if self.values.are("tail", "mask").item() else "peel"
         inside = f"{axis}.i"
-        last = "shift" if even else "peel"
+        last = "shift" if order.even else "peel"
         made = [Tile(output, axis, lanes * vectors, last), Tile(output, inside, lanes, tail)]
         return (f"{inside}.o", f"{inside}.i"), [*made]
 
