@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -28,7 +28,7 @@ from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter, consumers
 from compiler.operators.evaluate_node import evaluate_node
 from compiler.operators.registry import Pattern, complete_attributes, infer_type, operator
-from compiler.plan.graph_plan import RULES, GraphPlan, Merged
+from compiler.plan.graph_plan import RULES, GraphPlan, Layout, Merged
 from compiler.plan.joint_results import ChannelsResult, ColumnsResult, JointResult, StackedResult
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
@@ -38,20 +38,49 @@ MERGEABLE = ("conv", "matmul", "weight_product")
 _TURNED = "transpose_b"
 
 
-def run(graph: Graph, block: int | None = None, plan: GraphPlan = RULES) -> Graph:
+def run(
+    graph: Graph,
+    block: int | None = None,
+    plan: GraphPlan = RULES,
+    joint: dict[str, str] | None = None,
+) -> Graph:
     """The graph with the contractions merged that `plan` says.
 
     Channels of a branch are padded to whole blocks of `block` where a convolution may run on
-    blocked data. Raises PlanError for what cannot be merged.
+    blocked data. `joint` comes to know what is computed for all branches in the place of a value
+    that is not any more. Raises PlanError for what cannot be merged.
     """
     for decision in plan.of(Merged):
-        graph = _merged(graph, decision, block)
+        graph = _merged(graph, decision, block, {} if joint is None else joint)
     return graph
+
+
+def followed(plan: GraphPlan, joint: Mapping[str, str]) -> GraphPlan:
+    """The plan for the graph after merging: what lies in the place of several values lies as that
+    of the first branch does."""
+    if not joint:
+        return plan
+    layouts: dict[str, Layout] = {}
+    own = sorted(plan.of(Layout), key=lambda item: not _is_first(item.value, joint))
+    for decision in own:
+        value = joint.get(decision.value, decision.value)
+        layouts.setdefault(value, replace(decision, value=value))
+    others = (item for item in plan.decisions if not isinstance(item, Layout))
+    return GraphPlan((*others, *layouts.values()))
+
+
+def _is_first(value: str, joint: Mapping[str, str]) -> bool:
+    return value not in joint or joint[value] == _joint_name(value)
+
+
+def _joint_name(first: str) -> str:
+    """What is computed for all branches is called after the first one's value."""
+    return f"{first}_merged"
 
 
 def merged_name(decision: Merged) -> str:
     """What the joint contraction is called, as long as no other value is."""
-    return f"{decision.values[0]}_merged"
+    return _joint_name(decision.values[0])
 
 
 def alike(graph: Graph, node: Node) -> tuple[object, ...]:
@@ -95,7 +124,7 @@ def unmergeable(graph: Graph, nodes: Sequence[Node]) -> str:
 # --- one decision -------------------------------------------------------------------------------
 
 
-def _merged(graph: Graph, decision: Merged, block: int | None) -> Graph:
+def _merged(graph: Graph, decision: Merged, block: int | None, names: dict[str, str]) -> Graph:
     producers = {node.output: (at, node) for at, node in enumerate(graph.nodes)}
     for value in decision.values:
         if value not in producers:
@@ -107,7 +136,7 @@ def _merged(graph: Graph, decision: Merged, block: int | None) -> Graph:
     joint = _joint_result(graph, nodes, block)
     if isinstance(joint, str):
         raise PlanError(f"{decision}: {joint}")
-    merger = _Merger(graph, decision, nodes, joint)
+    merger = _Merger(graph, nodes, joint, names)
     return merger.run(min(producers[value][0] for value in decision.values))
 
 
@@ -137,9 +166,13 @@ class _Merger:
     """Emits the graph with the branches `nodes` as one contraction."""
 
     def __init__(
-        self, graph: Graph, decision: Merged, nodes: tuple[Node, ...], joint: JointResult
+        self,
+        graph: Graph,
+        nodes: tuple[Node, ...],
+        joint: JointResult,
+        names: dict[str, str],
     ) -> None:
-        self.graph, self.decision, self.nodes, self.joint = graph, decision, nodes, joint
+        self.graph, self.nodes, self.joint, self.names = graph, nodes, joint, names
         self.readers = consumers(graph)
 
     def run(self, at: int) -> Graph:
@@ -258,7 +291,9 @@ class _Merger:
                 value if name == before else rewriter.constant(step.constants[at], f"{name}_merged")
                 for at, name in enumerate(first.inputs)
             )
-            value = rewriter.emit(first.operator, inputs, first.attributes, like=first)
+            self.names.update((node.output, value) for node in last)
+            name = rewriter.fresh(_joint_name(first.output))
+            value = rewriter.emit(first.operator, inputs, first.attributes, like=first, output=name)
             last, lane = step.nodes, step.lane
         for number, node in enumerate(last):
             self.joint.emit_branch(rewriter, value, number, node, lane)
@@ -289,7 +324,7 @@ class _Merger:
             for array, hint in zip(joined, hints, strict=False)
         ]
         data = self.joint.data(rewriter, rewriter.value(first.inputs[0]), first)
-        name = rewriter.fresh(merged_name(self.decision))
+        name = rewriter.fresh(_joint_name(first.output))
         return rewriter.emit(first.operator, (data, *names), attributes, like=first, output=name)
 
     def _present(self, column: Sequence[Array | None]) -> list[Array]:

@@ -31,6 +31,7 @@ from compiler.plan import (
     trim_sums,
 )
 from compiler.plan.graph_plan import RULES, GraphPlan, Layout, Spelled
+from compiler.plan.merge_contractions import followed
 from compiler.target import Target
 from compiler.types.dtypes import DType
 from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
@@ -60,8 +61,9 @@ def passes(
     folded = plain(lambda graph: fold_quantised.run(graph, activations))
     types = () if numerics == STRICT_NUMERICS else (("fold_quantised", folded),)
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
-    merged = plain(lambda graph: merge_contractions.run(graph, block, plan))
-    layouts = plain(lambda graph: choose_layouts.run(graph, block, plan))
+    joint: dict[str, str] = {}
+    merged = plain(lambda graph: merge_contractions.run(graph, block, plan, joint))
+    layouts = plain(lambda graph: choose_layouts.run(graph, block, followed(plan, joint)))
     precision = partial(choose_precision.run, numerics=numerics, summed=summed)
     planned = (
         ("transposed_convolutions", transposed),

@@ -13,7 +13,7 @@ from compiler.kernels.kernel import KernelCall
 from compiler.pipeline import compile_model
 from compiler.plan import merge_contractions, optimise
 from compiler.plan.extract_kernels import extract_kernels
-from compiler.plan.graph_plan import GraphPlan, Merged
+from compiler.plan.graph_plan import GraphPlan, Layout, Merged
 from compiler.runtime.executable import Executable
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Attribute
@@ -144,6 +144,20 @@ def test_inception_module_copies_nothing() -> None:
         "conv",
         "from_blocked",
     ]
+
+
+def test_merged_results_lie_as_the_first_is_to() -> None:
+    maker = GraphMaker()
+    x = conv(maker, maker.input(1, 16, 9, 9), 32, 3)
+    values = [conv(maker, x, count) for count in (16, 24)]
+    ends = [maker.node("relu", value) for value in values]
+    graph = maker.graph(*(conv(maker, value, 8, 3) for value in ends))
+    blocks = dict(zip((x, *values, *ends), (8, 4, 0, 4, 4), strict=True))
+    plan = GraphPlan((Merged(tuple(values)), *(Layout(*item) for item in blocks.items())))
+    result = optimise.optimise(graph, BLOCK, plan=plan)
+    (joint,) = (node for node in result.nodes if node.output == f"{values[0]}_merged_blocked")
+    assert result.types[joint.output].shape == (1, 10, 9, 9, 4)
+    assert_same_meaning(graph, result)
 
 
 # --- products -----------------------------------------------------------------------------------
