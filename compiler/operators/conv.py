@@ -275,11 +275,18 @@ def _reblocks(attributes: Attributes, types: Types) -> bool:
     return not _is_depthwise(attributes.integer("groups"), types.present(1).shape)
 
 
+def may_be_winograd(attributes: Attributes, window: Sequence[int]) -> bool:
+    """A window that Winograd's algorithm exists for, on blocked data."""
+    ones = {*attributes.integers("strides"), *attributes.integers("dilations"), 1}
+    return tuple(window) == (3, 3) and ones == {1} and groups_of(attributes) == 1
+
+
 def _blocked_form(use: BlockedUse) -> BlockedForm | None:
     """Blocked unless groups share a block, channels would be mostly padding, or it is a matrix
     product in disguise.
 
-    With fewer input channels than lanes it reads plain data if its data is plain.
+    With fewer input channels than lanes it reads plain data if its data is plain. Where its layout
+    is decided it does so too, unless Winograd's algorithm may serve it, which needs blocks.
     """
     data, weight = use.types.present(0), use.types.present(1)
     if not use.fills_lanes or len(data.shape) != 4 or use.attributes["layout"] != "NCHW":
@@ -296,7 +303,10 @@ def _blocked_form(use: BlockedUse) -> BlockedForm | None:
     if (2 * outputs < use.block or product) and not use.decided:
         return None
     few = channels <= 4 or channels < use.block
-    if few and not depthwise and use.lanes[0] is None:
+    reads_any = (
+        use.decided and data.dtype is DType.F32 and not may_be_winograd(use.attributes, window)
+    )
+    if (few or reads_any) and not depthwise and use.lanes[0] is None:
         return BlockedForm(PLAIN_TO_BLOCKED, 0.0)
     return BlockedForm(BLOCKED, 0.0)
 

@@ -31,6 +31,7 @@ from typing import Final
 from compiler.errors import PlanError
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
+from compiler.operators.conv import may_be_winograd
 from compiler.operators.registry import complete_attributes, multiplications, operator
 from compiler.plan.blocked_emission import BlockedEmitter
 from compiler.plan.blocked_forms import BLOCKED_TYPES, BlockedForms, blocked_forms
@@ -158,9 +159,7 @@ def _needs_blocks(node: Node, graph: Graph) -> bool:
     """Nothing but blocked data serves the node's best algorithm."""
     if node.operator != "conv":
         return True
-    attributes, taps = complete_attributes(node), graph.types[node.inputs[1]].shape[2:]
-    ones = {*attributes.integers("strides"), *attributes.integers("dilations"), 1}
-    return taps == (3, 3) and ones == {1} and attributes.integer("groups") == 1
+    return may_be_winograd(complete_attributes(node), graph.types[node.inputs[1]].shape[2:])
 
 
 def _regions(plan: BlockedForms) -> dict[str, str]:

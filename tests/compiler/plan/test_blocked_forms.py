@@ -126,6 +126,14 @@ def test_undecided_pointwise_nodes_and_pools_keep_the_block_of_their_data() -> N
     assert moves(result) == ["from_blocked"]
 
 
+@pytest.mark.parametrize(("size", "stride", "converts"), [(1, 1, 0), (3, 2, 0), (3, 1, 1)])
+def test_plain_data_is_converted_for_winograd_alone(size: int, stride: int, converts: int) -> None:
+    maker = GraphMaker()
+    strides = (stride, stride)
+    y = conv(maker, maker.input(1, 40, 8, 8), 24, size, strides=strides)  # type: ignore[arg-type]
+    assert moves(planned(maker.graph(y), **{y: 16})).count("to_blocked") == converts
+
+
 @pytest.mark.parametrize(("channels", "block"), [(20, 20), (24, 12), (53, 16), (40, 8), (116, 32)])
 def test_depthwise_runs_in_any_block(channels: int, block: int) -> None:
     maker = GraphMaker()
