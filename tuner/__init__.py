@@ -39,6 +39,7 @@ def tune(
     config: str | None = None,
     seed: int | None = None,
     shapes: Shapes | None = None,
+    plan: str | None = None,
     runner: str | None = None,
     address: str | None = None,
     progress: Progress | None = None,
@@ -48,9 +49,10 @@ def tune(
     `trials` and `minutes` bound the whole job, `numerics` names how exact the model is (int8 takes
     its ranges from the data `calibration`; `choose` does what auto is), `targets` are the CPUs of a
     cluster's nodes, each tuned for on its own (`host` is this machine), `config` is a preset or a
-    TOML file, `shapes` fixes symbolic dimensions by input name; what is None comes from the
-    configuration. Ctrl-C ends it early with everything measured kept. `progress` shows the job:
-    None is a table in a notebook, updated in place, and nothing elsewhere. Raises TunefarmError.
+    TOML file, `shapes` fixes symbolic dimensions by input name, `plan` has what the graph decides
+    searched ("search") or left to rules ("rules"); what is None comes from the configuration.
+    Ctrl-C ends it early with everything measured kept. `progress` shows the job: None is a table in
+    a notebook, updated in place, and nothing elsewhere. Raises TunefarmError.
     """
     from configs.settings import load_settings
     from tuner.calibration.options import PrecisionOptions
@@ -64,6 +66,7 @@ def tune(
             "search.total_trials": trials,
             "search.minutes": None if minutes is None else float(minutes),
             "search.seed": seed,
+            "search.plan": plan,
             "compile.threads": threads,
             "compile.numerics": numerics,
             "compile.targets": None if targets is None else tuple(targets),
@@ -131,6 +134,7 @@ def build(
     point: int | None = None,
     config: str | None = None,
     shapes: Shapes | None = None,
+    plan: str | None = None,
     require_tuned: float = 0.0,
 ) -> Executable:
     """Build a model from the best records of `db`; kernels without one run default schedules.
@@ -138,7 +142,8 @@ def build(
     Where `db` is None and no configuration names a database either, that is tuning.db, and if there
     is none the model is built untuned. If no kernel is tuned an `UntunedWarning` says so and why.
 
-    Of several `targets` the best that this machine can run is loaded. With numerics "int8" the data
+    The recorded plan of the model's graph is applied unless `plan` is "rules". Of several `targets`
+    the best that this machine can run is loaded. With numerics "int8" the data
     `calibration` gives ranges, else the record; with "auto" `max_error` or `point` ask for another
     point than was chosen.
     Raises TunefarmError, also if less than `require_tuned` of the model's estimated time is tuned.
@@ -154,6 +159,7 @@ def build(
             "compile.threads": threads,
             "compile.numerics": numerics,
             "compile.targets": None if targets is None else tuple(targets),
+            "search.plan": plan,
             "database.url": None if db is None else fspath(db),
         },
     )

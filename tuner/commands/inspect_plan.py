@@ -77,14 +77,10 @@ def kernel_cost(
     estimator = Estimator(target, threads, numerics)
     kernels: dict[str, FusedKernel] = {}
 
-    def estimate(kernel: FusedKernel) -> tuple[float, float]:
-        found = estimator(kernel)
-        return found.seconds, found.deviation
-
     recorded = None
     if store is not None:
         key_of = partial(task_key, target=target, threads=threads, numerics=name)
-        recorded = KernelCosts(store, kernels, key_of, estimate)
+        recorded = KernelCosts(store, kernels, key_of, estimator)
 
     def cost(kernel: FusedKernel) -> Cost | None:
         if recorded is None:

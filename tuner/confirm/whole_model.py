@@ -51,8 +51,10 @@ class ModelBuilds:
         self, target: Target, choose: ChooseSchedule | None
     ) -> tuple[ExecutableSpec, BuildReport]:
         """The model's code and how it was built; the constants before packing are not kept."""
+        limits = self.settings.limits.model_copy(update={"memory": None})  # to compare with
+        settings = self.settings.model_copy(update={"limits": limits})
         built = compile_with(
-            self.graph, choose, self.settings, target, numerics=self.numerics, plan=self.plan
+            self.graph, choose, settings, target, numerics=self.numerics, plan=self.plan
         )
         return built.spec, build_report(built.spec.kernels, built.kernels)
 

@@ -33,7 +33,11 @@ def is_faster(latency: ModelLatency) -> bool:
 
 
 def confirmed_choice(
-    plan: GraphPlan, latency: ModelLatency, described: str, notes: tuple[str, ...] = ()
+    plan: GraphPlan,
+    latency: ModelLatency,
+    described: str,
+    arena_bytes: int | None,
+    notes: tuple[str, ...] = (),
 ) -> GraphChoice:
     """The choice of a plan whose model was the second one of these latencies, the rules' first."""
     return GraphChoice(
@@ -43,6 +47,7 @@ def confirmed_choice(
         low=1.0 / latency.high,
         high=1.0 / latency.low,
         seconds=latency.tuned,
+        arena_bytes=arena_bytes,
         notes=notes,
     )
 
@@ -93,7 +98,7 @@ class ConfirmPlans:
             self._tell(f"plan: {name} is not faster than {self._rival} ({times})")
             return None
         note = f"{name}: {_percent(latency)} faster than {self._rival}, confirmed"
-        return confirmed_choice(proposal.plan, latency, name, (note,))
+        return confirmed_choice(proposal.plan, latency, name, proposal.arena_bytes, (note,))
 
     @property
     def _rival(self) -> str:

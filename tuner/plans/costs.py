@@ -2,8 +2,7 @@
 
 A plan is to be judged by what it takes when its kernels are tuned. A kernel of which only the
 default schedule was measured is expected to gain what others have gained. Estimates are scaled so
-that they are right for kernels of the same name that were measured, `conv_relu` for one, or else
-on the whole: how the same is computed on other layouts is nearer to it than what else there is.
+that they are right on the whole for kernels of the same kind that were measured, or else for all.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from statistics import median
 from typing import TypeAlias
 
 from compiler.kernels.kernel import FusedKernel
+from compiler.plan.estimate import Estimate
 from db import queries
 from db.records import TaskKey
 from db.store import Store
@@ -27,8 +27,8 @@ SEARCHED = 8
 CONFIDENCE = 1.0
 """Deviations by which a cost that is not known may be lower: an optimist's."""
 
-Estimate: TypeAlias = Callable[[FusedKernel], tuple[float, float]]
-"""Seconds of a kernel, and the standard deviation of their logarithm."""
+Estimates: TypeAlias = Callable[[FusedKernel, str], Estimate]
+"""What kernels take under their default schedules, by the kernel and its workload key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Record:
 @dataclass(frozen=True, slots=True)
 class _Common:
     """What tuning leaves of a default schedule's time, and what estimates are to be scaled by to be
-    those of default schedules: of kernels by name, and of all others."""
+    those of default schedules: of kernels by kind, and of all others."""
 
     gain: float
     scale: float
@@ -76,12 +76,12 @@ class KernelCosts:
         store: Store,
         kernels: Mapping[str, FusedKernel],
         key_of: Callable[[str], TaskKey],
-        estimate: Estimate,
+        estimates: Estimates,
     ) -> None:
         self._store, self._kernels = store, kernels
-        self._key_of, self._estimate = key_of, estimate
+        self._key_of, self._estimated_of = key_of, estimates
         self._records: dict[str, _Record | None] = {}
-        self._estimates: dict[str, tuple[float, float]] = {}
+        self._estimates: dict[str, Estimate] = {}
         self._known: _Common | None = None
 
     def learn(self, keys: Collection[str]) -> None:
@@ -97,9 +97,9 @@ class KernelCosts:
         if record is not None:
             factor = common.gain if record.is_default else 1.0
             return KernelCost(factor * record.seconds, record.deviation, measured=True)
-        seconds, deviation = self._estimated(key)
-        scale = common.scales.get(self._name(key), common.scale)
-        return KernelCost(common.gain * scale * seconds, deviation, measured=False)
+        found = self._estimated(key)
+        scale = common.scales.get(found.kind, common.scale)
+        return KernelCost(common.gain * scale * found.seconds, found.deviation, measured=False)
 
     def of_calls(self, calls: Mapping[str, int]) -> float:
         """Seconds that these calls of kernels are expected to take."""
@@ -119,19 +119,17 @@ class KernelCosts:
         ratios: dict[str, list[float]] = {}
         for key, record in known:
             if math.isfinite(record.seconds):
-                ratio = _default_seconds(record, gain) / self._estimated(key)[0]
-                ratios.setdefault(self._name(key), []).append(ratio)
+                estimate = self._estimated(key)
+                ratio = _default_seconds(record, gain) / estimate.seconds
+                ratios.setdefault(estimate.kind, []).append(ratio)
         every = [ratio for group in ratios.values() for ratio in group]
         scales = {name: median(group) for name, group in ratios.items()}
         self._known = _Common(gain, median(every) if every else 1.0, scales)
         return self._known
 
-    def _name(self, key: str) -> str:
-        return self._kernels[key].name
-
-    def _estimated(self, key: str) -> tuple[float, float]:
+    def _estimated(self, key: str) -> Estimate:
         if key not in self._estimates:
-            self._estimates[key] = self._estimate(self._kernels[key])
+            self._estimates[key] = self._estimated_of(self._kernels[key], key)
         return self._estimates[key]
 
     def _record(self, key: str) -> _Record | None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from compiler.errors import MeasureError, PlanError
+from compiler.errors import LimitError, MeasureError, PlanError
 from compiler.graph.ir import Graph
-from compiler.kernels.count_work import kernel_bytes, kernel_flops
 from compiler.kernels.kernel import FusedKernel
+from compiler.plan.estimate import Estimator
 from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.target import Target
@@ -31,6 +31,7 @@ from tuner.job_request import MakeRunner
 from tuner.plans.confirm import ConfirmPlans, confirmed_choice, is_faster
 from tuner.plans.costs import KernelCosts
 from tuner.plans.kinds import kinds_of_plans, sites
+from tuner.plans.memory import within_memory
 from tuner.plans.programs import Programs
 from tuner.plans.search import PlanSearch, Proposals
 from tuner.plans.trials import DefaultTrials
@@ -46,18 +47,6 @@ MEASURING_SHARE = 0.6
 """Of that, for measuring kernels; the rest is for whole models."""
 LEAST_SECONDS = 8.0
 """With less than that for a plan the rules decide."""
-
-_FLOPS_PER_SECOND = 50e9
-_BYTES_PER_SECOND = 8e9
-_ROUGH = 0.6  # deviation of the logarithm of what such figures tell
-
-
-def roughly(kernel: FusedKernel) -> tuple[float, float]:
-    """Seconds of a kernel by a coarse roofline, and the deviation of their logarithm."""
-    seconds = max(
-        kernel_flops(kernel) / _FLOPS_PER_SECOND, kernel_bytes(kernel) / _BYTES_PER_SECOND
-    )
-    return max(seconds, 1e-9), _ROUGH
 
 
 @dataclass(slots=True)
@@ -84,8 +73,19 @@ class JobPlans:
         return self.settings.search.plan == SEARCH
 
     def begin(self, targets: Sequence[Target]) -> None:
-        """Take over the recorded plan of each target, if it still fits the model."""
+        """Take over the recorded plan of each target, if it still fits the model.
+
+        Raises LimitError where the rules are to decide and need more memory than is allowed.
+        """
         if not self.are_searched:
+            for target in targets:
+                if self._needs_less(target):
+                    needed = self._programs(target).of(RULES).arena_bytes
+                    raise LimitError(
+                        f"the values between kernels take {needed} bytes by the rules, and "
+                        f"{self._memory} are allowed",
+                        hint="--plan search looks for what needs less",
+                    )
             return
         for target in targets:
             found = plan_to_apply(self.store, *self.built_from, target)
@@ -94,9 +94,12 @@ class JobPlans:
             if found.choice is None:
                 continue
             try:
-                self._programs(target).of(found.plan)
+                needed = self._programs(target).of(found.plan).arena_bytes
             except PlanError as error:
                 self.tell(f"the recorded plan does not fit the model: {error.message}")
+                continue
+            if self._memory is not None and needed > self._memory:
+                self.tell(f"the recorded plan needs more memory than allowed: {needed} bytes")
                 continue
             self.recorded[target.key] = self.chosen[target.key] = found.choice
 
@@ -124,9 +127,11 @@ class JobPlans:
         seconds: float | None,
     ) -> bool:
         """Search a plan for a target within so many seconds (None: any number); whether there is
-        another one than before. It is recorded as soon as whole models have confirmed it."""
-        if not self._may_search(seconds):
-            return False
+        another one than before. It is recorded as soon as whole models have confirmed it.
+
+        Raises LimitError if no plan was found whose values need as little memory as the settings
+        allow.
+        """
         begin = time.monotonic()
 
         def is_late(share: float = 1.0) -> bool:
@@ -134,16 +139,19 @@ class JobPlans:
             return late or interrupt.asked
 
         programs = self._programs(target)
+        forced = self._force(target, programs, name, is_late)
+        if not self._may_search(seconds):
+            return forced
+        before = self.of(target)
         proposals, measured = self._proposals(
-            programs, make_runner, interrupt, job, lambda: is_late(MEASURING_SHARE)
+            programs, make_runner, interrupt, job, lambda: is_late(MEASURING_SHARE), before
         )
         self.searched.add(target.key)
         counts = ", ".join(f"{count} {kind}" for kind, count in proposals.candidates.items())
         if counts:
             self.tell(f"plan: {counts} looked at, {measured} kernels measured for them")
-        before = self.of(target)
         if proposals.joint is None or proposals.joint.plan == before or interrupt.asked:
-            return False
+            return forced
         choose = builds.choose(target)
         confirm = ConfirmPlans(
             lambda plan: replace(builds, plan=plan).compile(target, choose)[0],
@@ -155,7 +163,7 @@ class JobPlans:
         )
         found = confirm.best(proposals)
         if found is None or interrupt.asked:
-            return False
+            return forced
         found = replace(found, found={**proposals.candidates, "measured": measured})
         self.chosen[target.key] = found
         self._record(target, found, name)
@@ -185,9 +193,11 @@ class JobPlans:
         except MeasureError as error:
             self.tell(f"plan: {choice.described} is not taken: {error.message}")
             latency = None
-        if latency is not None and is_faster(latency):
-            found = confirmed_choice(choice.plan, latency, choice.described)
-            found = replace(found, notes=choice.notes, found=choice.found)
+        if latency is not None and (is_faster(latency) or self._needs_less(target)):
+            found = confirmed_choice(
+                choice.plan, latency, choice.described, choice.arena_bytes, choice.notes
+            )
+            found = replace(found, found=choice.found)
             self.chosen[target.key] = found
         else:
             if latency is not None:
@@ -195,6 +205,37 @@ class JobPlans:
             del self.chosen[target.key]
             found = GraphChoice()
         self._record(target, found, name)
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    @property
+    def _memory(self) -> int | None:
+        return self.settings.limits.memory
+
+    def _needs_less(self, target: Target) -> bool:
+        """Whether the rules need more memory than is allowed."""
+        if self._memory is None:
+            return False
+        return self._programs(target).of(RULES).arena_bytes > self._memory
+
+    def _force(
+        self, target: Target, programs: Programs, name: str, is_late: Callable[[], bool]
+    ) -> bool:
+        """Choose a plan that needs less memory where the one before needs more than is allowed;
+        whether that was so. Raises LimitError if there is none."""
+        before = programs.of(self.of(target))
+        if self._memory is None or before.arena_bytes <= self._memory:
+            return False
+        plan = within_memory(programs, self._memory, is_late)
+        needed = programs.of(plan).arena_bytes
+        note = f"{needed} bytes for values between kernels, {before.arena_bytes} by the rules"
+        found = GraphChoice(
+            plan, self._described(programs, plan), arena_bytes=needed, notes=(note,)
+        )
+        self.tell(f"plan: {found.described} for its memory: {note}")
+        self.chosen[target.key] = found
+        self._record(target, found, name)
+        return True
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -216,6 +257,7 @@ class JobPlans:
         interrupt: Interrupt,
         job: str,
         is_late: Callable[[], bool],
+        before: GraphPlan,
     ) -> tuple[Proposals, int]:
         """What is proposed, and how many kernels were measured; the runner starts when needed."""
         settings, target = self.settings, programs.target
@@ -242,7 +284,8 @@ class JobPlans:
                 self._costs(programs),
                 kinds_of_plans(is_late),
                 measure,
-                settings.limits.memory,
+                self._memory,
+                before if self._needs_less(target) else RULES,
             )
             found = search.run()
         return found, sum(each.measured for each in trials)
@@ -253,14 +296,15 @@ class JobPlans:
             self.store,
             programs.kernels,
             lambda key: task_key(key, target, compile.threads, compile.numerics),
-            roughly,
+            Estimator(target, compile.threads, compile.numerics),
         )
 
     def _programs(self, target: Target) -> Programs:
         numerics = Numerics.of(
             self.settings.compile.numerics if self.numerics is None else self.numerics
         )
-        return Programs(self.graph, target, numerics, limits_of(self.settings))
+        limits = replace(limits_of(self.settings), arena=None)  # plans are asked what they need
+        return Programs(self.graph, target, numerics, limits)
 
     def _described(self, programs: Programs, plan: GraphPlan) -> str:
         graph = sites(programs).planned

@@ -107,6 +107,13 @@ def kinds_of_plans(is_late: Callable[[], bool]) -> list[MakeProblem]:
     ]
 
 
+def local_decisions(programs: Programs, plan: GraphPlan) -> list[tuple[Decision, ...]]:
+    """All that could be decided one by one beside a plan."""
+    found = sites(programs, plan)
+    kinds = (_chains, _merges, _cuts, _spellings)
+    return [decisions for find in kinds for decisions in find(found, programs, plan)]
+
+
 def _chains(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:
     known = {node.output for node in found.planned.nodes}
     items = chain_candidates(found.optimised, programs.target, plan, known)

@@ -34,8 +34,8 @@ Measure: TypeAlias = Callable[[Mapping[str, FusedKernel]], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A plan that should be faster than the rules: `gain` is what is expected of it, as a share of
-    the time of the rules' kernels; `kind` says what it decides, for people."""
+    """A plan that should be faster: `gain` is what is expected of it, as a share of the time of the
+    kernels without it; `kind` says what it decides, for people."""
 
     plan: GraphPlan
     kind: str
@@ -56,7 +56,8 @@ class Proposals:
 class PlanSearch:
     """One search over the problems of a model, for one target.
 
-    Plans whose arena needs more than `most_bytes` are not proposed; None: any may.
+    Plans whose arena needs more than `most_bytes` are not proposed; None: any may. What is proposed
+    is beside what `base` decides, and compared with that.
     """
 
     def __init__(
@@ -66,16 +67,18 @@ class PlanSearch:
         kinds: Sequence[MakeProblem],
         measure: Measure,
         most_bytes: int | None = None,
+        base: GraphPlan = RULES,
     ) -> None:
+        self._base = base
         self._programs, self._costs = programs, costs
         self._kinds, self._measure = kinds, measure
         self._most_bytes = most_bytes
         self._over = False
 
     def run(self) -> Proposals:
-        """Search; what is proposed, nothing where the rules are expected to be as good."""
-        self._settle(self._programs.of(RULES).calls)
-        plan = RULES
+        """Search; what is proposed, nothing where that is not expected to be faster."""
+        self._settle(self._programs.of(self._base).calls)
+        plan = self._base
         decided: dict[str, tuple[Decision, ...]] = {}
         candidates: dict[str, int] = {}
         for make in self._kinds:
@@ -92,7 +95,7 @@ class PlanSearch:
         single = [
             found
             for kind, decisions in decided.items()
-            if (found := self._proposal(RULES.with_decisions(*decisions), kind)) is not None
+            if (found := self._proposal(self._base.with_decisions(*decisions), kind)) is not None
         ]
         single.sort(key=lambda item: -item.gain)
         joint = self._proposal(plan, " and ".join(decided)) if decided else None
@@ -127,8 +130,8 @@ class PlanSearch:
         program = self._programs.fitting(plan)
         if program is None or not self._fits(program):
             return None
-        rules = self._seconds(self._programs.of(RULES))
-        gain = 1.0 - self._seconds(program) / rules if rules else 0.0
+        base = self._seconds(self._programs.of(self._base))
+        gain = 1.0 - self._seconds(program) / base if base else 0.0
         if not math.isfinite(gain) or gain < LEAST_GAIN:
             return None
         return Proposal(plan, kind, gain, program.arena_bytes)

@@ -25,7 +25,8 @@ _NAMED = 3
 class GraphChoice:
     """A plan of a model's graph: `speedup` is the model's time under the rules over its time under
     the plan, from whole models run in turn, which `low` and `high` bound with 95 % confidence, and
-    `seconds` those of a run; None where nothing was confirmed.
+    `seconds` those of a run; None where nothing was confirmed. `arena_bytes` are those of the
+    values between its kernels.
 
     `described` names the plan in a few words, `notes` say what its parts gain, `found` counts what
     was looked at to find it.
@@ -37,6 +38,7 @@ class GraphChoice:
     low: float | None = None
     high: float | None = None
     seconds: float | None = None
+    arena_bytes: int | None = None
     notes: tuple[str, ...] = ()
     found: Mapping[str, int] = field(default_factory=dict)
 
@@ -49,6 +51,7 @@ class GraphChoice:
             "low": self.low,
             "high": self.high,
             "seconds": self.seconds,
+            "arena_bytes": self.arena_bytes,
             "notes": list(self.notes),
             "found": dict(self.found),
         }
@@ -64,6 +67,7 @@ class GraphChoice:
                 low=_figure(data["low"]),
                 high=_figure(data["high"]),
                 seconds=_figure(data["seconds"]),
+                arena_bytes=None if data["arena_bytes"] is None else int(data["arena_bytes"]),
                 notes=tuple(map(str, data["notes"])),
                 found={str(name): int(count) for name, count in data["found"].items()},
             )
@@ -76,6 +80,10 @@ class GraphChoice:
             return name
         if self.speedup is None or self.low is None or self.high is None:
             return f"{name} (not confirmed)"
+        if self.low <= 1.0:  # there are other reasons to take it
+            return (
+                f"{name} ({self.speedup:.2f}x as fast as the rules, {self.low:.2f}-{self.high:.2f})"
+            )
         return (
             f"{name} ({self.speedup:.2f}x faster than the rules, "
             f"{self.low:.2f}-{self.high:.2f}, confirmed)"

@@ -26,6 +26,7 @@ CHOICE = GraphChoice(
     1.06,
     1.1,
     0.003,
+    4096,
     ("NHWC24 at conv1: 6 % faster than the rules, confirmed",),
 )
 SETTINGS = load_settings(None, environment={})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ import pytest
 from compiler.errors import MeasureError
 from compiler.graph.serialize import structural_hash
 from compiler.kernels.serialize import kernel_from_json
+from compiler.plan.estimate import Estimator
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.target import host_target
@@ -31,6 +32,7 @@ from tuner.plans.search import Proposal, Proposals
 from tuner.records.graph_choice import GraphChoice
 
 TARGET = host_target()
+ESTIMATES = Estimator(TARGET)
 
 
 def latency(ratio: float, doubt: float = 0.01) -> ModelLatency:
@@ -39,7 +41,7 @@ def latency(ratio: float, doubt: float = 0.01) -> ModelLatency:
 
 
 class FakeRunner:
-    """Kernels on blocked data take long, others do not; `asked` are the workloads in order."""
+    """Kernels on blocked data take longer than estimated; `asked` are the workloads in order."""
 
     capacity = 4
 
@@ -63,9 +65,12 @@ class FakeRunner:
     def _answer(self, request: MeasureRequest) -> MeasureResult:
         if self._status is not Status.OK:
             return MeasureResult(request.request_id, self._status, error="no")
-        output = kernel_from_json(request.kernel).output
-        seconds = 2e-3 if len(output.shape) == 5 else 1e-3
-        return MeasureResult(request.request_id, Status.OK, samples=(seconds,) * 4)
+        kernel = kernel_from_json(request.kernel)
+        slower = 4.0 if len(kernel.output.shape) == 5 else 1.0
+        seconds = slower * ESTIMATES(kernel).seconds
+        samples = (seconds,) * 12
+        rivals = (samples,) * len(request.rivals)
+        return MeasureResult(request.request_id, Status.OK, samples=samples, rivals=rivals)
 
     def close(self) -> None:
         pass
@@ -80,10 +85,18 @@ class FakeRunner:
 class Setting:
     """The tiny model, its plans, and whole models whose plans take `ratio` of the rules' time."""
 
-    def __init__(self, folder: Path, store: Store, **values: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        store: Store,
+        values: Mapping[str, object] | None = None,
+        model: onnx.ModelProto | None = None,
+    ) -> None:
         self.store = store
-        self.settings = load_settings("ci", {"search.plan": "search", **values}, environment={})
-        onnx.save(tiny_model(), folder / "tiny.onnx")
+        self.settings = load_settings(
+            "ci", {"search.plan": "search", **(values or {})}, environment={}
+        )
+        onnx.save(tiny_model() if model is None else model, folder / "tiny.onnx")
         self.graph = import_model(folder / "tiny.onnx")
         self.hash = structural_hash(self.graph)
         self.runner = FakeRunner()
@@ -215,7 +228,7 @@ def test_models_that_differ_are_no_plan(setting: Setting) -> None:
 
 
 def test_the_rules_decide_where_the_settings_say_so(tmp_path: Path, store: Store) -> None:
-    setting = Setting(tmp_path, store, **{"search.plan": "rules"})
+    setting = Setting(tmp_path, store, {"search.plan": "rules"})
     record_plan(
         store,
         GraphChoice(GraphPlan((Layout("c", 8),))),
@@ -235,7 +248,7 @@ def test_with_little_time_the_rules_decide(setting: Setting) -> None:
 
 
 def test_a_plan_gets_a_share_of_the_trials(tmp_path: Path, store: Store) -> None:
-    setting = Setting(tmp_path, store, **{"search.total_trials": 25})
+    setting = Setting(tmp_path, store, {"search.total_trials": 25})
     setting.search()
     assert len(setting.runner.asked) == 5
 

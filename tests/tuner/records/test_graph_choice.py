@@ -18,6 +18,7 @@ CHOICE = GraphChoice(
     low=1.06,
     high=1.1,
     seconds=0.003,
+    arena_bytes=4096,
     notes=("NHWC24 from conv1 to add7: 8 % faster than the rules, confirmed",),
     found={"layout": 12, "measured": 9},
 )
@@ -48,6 +49,8 @@ def test_anything_else_is_refused(change: dict[str, Any]) -> None:
 def test_a_choice_says_what_it_gains() -> None:
     gain = "1.08x faster than the rules, 1.06-1.10, confirmed"
     assert str(CHOICE) == f"NHWC24 from conv1 to add7 ({gain})"
+    slower = GraphChoice(PLAN, "plain", 0.97, 0.96, 0.98, 0.003)
+    assert str(slower) == "plain (0.97x as fast as the rules, 0.96-0.98)"
     assert str(GraphChoice(GraphPlan((Layout("c", 16),)))) == "NCHW16c at c (not confirmed)"
     assert str(GraphChoice(RULES)) == "as the rules decide"
 

@@ -1,0 +1,107 @@
+"""Plans for models whose values need more memory than is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from compiler.errors import LimitError
+from compiler.graph.serialize import structural_hash
+from compiler.limits import Limits
+from compiler.plan.graph_plan import RULES
+from compiler.target import host_target
+from compiler.types.numerics import DEFAULT_NUMERICS
+from configs.settings import load_settings
+from db.store import Store
+from measure.sandbox.import_model import import_model
+from tests.tuner.plans.conv_net import conv_net
+from tests.tuner.plans.test_job_plans import Setting
+from tuner.building.flow import build
+from tuner.building.recorded_plan import record_plan
+from tuner.building.request import BuildRequest
+from tuner.plans.memory import within_memory
+from tuner.plans.programs import Programs
+from tuner.records.graph_choice import GraphChoice
+
+TARGET = host_target()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Channels that the rules pad from 20 to 32."""
+    path = tmp_path / "net.onnx"
+    onnx.save(conv_net((20, 20, 20)), path)
+    return path
+
+
+@pytest.fixture
+def programs(model: Path) -> Programs:
+    return Programs(import_model(model), TARGET, DEFAULT_NUMERICS, Limits())
+
+
+def needs(programs: Programs) -> int:
+    return programs.of(RULES).arena_bytes
+
+
+def test_the_rules_decide_where_they_need_little_enough(programs: Programs) -> None:
+    assert within_memory(programs, needs(programs)) == RULES
+
+
+def test_a_plan_that_needs_less_is_found(programs: Programs) -> None:
+    plan = within_memory(programs, needs(programs) - 1)
+    assert plan != RULES and programs.of(plan).arena_bytes < needs(programs)
+
+
+def test_the_least_is_named_where_nothing_needs_as_little(programs: Programs) -> None:
+    with pytest.raises(LimitError, match=r"take ([0-9]+) bytes at least, and 100 are") as found:
+        within_memory(programs, 100)
+    least = int(found.value.message.split(" take ")[1].split()[0])
+    assert programs.of(within_memory(programs, least)).arena_bytes == least
+
+
+def test_a_job_takes_a_plan_for_its_memory(tmp_path: Path, programs: Programs, model: Path) -> None:
+    most = needs(programs) - 1
+    with Store.open(tmp_path / "tuning.db") as store:
+        setting = Setting(tmp_path, store, {"limits.memory": most}, conv_net((20, 20, 20)))
+        setting.ratio = 1.1
+        assert setting.search(seconds=1.0)
+        choice = setting.plans.chosen[TARGET.key]
+        assert choice.arena_bytes is not None and choice.arena_bytes <= most
+        setting.confirm()
+        recorded = setting.recorded()
+    assert recorded is not None and recorded.plan == choice.plan
+    assert "0.91x as fast as the rules" in str(recorded)
+
+
+def test_rules_alone_are_refused_where_they_need_too_much(
+    tmp_path: Path, programs: Programs
+) -> None:
+    with Store.open(tmp_path / "tuning.db") as store:
+        values = {"limits.memory": 100, "search.plan": "rules"}
+        with pytest.raises(LimitError, match="by the rules, and 100 are allowed"):
+            Setting(tmp_path, store, values)
+
+
+def test_a_build_takes_what_fits_or_names_what_is_needed(
+    tmp_path: Path, programs: Programs, model: Path
+) -> None:
+    plan = within_memory(programs, needs(programs) - 1)
+    least = programs.of(plan).arena_bytes
+    db = tmp_path / "tuning.db"
+
+    def built(memory: int) -> GraphChoice | None:
+        values = {"cache.enabled": False, "database.url": str(db), "limits.memory": memory}
+        settings = load_settings(None, values, environment={})
+        request = BuildRequest(str(model), str(tmp_path / "net.tuned"), settings)
+        return build(request).report.plan
+
+    with Store.open(db) as store:
+        settings = load_settings(None, environment={})
+        model_hash = structural_hash(programs.graph)
+        record_plan(store, GraphChoice(plan), "net", model_hash, settings, TARGET)
+    assert built(least + 100_000) == GraphChoice(plan)
+    with pytest.raises(LimitError, match=r"100 bytes are allowed") as found:
+        built(100)
+    assert "this plan of the graph needs" in (found.value.hint or "")
