@@ -113,11 +113,9 @@ def pattern_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> I
 
     for alike in _alike(sites.patterns, look):
         first, is_spelled = alike[0], alike[0].value in spelled
-        names = (first.operator, "spelled")
-        yield _question(
-            "pattern", [site.value for site in alike], names, is_spelled,
-            _both(costs, plan, is_spelled, Spelled(first.value)),
-        )  # fmt: skip
+        names, values = (first.operator, "spelled"), [site.value for site in alike]
+        both = _both(costs, plan, is_spelled, Spelled(first.value))
+        yield _question("pattern", values, names, is_spelled, both)
 
 
 def cut_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:

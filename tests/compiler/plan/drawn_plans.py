@@ -9,7 +9,17 @@ from compiler.errors import PlanError
 from compiler.graph.ir import Graph
 from compiler.plan.chain_groups import can_chain
 from compiler.plan.fuse import fuse
-from compiler.plan.graph_plan import PLAIN, RULES, Chain, Decision, GraphPlan, Layout, Spelled
+from compiler.plan.graph_plan import (
+    PLAIN,
+    RULES,
+    Chain,
+    Decision,
+    GraphPlan,
+    Layout,
+    Merged,
+    Separate,
+    Spelled,
+)
 from compiler.plan.graph_sites import GraphSites, graph_sites
 from compiler.plan.plan_names import PlanNames
 from compiler.plan.verify_plan import verify_plan
@@ -18,6 +28,8 @@ from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
 MOST_OF_A_KIND = 4
 """Decisions of one kind that are tried for a plan."""
+WILD = 2
+"""Of each kind, so many about any values."""
 BLOCKS = (PLAIN, 4, 8, 16, 32)
 
 
@@ -74,3 +86,17 @@ def candidates_of(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
         if len(shape) == 4:
             block = rng.choice((usual, usual, rng.choice(BLOCKS), shape[1]))
             yield Layout(node.output, block if block != 1 else PLAIN)
+    yield from _wild(sites, rng)
+
+
+def _wild(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
+    """Decisions of any kind about any values, which few graphs have to fit."""
+    values = [*sites.planned.inputs, *(node.output for node in sites.planned.nodes)]
+    for _ in range(WILD):
+        value, other = rng.choice(values), rng.choice(values)
+        yield Separate(value)
+        yield Spelled(value)
+        yield Chain(value)
+        yield Layout(value, rng.choice((PLAIN, 2, 3, 16, 100)))
+        if value != other:
+            yield Merged((value, other))
