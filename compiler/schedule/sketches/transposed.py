@@ -155,9 +155,13 @@ def _distance(output: Stage, load: Load, shape: tuple[int, ...], pair: Mapping[s
     return form.coefficient(inner[1]) if form.coefficient(inner[0]) == 1 else 0
 
 
-def _in_blocks(kernel: FusedKernel) -> bool:
-    """Whether narrow elements are read from blocks, of which vectors take no part of two."""
-    return divisions(kernel) > 0 and any(buffer.dtype.bytes < 4 for buffer in kernel.inputs)
+def _in_blocks(kernel: FusedKernel, ragged: bool) -> bool:
+    """Whether elements are read from blocks, of which a vector should take no part of two.
+
+    None does of wide elements unless the last one is not full, where it would be shifted.
+    """
+    narrow = any(buffer.dtype.bytes < 4 for buffer in kernel.inputs)
+    return divisions(kernel) > 0 and (narrow or ragged)
 
 
 class _Plan:
@@ -173,7 +177,8 @@ class _Plan:
         self.sides = {turn.read: turn.rows, turn.written: turn.columns}
         for side, (axis, width) in zip(("read", "written"), self.sides.items(), strict=True):
             size = values.integers(side) * width
-            whole = axis != turn.read or not _in_blocks(facts.kernel)
+            ragged = extents[axis] % width != 0
+            whole = axis != turn.read or not _in_blocks(facts.kernel, ragged)
             self.tiles.append(Loop(f"{axis}.o", axis, extents[axis], size, whole=whole))
             self.blocks.append(Loop(f"{axis}.i.o", axis, size, width))
         # By position: 0 where that of the read axis comes first, from outside or from inside.
