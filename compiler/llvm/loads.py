@@ -14,6 +14,7 @@ from compiler.expr.walk import axes_of
 from compiler.llvm import scalar_ops
 from compiler.llvm.addresses import Addresses
 from compiler.llvm.lane_patterns import Pieces, collect, pieces_of, readers
+from compiler.llvm.masked_loads import masked_load
 from compiler.llvm.registers import Registers
 from compiler.llvm.shuffles import first_lanes, shuffle, transpose_block
 from compiler.llvm.writer import FunctionWriter, Value
@@ -191,30 +192,7 @@ class LoadEmitter:
 
     def masked_load(self, pointer: str, mask: Value, dtype: DType) -> Value:
         """A vector of the elements whose mask is set, 0 for the others."""
-        width, side = mask.width, 1 << (mask.width - 1).bit_length()
-        one_register = dtype.bytes >= 4 and side * dtype.bytes <= 64
-        if width < side and one_register and self.writer.has_avx512:
-            none = Value("zeroinitializer", DType.BOOL, width)
-            every = [min(lane, width) for lane in range(side)]
-            whole = self.masked_load(pointer, shuffle(self.writer, mask, none, every), dtype)
-            return shuffle(self.writer, self._loaded(whole), whole, range(width))
-        type_name = type_of(dtype, mask.width)
-        name = self.writer.intrinsic(
-            f"llvm.masked.load.{suffix_of(dtype, mask.width)}.p0",
-            type_name,
-            [f"ptr align {dtype.bytes} {pointer}", mask.typed, f"{type_name} zeroinitializer"],
-        )
-        return Value(name, dtype, mask.width)
-
-    def _loaded(self, value: Value) -> Value:
-        """The value, in a register by now.
-
-        LLVM folds a masked load into a masked operation on what it has loaded, and in a loop may
-        take the two apart again with a plain load, which reads behind the end of a buffer.
-        """
-        type_name = type_of(value.dtype, value.width)
-        name = self.writer.emit(f'call {type_name} asm "", "=v,0"({value.typed})')
-        return Value(name, value.dtype, value.width)
+        return masked_load(self.writer, pointer, mask, dtype)
 
     def _lanes_of(self, node: Load) -> Value | None:
         """The mask for a vector load: what a select and a masked tile leave of the lanes.

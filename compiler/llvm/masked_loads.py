@@ -1,0 +1,73 @@
+"""Loads of some lanes of a vector, which read nothing of the others.
+
+On AVX-512 each is kept in a register of its own. LLVM 22 folds a masked load into an operation
+under the same mask, for which two things are wrong:
+
+    x = masked.load(p, m); y = select(m, reversed(x), c)     ->     vpermpd (p), i, y {m}
+
+takes lanes for `m` from anywhere in memory, and what was folded may be taken apart again in a loop
+with a plain load, which reads behind the end of a buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.expr.instructions import suffix_of, type_of
+from compiler.llvm.shuffles import shuffle
+from compiler.llvm.writer import FunctionWriter, Value
+from compiler.types.dtypes import DType
+
+_LEAST = 16  # bytes of a register
+_WORDS = {1: DType.U8, 2: DType.I16}
+"""What is loaded of narrow elements, half a register at a time: all CPUs have those."""
+
+
+def masked_load(writer: FunctionWriter, pointer: str, mask: Value, dtype: DType) -> Value:
+    """A vector of the elements whose mask is set, 0 for the others."""
+    if not writer.has_avx512:
+        return _load(writer, pointer, mask, dtype)
+    held, width = _WORDS.get(dtype.bytes, dtype), mask.width
+    most = (64 if held.bytes >= 4 else 32) // held.bytes
+    side = most if width > most else max(1 << (width - 1).bit_length(), _LEAST // held.bytes)
+    parts = []
+    for start in range(0, width, side):
+        place = pointer
+        if start:
+            bytes = start * held.bytes
+            place = writer.emit(f"getelementptr i8, ptr {pointer}, i64 {bytes}")
+        lanes = mask
+        if side != width:
+            none = Value("zeroinitializer", DType.BOOL, width)
+            every = [min(lane, width) for lane in range(start, start + side)]
+            lanes = shuffle(writer, mask, none, every)
+        loaded = _load(writer, place, lanes, held)
+        kind = type_of(held, side)
+        name = writer.emit(f'call {kind} asm "", "=v,0"({loaded.typed})')
+        parts.append(Value(name, held, side))
+    whole = _joined(writer, parts)
+    if whole.width != width:
+        whole = shuffle(writer, whole, whole, range(width))
+    if type_of(held, width) == type_of(dtype, width):
+        return Value(whole.text, dtype, width)
+    cast = writer.emit(f"bitcast {whole.typed} to {type_of(dtype, width)}")
+    return Value(cast, dtype, width)
+
+
+def _load(writer: FunctionWriter, pointer: str, mask: Value, dtype: DType) -> Value:
+    type_name = type_of(dtype, mask.width)
+    name = writer.intrinsic(
+        f"llvm.masked.load.{suffix_of(dtype, mask.width)}.p0",
+        type_name,
+        [f"ptr align {dtype.bytes} {pointer}", mask.typed, f"{type_name} zeroinitializer"],
+    )
+    return Value(name, dtype, mask.width)
+
+
+def _joined(writer: FunctionWriter, parts: Sequence[Value]) -> Value:
+    """Vectors of one width one behind the other; behind an odd number of them follows anything."""
+    while len(parts) > 1:
+        even = [*parts, *parts[-1:]][: len(parts) + len(parts) % 2]
+        pairs = zip(even[::2], even[1::2], strict=True)
+        parts = [shuffle(writer, one, other, range(2 * one.width)) for one, other in pairs]
+    return parts[0]
