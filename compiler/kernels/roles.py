@@ -82,6 +82,26 @@ def _block_of(anchor: Stage, axes: Sequence[Axis], lanes: int) -> str:
     return axes[1].name
 
 
+def channel_block(kernel: FusedKernel) -> int:
+    """The channels of the blocks that a convolution's result lies in, 0 where that is not known.
+
+    Of [n, block, ..., lane] a constant knows the channel by one number, block * channels + lane.
+    """
+    anchor = kernel.stage(kernel.anchor)
+    if not anchor.reduce_axes or len(anchor.axes) < 4:
+        return 0
+    *outer, lane = anchor.axes
+    constants = {buffer.name for buffer in kernel.inputs if buffer.constant}
+    for load in loads(anchor.body):
+        for item in load.indices if load.buffer in constants else ():
+            form = affine(item, {})
+            if form.coefficient(lane.name) == 1 and any(
+                form.coefficient(axis.name) == lane.extent for axis in outer
+            ):
+                return lane.extent
+    return 0
+
+
 def _plain_roles(anchor: Stage, axes: Sequence[Axis], lanes: int) -> dict[str, Role]:
     """Of plain data, whose last axis fills vectors.
 

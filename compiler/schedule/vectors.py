@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compiler.kernels.kernel import FusedKernel
+from compiler.kernels.roles import channel_block
 from compiler.target import Target
 from compiler.types.dtypes import DType
 
@@ -17,8 +18,12 @@ def vector_type(kernel: FusedKernel) -> DType:
 
 
 def vector_lanes(kernel: FusedKernel, target: Target) -> int:
-    """Points that a vector of the kernel's schedules computes."""
-    return target.lanes(vector_type(kernel))
+    """Points that a vector of the kernel's schedules computes.
+
+    As many as the target has lanes; where channels lie in narrower blocks, those of one.
+    """
+    lanes, block = target.lanes(vector_type(kernel)), channel_block(kernel)
+    return block if 1 < block < lanes and lanes % block == 0 else lanes
 
 
 def lanes_along(extent: int, lanes: int, target: Target) -> int:

@@ -177,7 +177,8 @@ class _Plan:
         self.sides = {turn.read: turn.rows, turn.written: turn.columns}
         for side, (axis, width) in zip(("read", "written"), self.sides.items(), strict=True):
             size = values.integers(side) * width
-            ragged = extents[axis] % width != 0
+            # Threads share loops whose blocks are all alike.
+            ragged = extents[axis] % width != 0 and "chunks" not in values.domains
             whole = axis != turn.read or not _in_blocks(facts.kernel, ragged)
             self.tiles.append(Loop(f"{axis}.o", axis, extents[axis], size, whole=whole))
             self.blocks.append(Loop(f"{axis}.i.o", axis, size, width))
