@@ -63,7 +63,6 @@ COSTLY = {
 
 PLANE_PAGE = 4096  # bytes: lines of planes so far apart share the sets of caches
 PAGED = 2.4  # times the bytes, where rows are written to such planes
-RAGGED = 8.1  # where the last block of channels that is read has some that are not written
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +257,9 @@ def _transfers(kernel: FusedKernel, target: Target) -> tuple[float, float]:
 
 
 def _strewn(kernel: FusedKernel) -> float:
-    """How much longer it takes to write rows from blocks: to planes that share the sets of caches.
-
-    What is left over in the last block of channels is not written, in branches.
-    """
+    """How much longer it takes to write rows from blocks, where planes share sets of caches."""
     shape, source = kernel.output.shape, kernel.inputs[0].shape
     if len(shape) != 4 or len(source) != 5:
         return 1.0
-    ragged = RAGGED if shape[1] % source[4] else 1.0
     plane = shape[2] * shape[3] * kernel.output.dtype.bytes
-    return max(ragged, PAGED if plane % PLANE_PAGE == 0 else 1.0)
+    return PAGED if plane % PLANE_PAGE == 0 else 1.0

@@ -30,7 +30,7 @@ from compiler.plan import (
     transposed_convolutions,
     trim_sums,
 )
-from compiler.plan.graph_plan import RULES, GraphPlan, Layout, Spelled
+from compiler.plan.graph_plan import RULES, GraphPlan, Spelled
 from compiler.plan.merge_contractions import followed
 from compiler.target import Target
 from compiler.types.dtypes import DType
@@ -75,12 +75,10 @@ def passes(
         ("spread_dequantised", plain(spread_dequantised.run)),
         ("place_fills", plain(place_fills.run)),
     )
-    # Records of kernels by the rules are of those that sum over padding too.
-    trimmed = trim_sums.run if any(plan.of(Layout)) else lambda graph: graph
     # What is cast is decided of the final layouts, and every reader keeps a cast of its own.
     stored = (
         ("choose_precision", precision),
-        ("trim_sums", plain(trimmed)),
+        ("trim_sums", plain(trim_sums.run)),
         ("share_memory", plain(share_memory.run)),
         ("split_moves", split_moves.run),
     )

@@ -8,6 +8,8 @@ for ici < 8: s += ..                    icb is 2
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from compiler.expr.affine import affine
 from compiler.expr.nodes import Binary, Const
 from compiler.expr.parts import split_guards
@@ -15,20 +17,32 @@ from compiler.kernels.stage import Stage
 from compiler.schedule.steps.partition import Partition
 
 
-def ragged_blocks(stage: Stage) -> str:
-    """The reduce axis whose last point has fewer terms than the others, "" where there is none."""
+@dataclass(frozen=True, slots=True)
+class RaggedBlocks:
+    """The reduce axes `block` and `channel`, of fewer terms together than points."""
+
+    block: str
+    channel: str
+    terms: int
+
+
+def ragged_blocks(stage: Stage) -> RaggedBlocks | None:
+    """The axes of a sum over blocks of which the last one has fewer terms; None where none are."""
     extents = {axis.name: axis.extent for axis in stage.reduce_axes}
     for guard in split_guards(stage.body, stage.combiner)[0]:
         match guard:
-            case Binary(op="lt", left=left, right=Const()):
-                terms = {str(atom): step for atom, step in affine(left, {}).terms}
-                if len(terms) > 1 and terms.keys() <= extents.keys():
-                    return max(terms, key=terms.__getitem__)
-    return ""
+            case Binary(op="lt", left=left, right=Const(value=terms)):
+                steps = {str(atom): step for atom, step in affine(left, {}).terms}
+                if len(steps) == 2 and steps.keys() <= extents.keys():
+                    channel, block = sorted(steps, key=steps.__getitem__)
+                    return RaggedBlocks(block, channel, int(terms))
+    return None
 
 
 def apart(stage: Stage, name: str) -> list[Partition]:
     """The steps that part the last block from the others, in the stage of this name."""
-    axis = ragged_blocks(stage)
-    extents = {item.name: item.extent for item in stage.reduce_axes}
-    return [Partition(name, axis, 0, 0, (extents[axis] - 1,))] if axis else []
+    ragged = ragged_blocks(stage)
+    if ragged is None:
+        return []
+    extents = {axis.name: axis.extent for axis in stage.reduce_axes}
+    return [Partition(name, ragged.block, 0, 0, (extents[ragged.block] - 1,))]

@@ -13,6 +13,7 @@ from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.schedule.nest_shape import PAGE, Numbers, Operand, aliased_lines, operands_of
+from compiler.schedule.sketches.ragged_sums import ragged_blocks
 from compiler.schedule.sketches.roles import Roles
 from compiler.schedule.sketches.tile_dots import joined_loads
 from compiler.schedule.sketches.tile_forms import TileForm
@@ -225,7 +226,16 @@ class TileContext:
     @cached_property
     def reduction(self) -> int:
         """Steps of the reduction of an element."""
-        return math.prod(self.extents[axis] for axis in self.roles.reduce)
+        ragged, extents = ragged_blocks(self.anchor), dict(self.extents)
+        if ragged is not None:
+            extents |= {ragged.block: 1, ragged.channel: ragged.terms}
+        return math.prod(extents[axis] for axis in self.roles.reduce)
+
+    @property
+    def products(self) -> int:
+        """Steps of the reductions of all elements."""
+        summed = math.prod(self.extents[axis] for axis in self.roles.reduce)
+        return math.prod(self.extents.values()) // summed * self.reduction
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:

@@ -58,7 +58,7 @@ def tile_shape(loops: TileLoops) -> NestShape:
         loads=columns + vectors if context.broadcasts else step + vectors,
         step=step,
         cycles=cycles,
-        flops=2.0 * context.terms * math.prod(extents.values()) * repeated,
+        flops=2.0 * context.terms * context.products * repeated,
         full=whole * columns / extent * np.floor(blocks) / blocks,
         lanes=np.full(values.count, useful),
         aliased=aliased,

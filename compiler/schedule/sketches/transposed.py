@@ -177,8 +177,7 @@ class _Plan:
         self.sides = {turn.read: turn.rows, turn.written: turn.columns}
         for side, (axis, width) in zip(("read", "written"), self.sides.items(), strict=True):
             size = values.integers(side) * width
-            # Threads share loops whose blocks are all alike.
-            ragged = extents[axis] % width != 0 and "chunks" not in values.domains
+            ragged = extents[axis] % width != 0
             whole = axis != turn.read or not _in_blocks(facts.kernel, ragged)
             self.tiles.append(Loop(f"{axis}.o", axis, extents[axis], size, whole=whole))
             self.blocks.append(Loop(f"{axis}.i.o", axis, size, width))
@@ -222,7 +221,10 @@ class _Plan:
         rounds = prod(self.facts.extents[loop.axis] for loop in self.rest)
         if rounds >= ENOUGH * self.facts.threads:
             return self.rest
-        return [*self.rest, self.tiles[outermost], self.tiles[1 - outermost]]
+        first, second = self.tiles[outermost], self.tiles[1 - outermost]
+        if not np.any(first.whole):  # a loop with a tail is shared alone, up to there
+            return self.rest or [first]
+        return [*self.rest, first, *[second] * bool(np.all(second.whole))]
 
     def shape(self) -> NestShape:
         facts, values = self.facts, self.values

@@ -107,9 +107,9 @@ def test_data_beyond_a_cache_costs_more_a_byte() -> None:
     assert a_byte[0] < a_byte[1] < a_byte[2]
 
 
-def test_rows_of_ragged_channels_and_of_planes_of_pages_are_written_slowly() -> None:
+def test_rows_of_planes_of_pages_are_written_slowly() -> None:
     whole = work(from_blocked(32, 30, 30))
-    assert work(from_blocked(24, 30, 30)) > 3 * whole
+    assert work(from_blocked(24, 30, 30)) < whole
     assert work(from_blocked(32, 32, 32)) > 1.5 * whole
     assert work(to_blocked(32, 32, 32)) < 1.5 * whole
 

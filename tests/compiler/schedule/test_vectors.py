@@ -19,6 +19,15 @@ def test_every_kernel_has_the_lanes_of_f32(dtype: DType) -> None:
     assert vector_lanes(kernel, replace(host_target(), vector_bytes=32)) == 8
 
 
+@pytest.mark.parametrize(("block", "lanes"), [(8, 8), (16, 16), (12, 16), (32, 16)])
+def test_a_vector_is_no_more_than_a_block_of_channels(block: int, lanes: int) -> None:
+    data = TensorType(DType.F32, (1, 2, 6, 6, block))
+    weight = TensorType(DType.F32, (3 * block, 2 * block, 3, 3))
+    attributes: dict[str, str | tuple[int, ...]] = {"layout": "NCHWc", "strides": (2, 2)}
+    kernel = kernel_of([data, weight], [("conv", ["x0", "x1"], attributes)], ["x1"])
+    assert vector_lanes(kernel, replace(host_target(), vector_bytes=64)) == lanes
+
+
 def test_a_short_row_fills_a_part_of_a_register_only_where_masks_load_it() -> None:
     masked = ("avx512f", "avx512vl", "avx512dq")
     whole, pairs = (replace(host_target(), features=names) for names in (masked, ("avx2",)))
