@@ -1,11 +1,12 @@
-"""What layouts bring: nets of odd channels in uniform layouts, each against that of the rules.
+"""What layouts bring: nets of odd channels in several layouts, each against those of the rules.
 
-    python -m tests.benchmarks.layouts [NET ...] [--threads 1] [--seconds 4]
+    python -m tests.benchmarks.layouts [NET ...] [--threads 1] [--seconds 4] [--measured]
 
-A net is EXTENT:CHANNELS, conv, batch norm and relu in blocks of 1x1, depthwise, 1x1 and 3x3, or
-`odd`, one with channels 20, 24, 40, 53 and 116 (the default), or a model of the zoo. All builds
-have default schedules and take turns in one process; printed is the time of each over that of the
-rules with its 95 % interval, below 1 where it is faster.
+A net is EXTENT:CHANNELS, conv, batch norm and relu in blocks of 3x3, 1x1, depthwise, 1x1 and 3x3,
+or `odd`, one with channels 20, 24, 40, 53 and 116 (the default), or a model of the zoo. Layouts are
+uniform, or what the solver chooses by estimates, and with `--measured` by times of single kernels.
+All builds have default schedules and take turns in one process; printed is the time of each over
+that of the rules with its 95 % interval, below 1 where it is faster.
 """
 
 from __future__ import annotations
@@ -24,14 +25,21 @@ from compiler.frontend.import_onnx import import_onnx
 from compiler.frontend.zoo import write_model
 from compiler.frontend.zoo.network import Layer, NetworkBuilder
 from compiler.graph.ir import Graph
+from compiler.kernels.kernel import FusedKernel
 from compiler.pipeline import compile_model
+from compiler.plan.estimate import estimate
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
 from compiler.plan.layout_classes import layout_classes
+from compiler.plan.layout_costs import Seconds
+from compiler.plan.layout_problem import layout_problem
 from compiler.plan.optimise import optimise
+from compiler.plan.solver import solve
 from compiler.runtime.executable import Executable
+from compiler.schedule.spaces import default_schedule
 from compiler.target import host_target
 from compiler.types.dtypes import DType
 from measure.compare import compare_paired
+from tests.benchmarks.kernels import Timed, sample
 from tests.benchmarks.models import different
 from tuner.confirm.latency import LatencyOptions, aligned_inputs, interleaved_latencies, pinned
 
@@ -97,10 +105,33 @@ def uniform_plans(graph: Graph) -> Mapping[str, GraphPlan]:
     return plans
 
 
-def measure(path: Path, threads: int, seconds: float) -> None:
-    """Print a line for each uniform plan."""
+def solved_plan(graph: Graph, seconds: Seconds) -> GraphPlan:
+    """The best layouts where kernels take these seconds."""
+    found = layout_problem(before_layouts(graph), host_target().lanes(DType.F32), seconds)
+    return GraphPlan(found.decisions(solve(found.problem).chosen))
+
+
+def estimated(kernel: FusedKernel, threads: int) -> tuple[float, float]:
+    """The estimate of a kernel's seconds, and its uncertainty."""
+    found = estimate(kernel, host_target(), threads)
+    return found.seconds, found.deviation
+
+
+def measured(kernel: FusedKernel) -> tuple[float, float]:
+    """A kernel's seconds under its default schedule on one thread, with its data near."""
+    run = Timed(kernel, default_schedule(kernel, host_target()))
+    run()
+    return median(sample(run, 0.002) for _ in range(3)), 0.1
+
+
+def measure(path: Path, threads: int, seconds: float, with_times: bool) -> None:
+    """Print a line for each plan."""
     graph = import_onnx(path)
-    plans = uniform_plans(graph)
+    plans = dict(uniform_plans(graph))
+    plans["estimated"] = solved_plan(graph, partial(estimated, threads=threads))
+    if with_times:
+        with pinned(1):
+            plans["measured"] = solved_plan(graph, measured)
     builds = {"rules": _built(graph, threads, RULES)}
     builds |= {name: _built(graph, threads, plan) for name, plan in plans.items()}
     inputs = aligned_inputs(builds["rules"])
@@ -117,7 +148,7 @@ def measure(path: Path, threads: int, seconds: float) -> None:
     print(f"{path.stem:16} {threads} threads  {1e3 * median(rules):8.3f} ms by the rules")
     for name, latencies in zip(plans, others, strict=True):
         found = compare_paired(latencies, rules)
-        print(f"    {name:8} {found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})", flush=True)
+        print(f"    {name:10} {found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})", flush=True)
 
 
 def _built(graph: Graph, threads: int, plan: GraphPlan) -> Executable:
@@ -130,6 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("nets", nargs="*", default=["odd"])
     parser.add_argument("--threads", default="1")
     parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--measured", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         for name in options.nets:
@@ -142,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 write_model(name, path)
             for threads in map(int, options.threads.split(",")):
-                measure(path, threads, options.seconds)
+                measure(path, threads, options.seconds, options.measured)
     return 0
 
 
