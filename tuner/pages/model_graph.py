@@ -23,7 +23,7 @@ COLUMNS = 8
 _WIDTH, _HEIGHT = 124, 36  # of a box
 _GAP, _ROW, _LINE = 26, 8, 26  # between columns, boxes of a layer, and lines
 _MARGIN = 10
-_CHARACTERS = 19  # of a name that fit into a box
+_CHARACTERS = 17  # of a name that fit into a box
 _SHADES = 9
 
 

@@ -125,12 +125,9 @@ def _seconds(steps: Sequence[ModelStep]) -> dict[str, float]:
 
 def _changes(graphs: ModelGraphs) -> str:
     rules, planned = graphs.rules, graphs.planned
-    counts = len(rules), len(planned)
-    conversions = [sum(is_conversion(step) for step in found) for found in (rules, planned)]
-    return (
-        f"{counts[0]} steps by the rules, {counts[1]} with the plan; of these "
-        f"{conversions[0]} and {conversions[1]} only convert layouts"
-    )
+    told = f"{len(rules)} steps by the rules, {len(planned)} with the plan"
+    before, after = (sum(is_conversion(step) for step in found) for found in (rules, planned))
+    return f"{told}; {before} and {after} of them only convert layouts" if before + after else told
 
 
 def is_conversion(step: ProgramStep) -> bool:

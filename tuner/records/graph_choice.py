@@ -17,6 +17,7 @@ from typing import Any
 from compiler.errors import PlanError
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
 
+_CHANNELS_LAST = "NHWC"
 _NAMED = 3
 """Decisions of one kind that a description names."""
 
@@ -105,8 +106,9 @@ def described(
         return "as the rules decide"
     place = {name: number for number, name in enumerate(order)}
     layouts = sorted(plan.of(Layout), key=lambda item: place.get(item.value, len(place)))
-    runs = groupby(layouts, key=lambda item: _layout_name(item, channels or {}))
-    parts = list(_shortened([_run(name, list(items)) for name, items in runs], "layouts"))
+    named = [(item, _layout_name(item, channels or {})) for item in layouts]
+    runs = groupby(named, key=lambda pair: _CHANNELS_LAST if _is_last(pair[1]) else pair[1])
+    parts = list(_shortened([_run(list(items)) for _, items in runs], "layouts"))
     rest = [item for item in plan.decisions if not isinstance(item, Layout)]
     rest.sort(key=lambda item: item.kind)
     for kind, items in groupby(rest, key=lambda item: item.kind):
@@ -118,12 +120,18 @@ def _layout_name(item: Layout, channels: Mapping[str, int]) -> str:
     if item.block == PLAIN:
         return "NCHW"
     if channels.get(item.value) == item.block:
-        return f"NHWC{item.block}"
+        return f"{_CHANNELS_LAST}{item.block}"
     return f"NCHW{item.block}c"
 
 
-def _run(name: str, items: Sequence[Layout]) -> str:
-    first, last = items[0].value, items[-1].value
+def _is_last(name: str) -> bool:
+    return name.startswith(_CHANNELS_LAST)
+
+
+def _run(items: Sequence[tuple[Layout, str]]) -> str:
+    """Values of one layout, one behind the other; NHWC has as many channels as each of them."""
+    first, last = items[0][0].value, items[-1][0].value
+    name = items[0][1] if len({name for _, name in items}) == 1 else _CHANNELS_LAST
     return f"{name} at {first}" if len(items) == 1 else f"{name} from {first} to {last}"
 
 

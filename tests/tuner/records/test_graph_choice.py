@@ -67,6 +67,12 @@ def test_layouts_are_told_from_where_to_where() -> None:
     )
 
 
+def test_nhwc_is_told_as_one_whatever_the_channels() -> None:
+    channels = {"a": 24, "b": 40, "c": 40, "d": 16}
+    layouts = (*(Layout(name, channels[name]) for name in "abc"), Layout("d", 8))
+    assert described(GraphPlan(layouts), "abcd", channels) == "NHWC from a to c, NCHW8c at d"
+
+
 def test_many_decisions_are_counted() -> None:
     plan = GraphPlan(tuple(Separate(f"v{number}") for number in range(9)))
     assert described(plan) == "separate v0, separate v1, separate v2, 6 more separate decisions"
