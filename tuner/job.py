@@ -416,7 +416,8 @@ class Job:
         times = with_kernels(times, self.store, [use.report for use in found.report.kernels])
         model = Executable(found.spec.of_tensors()) if is_here else None
         times = with_steps(times, found.spec, model, self.time.profile_seconds)
-        times = with_graphs(times, self.graph, self.numerics, target, self.settings)
+        plans = self._builds(target).plan, self._former_builds(target).plan
+        times = with_graphs(times, self.graph, self.numerics, target, self.settings, plans)
         if is_here:
             times = with_roof(times, self.settings, target)
         model_hash, settings = self.built_from or (structural_hash(self.graph), self.settings)

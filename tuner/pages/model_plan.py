@@ -22,7 +22,7 @@ from tuner.pages.model_graph import Drawing, drawing_of
 from tuner.records.graph_choice import GraphChoice
 from tuner.records.model_graphs import ModelGraphs
 from tuner.records.model_latencies import MeasuredModel, ModelStep
-from tuner.reports.report import format_seconds, format_time
+from tuner.reports.report import format_bytes, format_seconds, format_time
 
 NO_GRAPH = {"by_rules": None, "legend": (), "plan_kernels": ()}
 """What `planned_parts` gives where no graph was recorded, beside the drawing."""
@@ -57,6 +57,7 @@ def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
         "told": "the rules decide" if choice.plan == RULES else str(choice),
         "is_confirmed": choice.speedup is not None and choice.plan != RULES,
         "seconds": "" if choice.seconds is None else format_seconds(choice.seconds),
+        "arena": "" if choice.arena_bytes is None else format_bytes(choice.arena_bytes),
         "notes": list(choice.notes),
         "found": ", ".join(f"{count} {name}" for name, count in choice.found.items()),
         "decisions": len(choice.plan.decisions),

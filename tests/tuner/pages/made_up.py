@@ -223,6 +223,7 @@ def graph_plan(latency: LatencyRecord, first: str = "v0") -> PlanRecord:
         low=1.06,
         high=1.1,
         seconds=2.1e-3,
+        arena_bytes=4 << 20,
         notes=(f"{name}: 8 % faster than the rules, confirmed",),
         found={"layouts": 12, "measured": 9},
     )

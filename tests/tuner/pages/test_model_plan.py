@@ -69,7 +69,13 @@ def test_a_plan_is_told_with_what_it_gains_and_its_kernels(store: Store) -> None
     assert model["drawing"].boxes[1].colour == NONE  # a copy of memory
     assert [box.layout for box in model["by_rules"].boxes] == ["NCHW16c", "plain"]
     told = "".join(parsed(html_of(parts_of(store, PageOptions()))).texts)
-    for text in ("1.08x faster than the rules", "chain v4", "layout v7 NCHW24c", "by the rules"):
+    for text in (
+        "1.08x faster than the rules",
+        "4 MiB for values",
+        "chain v4",
+        "layout v7 NCHW24c",
+        "by the rules",
+    ):
         assert text in told
     json.dumps(json_of(parts_of(store, PageOptions())), allow_nan=False)
 
