@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+from onnxruntime import InferenceSession
+
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
 from compiler.graph.ir import Graph
+from compiler.pipeline import compile_model
 from compiler.plan.graph_plan import GraphPlan, Merged
+from compiler.plan.graph_sites import graph_sites
 from compiler.plan.merge_candidates import merge_candidates
 from compiler.plan.merge_contractions import merged_name, run
 from compiler.plan.optimise import optimise
-from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from compiler.runtime.executable import Executable
+from compiler.target import host_target
+from tests.compiler.graph.graph_helpers import (
+    GraphMaker,
+    assert_same_meaning,
+    operators,
+    random_inputs,
+)
 
 LANES = 8
 
@@ -29,6 +42,26 @@ def conv(maker: GraphMaker, x: str, outputs: int, size: int = 1) -> str:
 
 def matmul(maker: GraphMaker, x: str, columns: int) -> str:
     return maker.node("matmul", x, maker.weights(maker.types[x].shape[-1], columns))
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("encoder", Size(layers=1, tokens=9, width=0.125)),
+        pytest.param("yolov8n", Size(image=32, width=0.25, classes=3), marks=pytest.mark.nightly),
+        ("decoder_step", Size(layers=1, tokens=7, width=0.25, classes=32)),
+    ],
+)
+def test_merged_networks_give_what_onnxruntime_does(name: str, size: Size) -> None:
+    model = build_model(name, size=size)
+    graph, session = import_model_proto(model), InferenceSession(model.SerializeToString())
+    merges = graph_sites(graph, host_target()).merges
+    assert merges
+    built = Executable(compile_model(graph, plan=GraphPlan(merges)).spec)
+    inputs = random_inputs(graph)
+    outputs = built.run(inputs)
+    for output, expected in zip(graph.outputs, session.run(None, dict(inputs)), strict=True):
+        np.testing.assert_allclose(outputs[output], expected, rtol=1e-3, atol=1e-3)
 
 
 def test_query_key_and_value_of_an_encoder() -> None:
