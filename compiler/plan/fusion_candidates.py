@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import consumers
@@ -14,6 +15,8 @@ from compiler.plan.graph_plan import RULES, GraphPlan, Separate
 from compiler.plan.plan_names import PlanNames
 from compiler.types.node import Node
 
+Readers: TypeAlias = Mapping[str, Sequence[Node]]
+"""The nodes that read each value."""
 LONG = 6
 """Nodes of a group without a core that is worth a cut in the middle."""
 
@@ -57,11 +60,11 @@ def fusion_candidates(
     `known` are the values that decisions can name, those of the graph before layouts; without them
     all that have a name here count. Raises PlanError for a plan that does not fit.
     """
-    names = PlanNames(graph)
+    names, readers = PlanNames(graph), consumers(graph)
     found = set(graph.types) if known is None else set(known)
     cuts: list[Cut] = []
     for group in fuse(graph, plan=plan):
-        for node, edge in _edges(graph, group):
+        for node, edge in _edges(readers, group):
             value = names.value(node, found)
             if value is None or names.stored(value) == group.output:
                 continue
@@ -69,13 +72,13 @@ def fusion_candidates(
     return tuple(cuts)
 
 
-def _edges(graph: Graph, group: Group) -> Iterator[tuple[Node, Edge]]:
+def _edges(readers: Readers, group: Group) -> Iterator[tuple[Node, Edge]]:
     """The nodes of a group behind which it could end, and what for."""
     if len(group.nodes) < 2:
         return
     if group.core is None:
         if len(group.nodes) >= LONG:
-            yield from _middle(graph, group)
+            yield from _middle(readers, group)
         return
     behind = _reached(group, group.core)
     operands = {name for node in group.nodes if node.output in behind for name in node.inputs}
@@ -90,9 +93,8 @@ def _edges(graph: Graph, group: Group) -> Iterator[tuple[Node, Edge]]:
             yield node, Edge.OPERAND
 
 
-def _middle(graph: Graph, group: Group) -> Iterator[tuple[Node, Edge]]:
+def _middle(readers: Readers, group: Group) -> Iterator[tuple[Node, Edge]]:
     """The node nearest to the middle of a group behind which nothing else of it is needed."""
-    readers = consumers(graph)
     narrow: list[int] = []
     inside: set[str] = set()
     for position, node in enumerate(group.nodes[:-1]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from compiler.errors import PlanError
 from compiler.graph.ir import Graph
@@ -62,11 +62,10 @@ class PlanNames:
             node = readers[0]
         return None
 
-    def value(self, node: Node, known: Iterable[str]) -> str | None:
+    def value(self, node: Node, known: Collection[str]) -> str | None:
         """The value of these `known` ones that a node computes; None if it is none of them."""
-        names = set(known)
         forms = (node.output, *_formed_from(node.output))
-        found = next((name for name in forms if name in names), None)
+        found = next((name for name in forms if name in known), None)
         return found if found is not None and self.node(found) == node else None
 
     def unknown(self, decision: Decision, value: str) -> PlanError:
