@@ -390,6 +390,8 @@ class Job:
                 self._confirm_plan(target, agree)
                 compare = compare_here(self.time.comparison_seconds, agree)
             found = self._confirmed(target, self.settled, compare)
+        if self.plans is not None and found.latency is not None and found.latency.is_slower:
+            self.plans.give_up(target, self.model_name)
         self.store.add(found.bests)
         self._keep_plan(target, agree)
         refresh(tasks, self.store)

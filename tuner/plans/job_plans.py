@@ -28,9 +28,9 @@ from tuner.confirm.whole_model import CompareSpecs, ModelBuilds
 from tuner.from_settings import limits_of
 from tuner.interrupt import Interrupt
 from tuner.job_request import MakeRunner
-from tuner.plans.confirm import ConfirmPlans, confirmed_choice, is_faster
+from tuner.plans.confirm import ConfirmPlans, confirmed_choice
 from tuner.plans.costs import KernelCosts
-from tuner.plans.kinds import kinds_of_plans, sites
+from tuner.plans.kinds import LAYOUTS, kinds_of_plans, sites
 from tuner.plans.memory import within_memory
 from tuner.plans.programs import Programs
 from tuner.plans.search import PlanSearch, Proposals
@@ -43,8 +43,9 @@ SEARCH = "search"
 """The setting `search.plan` that has plans searched."""
 SHARE = 0.2
 """Of a job's time and trials, for the search of a plan and its confirmation, at most."""
-MEASURING_SHARE = 0.6
-"""Of that, for measuring kernels; the rest is for whole models."""
+LAYOUTS_SHARE, MEASURING_SHARE, LOOKING_SHARE = 0.45, 0.65, 0.75
+"""Of that, when no kernel is measured for layouts any more, then for other kinds, and when no more
+candidates are looked at; the rest is for whole models."""
 LEAST_SECONDS = 8.0
 """With less than that for a plan the rules decide."""
 
@@ -144,7 +145,7 @@ class JobPlans:
             return forced
         before = self.of(target)
         proposals, measured = self._proposals(
-            programs, make_runner, interrupt, job, lambda: is_late(MEASURING_SHARE), before
+            programs, make_runner, interrupt, job, is_late, before
         )
         self.searched.add(target.key)
         counts = ", ".join(f"{count} {kind}" for kind, count in proposals.candidates.items())
@@ -178,7 +179,7 @@ class JobPlans:
         name: str,
     ) -> None:
         """Compare the tuned model under the plan with that under the rules, both from the records
-        and what was `settled`; record what comes of it, the rules too if they are as good."""
+        and what was `settled`; record what comes of it: the rules if they are faster."""
         choice = self.chosen.get(target.key)
         if choice is None:
             return
@@ -193,18 +194,29 @@ class JobPlans:
         except MeasureError as error:
             self.tell(f"plan: {choice.described} is not taken: {error.message}")
             latency = None
-        if latency is not None and (is_faster(latency) or self._needs_less(target)):
+        is_slower = latency is not None and latency.low > 1.0
+        if latency is not None and (not is_slower or self._needs_less(target)):
             found = confirmed_choice(
                 choice.plan, latency, choice.described, choice.arena_bytes, choice.notes
             )
             found = replace(found, found=choice.found)
             self.chosen[target.key] = found
-        else:
-            if latency is not None:
-                self.tell(f"plan: {choice.described} is not faster when tuned: the rules stay")
-            del self.chosen[target.key]
-            found = GraphChoice()
-        self._record(target, found, name)
+            self._record(target, found, name)
+            return
+        if is_slower:
+            self.tell(f"plan: {choice.described} is slower when tuned: the rules stay")
+        del self.chosen[target.key]
+        self._record(target, GraphChoice(), name)
+
+    def give_up(self, target: Target, name: str) -> None:
+        """Go back to what was recorded before the job: the model is slower with what it chose."""
+        before, now = self.recorded.get(target.key), self.chosen.get(target.key)
+        if now is None or (before is not None and before.plan == now.plan):
+            return
+        del self.chosen[target.key]
+        if before is not None:
+            self.chosen[target.key] = before
+        self._record(target, before or GraphChoice(), name)
 
     # --- memory -----------------------------------------------------------------------------------
 
@@ -256,7 +268,7 @@ class JobPlans:
         make_runner: MakeRunner,
         interrupt: Interrupt,
         job: str,
-        is_late: Callable[[], bool],
+        is_late: Callable[[float], bool],
         before: GraphPlan,
     ) -> tuple[Proposals, int]:
         """What is proposed, and how many kernels were measured; the runner starts when needed."""
@@ -265,15 +277,18 @@ class JobPlans:
         trials: list[DefaultTrials] = []
         with ExitStack() as stack:
 
+            def no_time() -> bool:
+                return is_late(LAYOUTS_SHARE if search.kind == LAYOUTS else MEASURING_SHARE)
+
             def measure(kernels: Mapping[str, FusedKernel]) -> list[str]:
-                if is_late() or total == 0:
+                if no_time():
                     return []
                 if not trials:
                     runner = stack.enter_context(make_runner(settings, target, self.tell))
                     stack.enter_context(off_the_slots(settings))
                     most = None if total is None else max(1, int(SHARE * total))
                     found = DefaultTrials(
-                        self.store, target, settings, runner, job=job, is_late=is_late, most=most
+                        self.store, target, settings, runner, job=job, is_late=no_time, most=most
                     )
                     interrupt.tell(found.stop)
                     trials.append(found)
@@ -282,7 +297,7 @@ class JobPlans:
             search = PlanSearch(
                 programs,
                 self._costs(programs),
-                kinds_of_plans(is_late),
+                kinds_of_plans(lambda: is_late(LOOKING_SHARE)),
                 measure,
                 self._memory,
                 before if self._needs_less(target) else RULES,

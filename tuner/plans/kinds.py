@@ -23,6 +23,9 @@ from tuner.plans.problems import LocalParts, PlanProblem, Seconds, Solved, parts
 from tuner.plans.programs import Programs
 from tuner.plans.search import MakeProblem
 
+LAYOUTS = "layouts"
+"""What that kind is called."""
+
 Found: TypeAlias = Iterable[tuple[Decision, ...]]
 FindDecisions: TypeAlias = Callable[[GraphSites, Programs, GraphPlan], Found]
 """What could be decided of one kind, each by itself beside the plan that the sites are of."""
@@ -51,7 +54,7 @@ class Layouts:
 
     programs: Programs
     before: GraphPlan
-    kind: str = "layouts"
+    kind: str = LAYOUTS
     size: int = 0
 
     def __post_init__(self) -> None:

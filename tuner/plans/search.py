@@ -74,6 +74,7 @@ class PlanSearch:
         self._kinds, self._measure = kinds, measure
         self._most_bytes = most_bytes
         self._over = False
+        self.kind = ""  # what it is at
 
     def run(self) -> Proposals:
         """Search; what is proposed, nothing where that is not expected to be faster."""
@@ -86,6 +87,7 @@ class PlanSearch:
             if problem is None or not problem.size:
                 continue
             candidates[problem.kind] = problem.size
+            self.kind, self._over = problem.kind, False
             decisions = self._solved(problem).decisions
             program = self._programs.fitting(plan.with_decisions(*decisions))
             if not decisions or program is None or not self._gains(program, plan):

@@ -205,17 +205,33 @@ def test_the_recorded_plan_is_taken_up_and_not_raced_again(setting: Setting) -> 
 
 
 @pytest.mark.parametrize("ratio", [0.9, 1.0])
-def test_the_tuned_model_has_the_last_word(ratio: float, setting: Setting) -> None:
+def test_the_tuned_model_says_what_the_plan_gains(ratio: float, setting: Setting) -> None:
     setting.search()
     setting.ratio = ratio
     setting.confirm()
     found = setting.recorded()
-    if ratio == 1.0:
-        assert found is None and setting.plans.of(TARGET) == RULES
-        assert any("the rules stay" in text for text in setting.said)
-    else:
-        assert found is not None and found.speedup == pytest.approx(1 / 0.9)
-        assert found == setting.plans.chosen[TARGET.key]
+    assert found is not None and found.speedup == pytest.approx(1 / ratio)
+    assert found == setting.plans.chosen[TARGET.key]
+    assert ("confirmed" in str(found)) == (ratio < 1.0)
+
+
+def test_the_rules_stay_if_the_tuned_model_is_slower_under_the_plan(setting: Setting) -> None:
+    setting.search()
+    setting.ratio = 1.05
+    setting.confirm()
+    assert setting.recorded() is None and setting.plans.of(TARGET) == RULES
+    assert setting.said[-1].endswith("is slower when tuned: the rules stay")
+
+
+def test_what_was_applied_before_comes_back_if_the_whole_is_slower(setting: Setting) -> None:
+    setting.search()
+    setting.plans.give_up(TARGET, "tiny")
+    assert setting.recorded() is None and setting.plans.of(TARGET) == RULES
+    setting.plans.give_up(TARGET, "tiny")
+    setting.search()
+    setting.plans = setting.new_plans()
+    setting.plans.give_up(TARGET, "tiny")
+    assert setting.recorded() is not None
 
 
 def test_models_that_differ_are_no_plan(setting: Setting) -> None:
