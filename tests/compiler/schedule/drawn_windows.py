@@ -96,21 +96,32 @@ def odd_blocks(draw: st.DrawFn, lanes: int) -> list[Case]:
     plane = draw(st.sampled_from([(1, 1), (7, 13), (3, 4), (1, 29), (9, 8)]))
     kernel = draw(st.sampled_from([(1, 1), (3, 3), (3, 3), (1, 3), (2, 2)]))
     geometry = draw(geometries(2))
-    geometry.outputs(plane, kernel)
-    block = draw(st.sampled_from([lanes, lanes, 2 * lanes, 5, lanes + 4, 24, 53]))
-    most = 3 if block <= lanes else 1
-    inputs, outputs = draw(st.integers(1, most)), draw(st.integers(1, most))
+    outer = geometry.outputs(plane, kernel)
+    block, gives = (
+        draw(st.sampled_from([lanes, lanes, 2 * lanes, 5, lanes + 4, 24, 53])) for _ in range(2)
+    )
+    inputs, outputs = (draw(st.integers(1, 3 if b <= lanes else 1)) for b in (block, gives))
     chain = Chain()
     groups, channels = 1, inputs * block - draw(st.integers(0, block - 1))
     if draw(st.integers(0, 3)) == 0:
-        groups, outputs, channels = inputs * block, inputs, 1
+        groups, outputs, channels, gives = inputs * block, inputs, 1, block
     data = chain.input((draw(st.integers(1, 2)), inputs, *plane, block))
-    weight = chain.input((outputs * block, channels, *kernel), constant=True)
+    weight = chain.input((outputs * gives, channels, *kernel), constant=True)
     operands = [data, weight]
     if draw(st.booleans()):
-        operands.append(chain.input((outputs * block,), constant=True))
-    value = chain.apply("conv", *operands, layout="NCHWc", groups=groups, **geometry.attributes())
-    epilogue(draw, chain, value)
+        operands.append(chain.input((outputs * gives,), constant=True))
+    attributes = {"layout": "NCHWc", "groups": groups, "block": gives, **geometry.attributes()}
+    value = chain.apply("conv", *operands, **attributes)
+    then = draw(st.sampled_from(["pool", "rows", "epilogue", "epilogue"]))
+    if then == "pool":
+        pads, shape = (1, 1, 1, 1), tuple((extent - 1) // 2 + 1 for extent in outer)
+        pooled: dict[str, Attribute] = {"kernel": (3, 3), "strides": (2, 2), "pads": pads}
+        chain.apply("max_pool", value, layout="NCHWc", shape=shape, **pooled)
+    elif then == "rows":
+        left_out = draw(st.integers(0, gives - 1))
+        chain.apply("from_blocked", value, channels=outputs * gives - left_out)
+    else:
+        epilogue(draw, chain, value)
     return chain.cases()
 
 
