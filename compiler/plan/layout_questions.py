@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from compiler.kernels.kernel import FusedKernel
@@ -34,13 +34,17 @@ def layout_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> It
     ]
     for at, each in enumerate(found.classes):
         seconds = _alone(problem, chosen, at)
+        channels = {graph.types[value].shape[1] for value in each.values}
         choices = tuple(
-            Choice(name, known.cost(value), chosen=number == chosen[at])
-            for number, (name, value) in enumerate(
-                zip(problem.candidates[at], seconds, strict=True)
-            )
+            Choice(_shown(block, channels), known.cost(value), chosen=number == chosen[at])
+            for number, (block, value) in enumerate(zip(each.blocks, seconds, strict=True))
         )
         yield Question("layout", (each.name,), choices, len(each.values))
+
+
+def _shown(block: int, channels: Collection[int]) -> str:
+    """What a layout is called for values of so many channels."""
+    return "NHWC" if channels == {block} else layout_name(block)
 
 
 @dataclass(slots=True)

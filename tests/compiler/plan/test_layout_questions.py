@@ -41,7 +41,7 @@ def test_rules_are_shown_as_the_choice() -> None:
         ("conv_0 +1", LANES),
         ("conv_2 +1", LANES),
     ]
-    assert {choice.name for choice in found["conv_0"].choices} >= {"NCHW", LANES}
+    assert {choice.name for choice in found["conv_0"].choices} >= {"NCHW", "NHWC", LANES}
     assert all(choice.cost is not None for choice in found["conv_0"].choices)
 
 
