@@ -118,12 +118,13 @@ def _data_shape(part: FusedKernel, load: Load) -> tuple[int, ...]:
     )
 
 
-def follows_blocks(part: FusedKernel, block: str) -> bool:
-    """Whether each point of this axis reads the same one of the data: depthwise windows do."""
+def follows(part: FusedKernel, axis: str) -> bool:
+    """Whether each point of this axis reads the same one of the data: of a batch, or of channels
+    that are filtered."""
     anchor = part.stage(part.anchor)
     constants = {buffer.name for buffer in part.inputs if buffer.constant}
     data = [load for load in loads(anchor.body) if load.buffer not in constants]
-    return bool(block) and all(index(block) in load.indices for load in data)
+    return all(index(axis) in load.indices for load in data)
 
 
 def part_work(part: FusedKernel) -> int:

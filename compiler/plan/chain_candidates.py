@@ -27,6 +27,7 @@ from compiler.types.node import Node
 
 LEAST_ROWS = 4  # of the reader, that a tile has at least: with fewer the halo costs too much
 BLOCKS = 4  # of channels that are filtered at a time
+LEAST_SHARE = 4  # of the second-level cache: less stays there between kernels, beside weights
 SHARE = 2  # the part of the second-level cache that is left to what lies between kernels
 
 
@@ -69,7 +70,7 @@ def chain_candidates(
 def may_pay(graph: Graph, value: str, reader: Node, target: Target) -> bool:
     """Whether the value leaves the cache on its way to the reader, and tiles of it would not."""
     type = graph.types[value]
-    if type.bytes <= target.l2_bytes // SHARE:
+    if type.bytes <= target.l2_bytes // LEAST_SHARE:
         return False
     blocked = reader.operator != "matmul"
     stack = type.shape[0] if blocked else 1

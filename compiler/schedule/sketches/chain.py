@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from compiler.kernels.chain import chain_parts, follows_blocks, part_work, rows_read
+from compiler.kernels.chain import chain_parts, follows, part_work, rows_read
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.roles import with_roles
 from compiler.schedule.nest_shape import Counts, NestShape, Numbers
@@ -86,9 +86,14 @@ class _Part:
         return math.prod(output.shape) // self.extent * output.dtype.bytes // self.stack
 
     @property
+    def batch(self) -> tuple[str, ...]:
+        """The outer axes each point of which has rows of its own; others read the same rows."""
+        return tuple(axis for axis in self.context.roles.outer if follows(self.kernel, axis))
+
+    @property
     def stack(self) -> int:
-        """Points of the outer axes, each of which has rows of its own."""
-        return math.prod(self.context.extents[axis] for axis in self.context.roles.outer)
+        """Points of the batch."""
+        return math.prod(self.context.extents[axis] for axis in self.batch)
 
 
 @dataclass(frozen=True)
@@ -174,10 +179,16 @@ def _part(kernel: FusedKernel, target: Target) -> _Part | None:
     roles = roles_of(known)
     if roles is None or roles.phases or not roles.column:
         return None
+    if roles.window and not roles.row:
+        # Depthwise, of channels that lie side by side. Else a tile has rows of several blocks.
+        if not roles.outer or roles.block:
+            return None
+        *outer, row = roles.outer
+        roles = replace(roles, row=row, outer=tuple(outer))
     context = TileContext(TileForm("tiled", known, (), roles), target, 1)
     if not tiles_of(context) or not can_inline(known, context.prologue, roles.vector):
         return None
-    return _Part(context, follows_blocks(known, roles.block))
+    return _Part(context, bool(roles.block) and follows(known, roles.block))
 
 
 # --- choices ------------------------------------------------------------------------------------
@@ -292,6 +303,12 @@ class _Plan:
         ]
         which = values.positions["rows"] * len(orders) + which
         plan = TilePlan(part.context, self._values(number, tiled, which))
+        within = [loop for loop in plan.outer if loop.axis not in part.batch]
+        plan.outer = [loop for loop in plan.outer if loop.axis in part.batch]
+        plan.tiles = [
+            replace(tiles, loops=[*tiles.loops[:1], *within, *tiles.loops[1:]], parallel=[])
+            for tiles in plan.tiles
+        ]
         if "chunks" in values.domains:
             shared = [1 + bool(order.blocks) for order in tiled]
             plan.tiles = [
