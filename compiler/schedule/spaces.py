@@ -7,6 +7,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches.attention import attention_sketches
 from compiler.schedule.sketches.chain import chain_sketches
+from compiler.schedule.sketches.chain_apart import chain_apart_sketches
 from compiler.schedule.sketches.digit_sums import digit_sum_sketches
 from compiler.schedule.sketches.matrix_tiles import matrix_tile_sketches
 from compiler.schedule.sketches.recurrent import recurrent_sketches
@@ -25,6 +26,7 @@ from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 RECURRING = (recurrent_sketches,)
 ATTENDING = (attention_sketches,)
 CHAINED = (chain_sketches,)
+CHAINED_APART = (chain_apart_sketches,)
 SCANNING = (scan_sketches, scatter_sketches)
 REDUCING = (
     window_rows_sketches,
@@ -36,6 +38,7 @@ REDUCING = (
     winograd_sketches,
 )
 MOVING = (transposed_sketches, row_wise_sketches)
+FAMILIES = (RECURRING, ATTENDING, CHAINED, CHAINED_APART, SCANNING, REDUCING, MOVING)
 """The families of sketches, the preferred first; those that move are for what nothing reduces, and
 where a pattern of several contractions is known, no other sketch is worth a try."""
 
@@ -60,7 +63,7 @@ def schedule_space(
 def _sketched(
     kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
 ) -> ScheduleSpace:
-    for families in (RECURRING, ATTENDING, CHAINED, SCANNING, REDUCING, MOVING):
+    for families in FAMILIES:
         sketches = [sketch for family in families for sketch in family(kernel, target, threads)]
         admitted = [sketch for sketch in sketches if sketch.algorithm in numerics.algorithms]
         if admitted:

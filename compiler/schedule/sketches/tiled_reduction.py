@@ -78,10 +78,11 @@ def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) 
         contexts.sort(key=form_cycles)
     wide = [TileContext(form, target, threads) for form in wide_forms(forms, target)]
     wide = [context for context in wide if tiles_of(context)]
-    return [_sketch(context) for context in (*wide, *contexts)]
+    return [tiled_sketch(context) for context in (*wide, *contexts)]
 
 
-def _sketch(context: TileContext) -> Sketch:
+def tiled_sketch(context: TileContext) -> Sketch:
+    """The sketch of one form, which has tiles."""
     anchor, roles, prologue = context.anchor, context.roles, context.prologue
     work = math.prod(axis.extent for axis in (*anchor.axes, *anchor.reduce_axes))
     streamed = sum(buffer.type.bytes for buffer in context.kernel.inputs if buffer.constant)

@@ -61,6 +61,17 @@ def test_chains_give_what_separate_kernels_give(form: str, monkeypatch: pytest.M
     check_draws(form, "host", 1, 2)
 
 
+@pytest.mark.parametrize("block", [3, 8, 24])
+@pytest.mark.parametrize("form", ["dw pw", "pw dw pw"])
+def test_chains_in_blocks_of_any_size_give_the_same(form: str, block: int) -> None:
+    target, rng = TARGETS["wide"], random.Random(f"{form} {block}")
+    graph, between = drawn_chain(rng, block, form.split())
+    call = chained_call(graph, between)
+    space = schedule_space(call.kernel, target)
+    assert {sketch.name for sketch in space.sketches} <= {"chain", "chain_apart"}
+    check(graph, call, space.schedule(space.default()), target, 1)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("form", KINDS)
 @pytest.mark.parametrize("name", TARGETS)
