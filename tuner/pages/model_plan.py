@@ -22,6 +22,7 @@ from tuner.pages.model_graph import Drawing, drawing_of
 from tuner.records.graph_choice import GraphChoice
 from tuner.records.model_graphs import ModelGraphs
 from tuner.records.model_latencies import MeasuredModel, ModelStep
+from tuner.reports.gains import gain_class
 from tuner.reports.report import format_bytes, format_seconds, format_time
 
 NO_GRAPH = {"by_rules": None, "legend": (), "plan_kernels": ()}
@@ -55,7 +56,7 @@ def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
         "id": record.id[:12],
         "created": format_time(record.created),
         "told": "the rules decide" if choice.plan == RULES else str(choice),
-        "is_confirmed": choice.speedup is not None and choice.plan != RULES,
+        "gain_class": _gain_class(choice),
         "seconds": "" if choice.seconds is None else format_seconds(choice.seconds),
         "arena": "" if choice.arena_bytes is None else format_bytes(choice.arena_bytes),
         "notes": list(choice.notes),
@@ -66,6 +67,14 @@ def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
         ],
         "version": record.compiler_version if is_other else "",
     }
+
+
+def _gain_class(choice: GraphChoice) -> str:
+    """As that of other gains; plans that need less memory may be slower than the rules."""
+    low, high = choice.low, choice.high
+    if choice.plan == RULES or low is None or high is None or not 0.0 < low <= high:
+        return "same"
+    return gain_class(1.0 / high, 1.0 / low)
 
 
 def graphs_of(group: Sequence[MeasuredModel], steps: Sequence[ModelStep]) -> ModelGraphs | None:

@@ -80,6 +80,20 @@ def test_a_plan_is_told_with_what_it_gains_and_its_kernels(store: Store) -> None
     json.dumps(json_of(parts_of(store, PageOptions())), allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    ("bounds", "kind"),
+    [((1.06, 1.1), "better"), ((0.9, 0.95), "worse"), ((0.9, 1.1), "same"), ((-1.0, 0.0), "same")],
+)
+def test_plans_that_gain_nothing_are_not_shown_as_gains(
+    bounds: tuple[float, float], kind: str, store: Store
+) -> None:
+    """They may be there for the memory that they need."""
+    plan = graph_plan(kept(store, PLANNED))
+    changed = {**plan.plan, "speedup": sum(bounds) / 2, "low": bounds[0], "high": bounds[1]}
+    store.add([replace(plan, plan=changed)])
+    assert section(store)["plan"]["gain_class"] == kind
+
+
 def test_layouts_by_the_rules_are_drawn_alone(store: Store) -> None:
     kept(store, BY_RULES)
     model = section(store)
