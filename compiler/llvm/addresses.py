@@ -1,7 +1,8 @@
 """Addresses: from a load's indices to a pointer, computed once per loop level.
 
 A flattened index is an affine form. Its terms are added outermost variable first, each in the
-header of the body that defines the variable, so that inner loops only add constants.
+header of the body that defines the variable, so that inner loops only add constants. What is
+divided into rows and columns of a buffer is one position again: nothing is divided for it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from compiler.expr.affine import Affine, Atom, Ranges, affine, expr_range
+from compiler.expr.affine import Affine, Atom, Ranges, affine, expr_range, rejoined
 from compiler.expr.nodes import Expr, Load
 from compiler.expr.walk import axes_of
 from compiler.llvm.writer import FunctionWriter, Value
@@ -94,7 +95,7 @@ class Addresses:
         for extent, item in zip(reversed(shape), reversed(access.indices), strict=True):
             result = result.plus(affine(item, ranges), stride)
             stride *= extent
-        return result
+        return rejoined(result, ranges)
 
     @contextmanager
     def fixed(self, variable: str, value: int) -> Iterator[None]:

@@ -84,7 +84,6 @@ KINDS = {
     "pool": Kind(0.86, 0.2),
     "mean": Kind(0.1, 0.2),
     "winograd": Kind(1.43, 0.2),
-    "winograd across rows": Kind(2.7, 0.3),  # tiles of the product end in another row
     "window_rows": Kind(2.2, 0.4),
     "small window": Kind(2.75, 0.3),
     "attention": Kind(1.1, 0.2),
@@ -134,7 +133,7 @@ def estimate(
     shape = _shape(space, candidate)
     if shape is None:
         return _scalar(kernel)
-    name = _kind(kernel, space, candidate)
+    name = _kind(kernel, candidate.sketch)
     kind = KINDS[name]
     computed = float(shape.cycles.item()) * kind.factor + _pointwise(kernel, target, shape)
     near, far = _transfers(kernel, target)
@@ -157,10 +156,10 @@ def _shape(space: ScheduleSpace, candidate: Candidate) -> NestShape | None:
     return sketch.shape(dict(zip(names, at, strict=True)))
 
 
-def _kind(kernel: FusedKernel, space: ScheduleSpace, candidate: Candidate) -> str:
-    sketch, anchor = candidate.sketch, kernel.stage(kernel.anchor)
+def _kind(kernel: FusedKernel, sketch: str) -> str:
+    anchor = kernel.stage(kernel.anchor)
     if sketch.startswith("winograd"):
-        return _winograd_kind(kernel, int(sketch.removeprefix("winograd")), space, candidate)
+        return "winograd"
     if sketch == "window":
         return "small window"
     if sketch in KINDS:
@@ -184,13 +183,6 @@ def _is_product(anchor: Stage) -> bool:
         for load in loads(anchor.body)
     ]
     return not any(one <= other for one, other in permutations(moving, 2))
-
-
-def _winograd_kind(kernel: FusedKernel, m: int, space: ScheduleSpace, candidate: Candidate) -> str:
-    """Several rows of tiles are slow where a tile's row is no power of two: it is divided for."""
-    width = -(-kernel.output.shape[-2] // m)
-    rows = space.choices(candidate)["rows"]
-    return "winograd" if rows == 1 or width & (width - 1) == 0 else "winograd across rows"
 
 
 def _pointwise(kernel: FusedKernel, target: Target, shape: NestShape) -> float:

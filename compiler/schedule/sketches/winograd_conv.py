@@ -154,15 +154,14 @@ def _cycles(conv: BlockedConv, m: int, lanes: int, target: Target) -> float:
 
 
 def _stalls(conv: BlockedConv, m: int, lanes: int) -> bool:
-    """Are transformed tiles of several rows, or stored so that they share the sets of a cache?
+    """Are the positions of a tile stored so many bytes apart that they share the sets of a cache?
 
-    Neither is part of the count. The positions of a tile are stored so many bytes apart; and a
-    register tile that goes on in another row has to look for each element.
+    That is not part of the count.
     """
     blocks = _row_blocks(conv, m, lanes)
-    if not blocks or _default_rows(conv, m, blocks) > 1:
+    if not blocks:
         return True
-    tiles = -(-conv.ow.extent // m)
+    tiles = _default_rows(conv, m, blocks) * -(-conv.ow.extent // m)
     stride = tiles * conv.icb.extent * conv.block * DType.F32.bytes
     return stride % PAGE == 0
 

@@ -8,7 +8,7 @@ import compiler.plan.estimate as estimates
 from compiler.kernels.kernel import FusedKernel
 from compiler.plan.estimate import CALL, HERTZ, KINDS, Estimator, estimate
 from compiler.schedule.space import ScheduleSpace, Sketch
-from compiler.schedule.spaces import naive_schedule
+from compiler.schedule.spaces import naive_schedule, schedule_space
 from compiler.target import Target
 from compiler.types.numerics import STRICT_NUMERICS
 from compiler.types.tensor_type import Attribute
@@ -65,7 +65,7 @@ def test_more_of_anything_takes_longer(taps: int) -> None:
     least = seconds(conv(32, 32, 14, taps))
     assert seconds(conv(64, 32, 14, taps)) > 1.5 * least
     assert seconds(conv(32, 64, 14, taps)) > 1.5 * least
-    assert seconds(conv(32, 32, 28, taps)) > 2.5 * least
+    assert seconds(conv(32, 32, 28, taps)) > 2 * least
 
 
 @pytest.mark.parametrize("target", [AVX2, AVX512])
@@ -136,10 +136,11 @@ def test_winograd_is_estimated_as_the_faster_algorithm_that_it_is() -> None:
     assert 1.5 < direct.seconds / found.seconds < 3
 
 
-def test_winograd_across_rows_that_are_divided_for_is_known_to_be_slow() -> None:
-    across = estimate(conv(64, 64, 20, 3), AVX512)
-    assert across.kind == "winograd across rows"
-    assert estimate(conv(64, 64, 32, 3), AVX512).kind == "winograd"
+def test_winograd_gains_as_much_where_register_tiles_go_on_in_another_row() -> None:
+    kernel = conv(64, 64, 20, 3)
+    assert schedule_space(kernel, AVX512).sketches[0].default[0] == 5, "rows of tiles"
+    found, direct = estimate(kernel, AVX512), estimate(kernel, AVX512, numerics=STRICT_NUMERICS)
+    assert 1.5 < direct.seconds / found.seconds < 3
 
 
 @pytest.mark.parametrize(
