@@ -49,9 +49,9 @@ AXES = ("window", "tile", "output", "input")
 _DATA_ORDER = Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici"))
 MARGIN = 1.3  # times faster, by the count, before Winograd is the default
 OUTER_BYTES = 16  # a cycle, of transformed data that threads share through memory
-# Bytes a cycle of filters that do not fit the second-level cache (measured on Zen 5).
+# Bytes a cycle of filters (measured on Zen 5).
 MEMORY_BYTES = 4.0  # the first time
-REPEATED_BYTES = 10.0  # for another block of rows
+REPEATED_BYTES = 10.0  # for another block of rows, where they do not fit the second-level cache
 SHARED_BYTES = 16.0  # then, where they are well within the cache that cores share
 TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and stores
 MANY_BLOCKS = 3  # per thread: with fewer row blocks one thread may wait for a whole one
@@ -130,8 +130,9 @@ def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
 def _cycles(conv: BlockedConv, m: int, lanes: int, target: Target) -> float:
     """Cycles of a core that starts two vector operations a cycle; m = 1 is the direct form.
 
-    Products and filters overlap: filters beyond the second-level cache come from memory, anew for
-    each block of rows. The transforms load, compute and store without much reuse.
+    Products and filters overlap: filters come from memory, as other kernels of a model have driven
+    them out of the caches; beyond the second-level cache anew for each block of rows. The
+    transforms load, compute and store without much reuse.
     """
     inputs, outputs = conv.icb.extent, conv.ocb.extent
     window = (m + 2) ** 2
@@ -145,10 +146,10 @@ def _cycles(conv: BlockedConv, m: int, lanes: int, target: Target) -> float:
     if not blocks:
         return math.inf
     passes = conv.n.extent * -(-conv.oh.extent // m) // _default_rows(conv, m, blocks)
-    streamed = 0.0
+    streamed = filters / MEMORY_BYTES
     if filters > target.l2_bytes:
         again = SHARED_BYTES if 4 * filters <= target.l3_bytes else REPEATED_BYTES
-        streamed = filters / MEMORY_BYTES + (passes - 1) * filters / again
+        streamed += (passes - 1) * filters / again
     transforms = tiles * (inputs + outputs) * window * TRANSFORM_OPERATIONS / 2
     return max(products, streamed) + transforms
 
