@@ -40,8 +40,10 @@ class LayoutClass:
 def layout_classes(graph: Graph, lanes: int) -> tuple[LayoutClass, ...]:
     """The classes of a graph before layouts, in its order, for vectors of so many f32 lanes.
 
-    Results that cannot be blocked, or of one pixel, are in none.
+    Results that cannot be blocked, or of one pixel, are in none; without vectors there are none.
     """
+    if lanes < 2:
+        return ()
     images = [node for node in graph.nodes if _is_image(graph, node)]
     legal = _legal_blocks(graph, images, lanes)
     members = {node.output for node in images if lanes in legal[node.output]}

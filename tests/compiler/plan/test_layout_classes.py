@@ -56,3 +56,9 @@ def test_what_runs_plain_or_has_one_pixel_is_in_no_class() -> None:
     values = {value for each in classes for value in each.values}
     assert turned not in values
     assert gate not in values
+
+
+def test_without_vectors_there_is_nothing_to_choose() -> None:
+    maker = GraphMaker()
+    graph = maker.graph(conv(maker, maker.input(1, 3, 8, 8), 24))
+    assert layout_classes(graph, 1) == ()
