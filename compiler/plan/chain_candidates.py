@@ -21,7 +21,7 @@ from compiler.plan.extract_kernels import group_kernel
 from compiler.plan.fuse import Group, fuse
 from compiler.plan.graph_plan import RULES, Chain, GraphPlan
 from compiler.plan.plan_names import PlanNames
-from compiler.schedule.sketches.chain import chain_sketches
+from compiler.schedule.sketches.chain_context import has_chain_sketch
 from compiler.target import Target
 from compiler.types.node import Node
 
@@ -135,4 +135,4 @@ def _has_sketch(
     before = {group.output for group in groups}
     joined = chain_groups(graph, groups, GraphPlan(candidate.chains))
     (group,) = (item for item in joined if item.stored and item.output in before)
-    return bool(chain_sketches(group_kernel(graph, group).kernel, target, 1))
+    return has_chain_sketch(group_kernel(graph, group).kernel, target)

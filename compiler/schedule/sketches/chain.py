@@ -13,140 +13,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 
-from compiler.kernels.chain import chain_parts, follows, part_work, rows_read
 from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.roles import with_roles
 from compiler.schedule.nest_shape import Counts, NestShape, Numbers
+from compiler.schedule.sketches.chain_context import (
+    MOST_BLOCKS,
+    STACK_BYTES,
+    ChainContext,
+    ChainPart,
+    block_rows,
+    chain_context,
+)
 from compiler.schedule.sketches.even_shares import waiting
-from compiler.schedule.sketches.roles import roles_of
 from compiler.schedule.sketches.shared_loops import CHUNKS
-from compiler.schedule.sketches.tile_context import LoopOrder, TileContext
+from compiler.schedule.sketches.tile_context import LoopOrder
 from compiler.schedule.sketches.tile_domains import (
     best_tile,
     reduce_orders,
     tiles_of,
     unrolls,
 )
-from compiler.schedule.sketches.tile_forms import TileForm
-from compiler.schedule.sketches.tile_operands import can_inline
 from compiler.schedule.sketches.tile_shape import tile_shape
-from compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK, TilePlan
+from compiler.schedule.sketches.tiled_reduction import TilePlan
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.compute_at import ComputeAt
 from compiler.schedule.steps.step import Step
-from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 
-STACK_BYTES = 1024 * 1024  # of what the parts give each other, at most
-BLOCKS = (0, 1, 2, 3, 4, 6)  # of channels that are filtered at a time; 0: all of them
+BLOCKS = (0, 1, 2, 3, 4, MOST_BLOCKS)  # of channels that are filtered at a time; 0: all of them
 NEAR, FAR = 24.0, 12.0  # bytes a cycle through the caches, written and read again
 GOOD_BYTES = 128 * 1024  # of what the parts give each other: several rows, much less than the cache
 SLIGHTLY = 0.002  # of the time, by which blocks of half or twice the size are worse
-FILTERED = 0.4  # of the cycles that are counted for depthwise windows (measured on Zen 5)
 FILLED = 0.6  # of the registers for sums that a tile has, at least
-MOST_WASTE = 1.1  # of the rows, those that are computed twice included
 BY_BLOCK = ("block", "row", "column")
 ORDERS = (BY_BLOCK, ("row", "block", "column"), ("row", "column", "block"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part, with the axis that blocks of rows are made of."""
-
-    context: TileContext
-    filters: bool  # each block of channels by itself
-
-    @property
-    def kernel(self) -> FusedKernel:
-        return self.context.kernel
-
-    @property
-    def rows(self) -> str:
-        """The row, or where there are none the columns of a product's tile."""
-        return self.context.roles.row or self.context.roles.column
-
-    @property
-    def extent(self) -> int:
-        return self.context.extents[self.rows]
-
-    @property
-    def share_of_count(self) -> float:
-        """The part of the cycles that tiles are counted with that windows take: loads overlap."""
-        return FILTERED if self.filters and len(self.kernel.inputs) > 1 else 1.0
-
-    @property
-    def result_bytes(self) -> int:
-        """Bytes of a row of all that the part gives."""
-        output = self.kernel.output
-        return math.prod(output.shape) // self.extent * output.dtype.bytes // self.stack
-
-    @property
-    def batch(self) -> tuple[str, ...]:
-        """The outer axes each point of which has rows of its own; others read the same rows."""
-        return tuple(axis for axis in self.context.roles.outer if follows(self.kernel, axis))
-
-    @property
-    def stack(self) -> int:
-        """Points of the batch."""
-        return math.prod(self.context.extents[axis] for axis in self.batch)
-
-
-@dataclass(frozen=True)
-class _Chain:
-    parts: tuple[_Part, ...]
-    threads: int
-
-    def rows(self, rows: int) -> list[int]:
-        """How many rows each part computes for so many of the last one."""
-        counts = [rows]
-        for part in reversed(self.parts[1:]):
-            counts.insert(0, rows_read(part.kernel, part.rows, counts[0]))
-        return counts
-
-    @cached_property
-    def streamed_bytes(self) -> int:
-        """Of constants that come anew for each block of rows, as they do not stay in the cache."""
-        buffers = [buffer for part in self.parts for buffer in part.kernel.inputs]
-        size = sum(buffer.type.bytes for buffer in buffers if buffer.constant)
-        return size if size > self.parts[0].context.target.l2_bytes // 2 else 0
-
-    def bytes(self, rows: int, vectors: int | None = None) -> int:
-        """What the parts give each other for so many rows of the last one.
-
-        With `vectors` given, what is filtered by itself is computed for so many blocks at a time.
-        """
-        total = 0
-        for part, reader, count in zip(self.parts, self.parts[1:], self.rows(rows), strict=False):
-            size = count * part.result_bytes
-            if vectors is not None and reader.filters:
-                size = size * vectors // max(vectors, part.context.vectors)
-            total += size
-        return total
-
-
 def chain_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch, if the kernel is a chain whose parts all have register tiles."""
-    parts = tuple(_part(part, target) for part in chain_parts(kernel))
-    known = tuple(part for part in parts if part is not None)
-    if not known or len(known) < len(parts):
+    chain = chain_context(kernel, target, threads)
+    if chain is None:
         return []
-    work = sum(part_work(part.kernel) for part in known)
-    threads = threads if work >= PARALLEL_WORK else 1
-    last = replace(known[-1], context=replace(known[-1].context, threads=threads))
-    chain = _Chain((*known[:-1], last), threads)
     choices = _choices(chain)
-    if not choices:
-        return []
     sketch = Sketch.planned("chain", choices, lambda values: _Plan(chain, values))
     return [replace(_cheapest(sketch, chain), leads=True)]
 
 
-def _cheapest(sketch: Sketch, chain: _Chain) -> Sketch:
+def _cheapest(sketch: Sketch, chain: ChainContext) -> Sketch:
     """The sketch with the rows and tiles as defaults that take the fewest cycles, by count."""
     assert sketch.shape is not None
     later = (number for number, part in enumerate(chain.parts) if number and part.filters)
@@ -162,7 +78,7 @@ def _cheapest(sketch: Sketch, chain: _Chain) -> Sketch:
         for choice, values, picked in zip(sketch.choices, tried, numbers, strict=True)
     }
     shape = sketch.shape(positions)
-    kept = np.array([chain.bytes(n, BLOCKS[-1]) for n in _numbers(tried[0])])[numbers[0]]
+    kept = np.array([chain.bytes(n, MOST_BLOCKS) for n in _numbers(tried[0])])[numbers[0]]
     best = int(np.argmin(shape.cycles * waiting(shape.pieces, chain.threads) * _apart(kept)))
     chosen = (values[picked] for values, picked in zip(tried, numbers[:, best], strict=True))
     return replace(sketch, default=tuple(chosen))
@@ -173,36 +89,11 @@ def _apart(size: Counts) -> Numbers:
     return np.asarray(1.0 + SLIGHTLY * np.abs(np.log2(size / GOOD_BYTES)), np.float64)
 
 
-def _part(kernel: FusedKernel, target: Target) -> _Part | None:
-    lanes = vector_lanes(kernel, target)
-    known = with_roles(kernel, lanes)
-    roles = roles_of(known)
-    if roles is None or roles.phases or not roles.column:
-        return None
-    if roles.window and not roles.row:
-        # Depthwise, of channels that lie side by side. Else a tile has rows of several blocks.
-        if not roles.outer or roles.block:
-            return None
-        *outer, row = roles.outer
-        roles = replace(roles, row=row, outer=tuple(outer))
-    context = TileContext(TileForm("tiled", known, (), roles), target, 1)
-    if not tiles_of(context) or not can_inline(known, context.prologue, roles.vector):
-        return None
-    return _Part(context, bool(roles.block) and follows(known, roles.block))
-
-
 # --- choices ------------------------------------------------------------------------------------
 
 
-def _choices(chain: _Chain) -> list[tuple[Choice, ChoiceValue]]:
-    last = chain.parts[-1]
-    even = sorted({-(-last.extent // blocks) for blocks in range(1, last.extent + 1)})
-    waste = {n: -(-last.extent // n) * n / last.extent for n in even}
-    rows = tuple(
-        n for n in even if waste[n] <= MOST_WASTE and chain.bytes(n, BLOCKS[-1]) <= STACK_BYTES
-    )
-    if not rows:
-        return []
+def _choices(chain: ChainContext) -> list[tuple[Choice, ChoiceValue]]:
+    rows = block_rows(chain)
     choices: list[tuple[Choice, ChoiceValue]] = [(Choice("rows", rows), rows[0])]
     for number, part in enumerate(chain.parts):
         choices += _of_part(part, number)
@@ -214,7 +105,7 @@ def _choices(chain: _Chain) -> list[tuple[Choice, ChoiceValue]]:
     return choices
 
 
-def _of_part(part: _Part, number: int) -> list[tuple[Choice, ChoiceValue]]:
+def _of_part(part: ChainPart, number: int) -> list[tuple[Choice, ChoiceValue]]:
     context = part.context
     tiles, orders = _tiles(part), reduce_orders(context)[:2]
     steps = unrolls(context, orders)
@@ -230,7 +121,7 @@ def _of_part(part: _Part, number: int) -> list[tuple[Choice, ChoiceValue]]:
     return choices
 
 
-def _tiles(part: _Part) -> tuple[ChoiceValue, ...]:
+def _tiles(part: ChainPart) -> tuple[ChoiceValue, ...]:
     """Those that nearly fill the registers, or hold a row: each part has a choice of its own."""
     tiles = [tile for tile in tiles_of(part.context) if isinstance(tile, tuple)]
     least = FILLED * max(int(columns) * int(vectors) for columns, vectors in tiles)
@@ -244,7 +135,7 @@ def _tiles(part: _Part) -> tuple[ChoiceValue, ...]:
 class _Plan:
     """The parts' loops for n candidates, and where parts are computed."""
 
-    def __init__(self, chain: _Chain, values: Values) -> None:
+    def __init__(self, chain: ChainContext, values: Values) -> None:
         self.chain, self.values = chain, values
         *early, last = range(len(chain.parts))
         self.blocks = [self._blocks(number) for number in (*early, last)]

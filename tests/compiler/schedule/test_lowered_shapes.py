@@ -32,7 +32,7 @@ from compiler.loops.ir import (
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.nest_shape import NestShape
 from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches import chain, matrix_tiles, shared_loops, tiled_reduction
+from compiler.schedule.sketches import chain_context, matrix_tiles, shared_loops, tiled_reduction
 from compiler.schedule.space import Candidate, Sketch
 from compiler.schedule.spaces import schedule_space
 from compiler.schedule.steps.fuse import Fuse
@@ -513,7 +513,7 @@ def test_shapes_are_the_loops_that_schedules_are_lowered_to(
     name: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiled_reduction, "PARALLEL_WORK", 1)
-    monkeypatch.setattr(chain, "PARALLEL_WORK", 1)
+    monkeypatch.setattr(chain_context, "PARALLEL_WORK", 1)
     monkeypatch.setattr(matrix_tiles, "PARALLEL_WORK", 1)
     monkeypatch.setattr(shared_loops, "PARALLEL_ELEMENTS", 1)
     kernel, target = undecided(KERNELS[name][0]), KERNELS[name][1]

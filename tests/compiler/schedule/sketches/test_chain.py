@@ -8,7 +8,7 @@ import pytest
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import KernelCall
 from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches import chain
+from compiler.schedule.sketches import chain_context
 from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
 from compiler.types.dtypes import DType
@@ -57,7 +57,7 @@ def check_draws(form: str, name: str, count: int, samples: int) -> None:
 
 @pytest.mark.parametrize("form", KINDS)
 def test_chains_give_what_separate_kernels_give(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "PARALLEL_WORK", 1)
+    monkeypatch.setattr(chain_context, "PARALLEL_WORK", 1)
     check_draws(form, "host", 1, 2)
 
 
@@ -78,7 +78,7 @@ def test_chains_in_blocks_of_any_size_give_the_same(form: str, block: int) -> No
 def test_many_chains_give_what_separate_kernels_give(
     form: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chain, "PARALLEL_WORK", 1)
+    monkeypatch.setattr(chain_context, "PARALLEL_WORK", 1)
     check_draws(form, name, 10, 5)
 
 
