@@ -29,7 +29,7 @@ from compiler.target import Target, host_target
 from compiler.types.numerics import Numerics
 from configs.settings import Settings
 from db import queries
-from db.records import JobTask, TargetRecord, TaskKey, WorkloadRecord
+from db.records import JobTask, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
 from db.store import Store
 from db.work import close_lost_jobs
 from measure.compare import LogRatio
@@ -174,15 +174,20 @@ class Job:
         return [JobTask(task.key, task.progress.occurrences) for task in self.tasks]
 
     def _resume(self) -> None:
-        """Take over what was measured of the tasks before."""
+        """Take over what was measured of the tasks by earlier jobs, and for a plan of this one."""
         self.seen = queries.last_trial(self.store)
+        own: list[TrialRecord] = []
         for task in self.tasks:
             found = queries.best(self.store, task.key)
             settled = None if found is None else found[1]
-            task.resume(queries.trials(self.store, task.key), settled)
+            trials = queries.trials(self.store, task.key)
+            task.resume(trials, settled)
+            own += [trial for trial in trials if trial.job == self.id]
             if found is not None and math.isfinite(task.confirmed_latency):
                 task.settle(found[0])
-        self.known = TrialCounts.of(self.statuses())
+        lost = sum(trial.is_lost_to_noise for trial in own)
+        failures = sum(not (trial.is_ok or trial.is_lost_to_noise) for trial in own)
+        self.known = TrialCounts.of(self.statuses()).since(TrialCounts(len(own), lost, failures))
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -281,7 +286,8 @@ class Job:
                     changed.append(target)
             if interrupt.asked:
                 return False
-        if changed:
+        self.measured = self.plans.measured
+        if changed or self.measured:
             self.tasks, self.background = self.remake(self.plans)
             self.store.replace_tasks(self.id, self._recorded_tasks())
             self._resume()
@@ -342,7 +348,7 @@ class Job:
                     self._confirm_elsewhere(finalists.settled, runner)
             finally:
                 self.progress.stop()
-                self.measured = session.measured + finalists.measured
+                self.measured += session.measured + finalists.measured
                 self.overhead = session.overhead
                 self.settled, self.claims = finalists.settled, finalists.claims
                 self.placements = elsewhere.ratios

@@ -96,6 +96,19 @@ def test_a_job_tunes_and_a_build_takes_the_plan_that_was_confirmed(
     np.testing.assert_allclose(walk.run(), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_what_was_measured_for_a_plan_is_not_measured_by_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the rules stay, too: the job's kernels have their defaults by then."""
+    monkeypatch.setattr("tuner.job.compare_here", lambda *_: lambda specs: latency(1.0))
+    runner = FakeRunner()
+    result = Walk(tmp_path).tune(runner, **{"search.trials_per_task": 1})
+    assert result.plan is not None and result.plan.plan == RULES
+    assert len(set(runner.asked)) == len(runner.asked) == result.measured
+    assert {task.trials for task in result.tasks} == {1}
+    assert result.new.trials == len(result.tasks) and result.known.trials == 0
+
+
 @pytest.mark.nightly
 def test_the_walk_on_this_machine_twice_and_in_another_process(tmp_path: Path) -> None:
     """Measured for real; which plan is faster here is not what is asked."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from compiler.errors import LimitError, MeasureError, PlanError
+from compiler.errors import TunefarmError
 from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.runtime.executable_spec import ExecutableSpec
 from measure.compare import Comparison
@@ -90,7 +90,7 @@ class ConfirmPlans:
             if self._former is None:
                 self._former = self._build(self._before)
             latency = self._compare((self._former, self._build(proposal.plan)))
-        except (PlanError, LimitError, MeasureError) as error:
+        except TunefarmError as error:
             self._tell(f"plan: {name} is not taken: {error.message}")
             return None
         if not is_faster(latency):

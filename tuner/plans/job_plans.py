@@ -67,6 +67,7 @@ class JobPlans:
     recorded: dict[str, GraphChoice] = field(default_factory=dict)
     chosen: dict[str, GraphChoice] = field(default_factory=dict)
     searched: set[str] = field(default_factory=set)
+    measured: int = 0  # default schedules, for all targets
 
     @property
     def are_searched(self) -> bool:
@@ -148,6 +149,7 @@ class JobPlans:
             programs, make_runner, interrupt, job, is_late, before
         )
         self.searched.add(target.key)
+        self.measured += measured
         counts = ", ".join(f"{count} {kind}" for kind, count in proposals.candidates.items())
         if counts:
             self.tell(f"plan: {counts} looked at, {measured} kernels measured for them")

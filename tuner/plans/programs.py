@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from compiler.errors import PlanError
+from compiler.errors import LoweringError, PlanError, ScheduleError, VerifyError
 from compiler.graph.ir import Graph
 from compiler.kernels.calls_in_run import calls_in_run
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
@@ -72,6 +72,8 @@ class Programs:
             )
         except PlanError as error:
             return error
+        except (VerifyError, LoweringError, ScheduleError) as error:  # ours; no job ends for it
+            return PlanError(f"the plan leads to a program that cannot be: {error.message}")
         for call in program.calls:
             if isinstance(call, KernelCall):
                 self.kernels.setdefault(call.key, call.kernel)
