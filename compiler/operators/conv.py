@@ -6,7 +6,8 @@ channels padded to whole blocks; the result lies in blocks of `block`, 0: as the
 "NCHW->NCHWc" (plain data, blocked result; `block` is needed).
 
 Data and weights narrower than their sums (u8 and i8 in i32, bf16 in f32) come with the attribute
-`accumulator`, the type of the bias and the result. Around the data lies `pad_value`: the zero point
+`accumulator`, the type of the bias and the result. `channels` are those of blocked data that do not
+pad its last block; 0: all, as far as is known. Around the data lies `pad_value`: the zero point
 of quantised data.
 """
 
@@ -339,6 +340,7 @@ register(
             "block": 0,
             "accumulator": "",
             "pad_value": 0,
+            "channels": 0,
         },
         work=work_by_weight,
         outside=lambda attributes, dtype: float(attributes.integer("pad_value")),

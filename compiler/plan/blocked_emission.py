@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter
-from compiler.operators.blocked import PLAIN_TO_BLOCKED, BlockedLayout
+from compiler.operators.blocked import BLOCKED, PLAIN_TO_BLOCKED, BlockedLayout
 from compiler.operators.registry import Pattern, complete_attributes, operator
 from compiler.types.dims import is_whole, whole
 from compiler.types.node import Node
@@ -94,6 +94,9 @@ class BlockedEmitter:
             attributes["layout"] = form.layout
         if form.reads != form.gives:
             attributes["block"] = form.gives
+        if node.operator == "conv" and form.layout == BLOCKED:
+            channels = self.graph.types[node.inputs[0]].shape[1]
+            attributes |= {"channels": channels} if channels % form.reads else {}
         if definition.blocked is not None and definition.blocked.adapted is not None:
             attributes |= definition.blocked.adapted(complete_attributes(node), form.gives)
         if definition.pattern is Pattern.ELEMENTWISE:

@@ -1,12 +1,13 @@
 """Pass: blocked convolutions do not sum over the channels that pad their data.
 
-    conv(x: [1, 2, 56, 56, 16], w: [32, 32, 1, 1])     the last 12 channels of w are zeros
+    conv(x: [1, 2, 56, 56, 16], w: [32, 32, 1, 1], channels 20)
     ->
-    conv(x: [1, 2, 56, 56, 16], w: [32, 20, 1, 1])
+    conv(x: [1, 2, 56, 56, 16], w: [32, 20, 1, 1], channels 20)
 
 Data of 20 channels in blocks of 16 has 12 that are padding, which the filter has zeros for: without
-them it has fewer products, and less to read. Narrow types are left as they are, whose products are
-summed some at a time.
+them it has fewer products, and less to read. What a filter's numbers are does not matter, so that
+models of one architecture have the same kernels. Narrow types are left as they are, whose products
+are summed some at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from compiler.types.node import Node
 
 
 def run(graph: Graph) -> Graph:
-    """The graph with filters that end where their last block of input channels is zero."""
+    """The graph with filters that end with the data's channels."""
     rewriter = Rewriter(graph)
     for node in graph.nodes:
         channels = _channels(node, graph)
@@ -42,13 +43,9 @@ def _channels(node: Node, graph: Graph) -> int | None:
     if node.operator != "conv" or node.inputs[1] not in graph.constants:
         return None
     attributes, data = complete_attributes(node), graph.types[node.inputs[0]]
-    weight = graph.constants[node.inputs[1]]
-    if attributes["layout"] != BLOCKED or attributes.integer("groups") != 1:
+    channels = attributes.integer("channels")
+    if not channels or attributes["layout"] != BLOCKED or attributes.integer("groups") != 1:
         return None
     if data.dtype is not DType.F32 or attributes["accumulator"]:
         return None
-    held, block = weight.shape[1], data.shape[-1]
-    whole = (data.shape[1] - 1) * block  # what all blocks but the last have
-    used = np.flatnonzero(weight[:, whole:].any(axis=(0, 2, 3)))
-    least = whole + (int(used[-1]) + 1 if used.size else 1)
-    return least if least < held else None
+    return channels if channels < graph.constants[node.inputs[1]].shape[1] else None

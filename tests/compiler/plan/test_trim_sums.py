@@ -25,14 +25,12 @@ def test_sums_end_with_the_channels(channels: int, kept: int) -> None:
     assert trimmed.types[last.inputs[1]].shape == (-(-channels // BLOCK) * BLOCK, kept, 3, 3)
 
 
-def test_a_block_of_zeros_keeps_one_channel() -> None:
+def test_zeros_of_true_channels_stay() -> None:
     maker = GraphMaker()
     weight = maker.constant(np.zeros((BLOCK, 2 * BLOCK, 1, 1), np.float32))
     x = maker.input(1, 2, 4, 4, BLOCK)
     graph = maker.graph(maker.node("conv", x, weight, layout="NCHWc"))
-    trimmed = trim_sums.run(graph)
-    assert trimmed.types[trimmed.nodes[0].inputs[1]].shape == (BLOCK, BLOCK + 1, 1, 1)
-    assert_same_meaning(graph, trimmed)
+    assert trim_sums.run(graph).nodes == graph.nodes
 
 
 def test_narrow_and_depthwise_filters_stay_whole() -> None:
@@ -41,8 +39,10 @@ def test_narrow_and_depthwise_filters_stay_whole() -> None:
     weight[:, :3] = 1.0
     narrow = maker.constant(weight.astype(DType.I8.numpy))
     x = maker.input(1, 1, 4, 4, BLOCK, dtype=DType.I8)
-    y = maker.node("conv", x, narrow, layout="NCHWc", accumulator="i32")
+    y = maker.node("conv", x, narrow, layout="NCHWc", accumulator="i32", channels=3)
     deep = maker.constant(weight[:, :1])
-    z = maker.node("conv", maker.input(1, 1, 4, 4, BLOCK), deep, layout="NCHWc", groups=BLOCK)
+    z = maker.node(
+        "conv", maker.input(1, 1, 4, 4, BLOCK), deep, layout="NCHWc", groups=BLOCK, channels=3
+    )
     graph = maker.graph(y, z)
     assert trim_sums.run(graph).nodes == graph.nodes
