@@ -7,6 +7,7 @@ of those that are the best.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from compiler.errors import TunefarmError
@@ -76,10 +77,16 @@ class ConfirmPlans:
             return None
         found = self._confirmed(proposals.joint)
         if found is not None:
-            return found
+            decided = set(proposals.joint.plan.decisions)
+            parts = [item for item in proposals.single if set(item.plan.decisions) < decided]
+            return replace(found, notes=(*found.notes, *map(self._told, parts)))
         singles = [item for item in proposals.single if item.plan != proposals.joint.plan]
         confirmed = [choice for item in singles if (choice := self._confirmed(item)) is not None]
         return max(confirmed, key=lambda choice: choice.speedup or 0.0, default=None)
+
+    def _told(self, part: Proposal) -> str:
+        name = self._describe(part.plan)
+        return f"{name}: {100.0 * part.gain:.0f} % less time by its kernels alone"
 
     def _confirmed(self, proposal: Proposal) -> GraphChoice | None:
         if self._is_late():

@@ -30,7 +30,7 @@ from tuner.interrupt import Interrupt
 from tuner.job_request import MakeRunner
 from tuner.plans.confirm import ConfirmPlans, confirmed_choice
 from tuner.plans.costs import KernelCosts
-from tuner.plans.kinds import LAYOUTS, kinds_of_plans, sites
+from tuner.plans.kinds import LAYOUTS, kinds_of_plans, sites, uniform_layouts
 from tuner.plans.memory import within_memory
 from tuner.plans.programs import Programs
 from tuner.plans.search import PlanSearch, Proposals
@@ -303,6 +303,7 @@ class JobPlans:
                 measure,
                 self._memory,
                 before if self._needs_less(target) else RULES,
+                uniform_layouts,
             )
             found = search.run()
         return found, sum(each.measured for each in trials)

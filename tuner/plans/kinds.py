@@ -12,8 +12,10 @@ from typing import TypeAlias
 from compiler.errors import PlanError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
+from compiler.plan.blocked_forms import BLOCKED_TYPES, blocked_forms
 from compiler.plan.chain_candidates import chain_candidates
-from compiler.plan.graph_plan import RULES, Decision, GraphPlan, Spelled
+from compiler.plan.choose_layouts import with_kept_dimensions
+from compiler.plan.graph_plan import PLAIN, RULES, Decision, GraphPlan, Layout, Spelled
 from compiler.plan.graph_sites import GraphSites, graph_sites
 from compiler.plan.layout_problem import LayoutProblem, layout_problem
 from compiler.plan.merge_candidates import merge_candidates
@@ -97,6 +99,33 @@ def layouts(programs: Programs, before: GraphPlan) -> PlanProblem | None:
         return None
     found = Layouts(programs, before)
     return found if found.size else None
+
+
+def uniform_layouts(programs: Programs, base: GraphPlan) -> list[GraphPlan]:
+    """Plans with all images in one kind of layout, as far as their operators can."""
+    lanes = programs.target.lanes(DType.F32)
+    if lanes < 2:
+        return []
+    graph = with_kept_dimensions(sites(programs, base).planned)
+    images = {
+        node.output: type.shape[1]
+        for node in graph.nodes
+        if len((type := graph.types[node.output]).shape) == 4 and type.dtype in BLOCKED_TYPES
+    }
+    plans = []
+    for block in (PLAIN, _ALL_CHANNELS, *_BLOCKS):
+        wanted = {
+            name: (channels if channels > 1 else PLAIN) if block == _ALL_CHANNELS else block
+            for name, channels in images.items()
+        }
+        forms = blocked_forms(graph, lanes, wanted).forms
+        lying = {name: forms[name].gives if name in forms else PLAIN for name in wanted}
+        plans.append(base.with_decisions(*(Layout(name, size) for name, size in lying.items())))
+    return plans
+
+
+_ALL_CHANNELS = -1
+_BLOCKS = (8, 16, 32)
 
 
 def kinds_of_plans(is_late: Callable[[], bool]) -> list[MakeProblem]:

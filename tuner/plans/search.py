@@ -10,7 +10,7 @@ of a cheapest plan is never measured.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -22,6 +22,8 @@ from tuner.plans.programs import PlannedProgram, Programs
 
 LEAST_GAIN = 0.005
 """Of the model's time, by its kernels', below which no plan is proposed."""
+RUNNERS_UP = 2
+"""Other plans that are proposed."""
 AT_ONCE = 16
 """Kernels that are measured before it is asked again."""
 
@@ -68,8 +70,10 @@ class PlanSearch:
         measure: Measure,
         most_bytes: int | None = None,
         base: GraphPlan = RULES,
+        others: Callable[[Programs, GraphPlan], Iterable[GraphPlan]] = lambda *_: (),
     ) -> None:
-        self._base = base
+        """`others` are whole plans beside the base that may be proposed by themselves, too."""
+        self._base, self._others = base, others
         self._programs, self._costs = programs, costs
         self._kinds, self._measure = kinds, measure
         self._most_bytes = most_bytes
@@ -99,9 +103,18 @@ class PlanSearch:
             for kind, decisions in decided.items()
             if (found := self._proposal(self._base.with_decisions(*decisions), kind)) is not None
         ]
+        single += self._runners_up([plan, *(item.plan for item in single)])
         single.sort(key=lambda item: -item.gain)
         joint = self._proposal(plan, " and ".join(decided)) if decided else None
+        if joint is None and single:
+            joint = single[0]
         return Proposals(joint, tuple(single), candidates)
+
+    def _runners_up(self, known: Sequence[GraphPlan]) -> list[Proposal]:
+        """The best of the other plans by what is known of kernels by now; nothing is measured."""
+        plans = [plan for plan in self._others(self._programs, self._base) if plan not in known]
+        found = [item for plan in plans if (item := self._proposal(plan, "layouts")) is not None]
+        return sorted(found, key=lambda item: -item.gain)[:RUNNERS_UP]
 
     def _solved(self, problem: PlanProblem) -> Solved:
         """The decisions that cost least, all that they hang on measured as far as there is time."""

@@ -14,7 +14,7 @@ from compiler.target import host_target
 from compiler.types.numerics import DEFAULT_NUMERICS
 from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.plans.kinds import kinds_of_plans, sites
+from tuner.plans.kinds import kinds_of_plans, sites, uniform_layouts
 from tuner.plans.problems import Alternatives, LocalParts, Part, parts_of, total
 from tuner.plans.programs import PlannedProgram, Programs
 
@@ -93,3 +93,8 @@ def test_every_kind_offers_only_plans_that_fit(programs: Programs) -> None:
     found = {kind.kind: kind.size for kind in kinds if kind is not None}
     assert found["layouts"] >= 1 and found["cuts"] >= 1
     assert "c" in sites(programs).planned.types
+
+
+def test_uniform_layouts_are_what_operators_can(programs: Programs) -> None:
+    plans = uniform_layouts(programs, RULES)
+    assert len(plans) == 5 and all(programs.fitting(plan) is not None for plan in plans)

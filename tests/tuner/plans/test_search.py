@@ -160,3 +160,19 @@ def test_kinds_are_proposed_together_and_one_by_one() -> None:
     assert found.joint is not None and found.joint.kind == "merges and cuts"
     assert found.joint.plan == RULES.with_decisions(Separate("a"), Separate("b"), Separate("c"))
     assert [item.kind for item in found.single] == ["cuts", "merges"]
+
+
+def test_other_plans_are_proposed_by_themselves() -> None:
+    """What is known of their kernels by then says which; nothing is measured for them."""
+    plans = [GraphPlan((Separate(value),)) for value in ("a", "b", "c", "nothing")]
+    costs = FakeCosts(REAL, {})
+    found = PlanSearch(
+        cast(Programs, FakePrograms("abc")),
+        cast(KernelCosts, costs),
+        [],
+        lambda kernels: list(kernels),
+        others=lambda *_: plans,
+    ).run()
+    assert [item.plan for item in found.single] == [plans[0], plans[2]]
+    assert found.joint == found.single[0]
+    assert sorted(costs.measured) == ["a", "b", "c"]
