@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from compiler.expr.affine import affine, affine_range
 from compiler.expr.nodes import Binary, Load, index
+from compiler.expr.parts import split_guards
 from compiler.expr.walk import axes_of, loads
 from compiler.kernels.kernel import Buffer, FusedKernel
 from compiler.kernels.stage import Stage
@@ -49,13 +50,14 @@ def chain_parts(kernel: FusedKernel) -> tuple[FusedKernel, ...]:
 
 def _is_link(kernel: FusedKernel, stage: Stage) -> bool:
     """A sum of products with a constant, or of elements as they are."""
-    body, constants = stage.body, {buffer.name for buffer in kernel.inputs if buffer.constant}
+    constants = {buffer.name for buffer in kernel.inputs if buffer.constant}
+    _, body = split_guards(stage.body, stage.combiner)  # of channels that pad the last block
     if len(stage.axes) < 2 or stage.accumulator is not None:
         return False
     match body:
         case Binary(op="mul", left=Load(), right=Load(buffer=weight)):
             return weight in constants
-    return isinstance(body, Load)
+    return isinstance(stage.body, Load)
 
 
 def _is_epilogue(stage: Stage, anchor: Stage) -> bool:

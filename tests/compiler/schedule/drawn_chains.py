@@ -77,11 +77,12 @@ def _part(maker: GraphMaker, rng: random.Random, data: str, kind: str, lanes: in
         )
         return maker.node("max_pool", data, kernel=(3, 3), layout="NCHWc", shape=shape, **windows)
     outputs, bias = rng.randint(1, 3) * lanes, rng.random() < 0.7
-    groups, weight = 1, (outputs, channels, 1, 1)
+    kept = channels - (rng.randrange(lanes) if rng.random() < 0.4 else 0)  # others are padding
+    groups, weight = 1, (outputs, kept, 1, 1)
     if kind == "dw":
         outputs, groups, weight = channels, channels, (channels, 1, 3, 3)
     if kind == "3x3":
-        weight = (outputs, channels, 3, 3)
+        weight = (outputs, kept, 3, 3)
     if kind == "pw":
         windows = {} if rng.random() < 0.8 else {"strides": (2, 2)}
     elif dilation == 2:
