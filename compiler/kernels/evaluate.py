@@ -21,7 +21,7 @@ from compiler.expr.combiners import COMBINERS, neutral_element
 from compiler.expr.functions import BINARY, UNARY
 from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
 from compiler.expr.walk import axes_of, children, postorder
-from compiler.kernels.evaluate_product import contract, product_factors
+from compiler.kernels.evaluate_product import contract, sum_factors
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.recurrence import Recurrence, recurrence_of
 from compiler.kernels.running import RunningReduction, running_reduction
@@ -193,7 +193,7 @@ def _accumulate(
     names = outer + reduced
     if not all(len(ranges[name]) for name in names):
         return
-    factors = product_factors(stage.body) if stage.combiner == "sum" else (stage.body,)
+    factors = sum_factors(stage.body) if stage.combiner == "sum" else (stage.body,)
     largest = max(
         ([name for name in names if name in axes_of(factor)] for factor in factors),
         key=lambda used: math.prod(len(ranges[name]) for name in used),

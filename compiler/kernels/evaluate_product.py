@@ -10,10 +10,30 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr.nodes import Binary, Expr
+from compiler.expr.nodes import Binary, Expr, Select, all_of, const, select
+from compiler.expr.parts import split_guards
+from compiler.expr.walk import axes_of
 from compiler.types.tensor_type import Array
 
 _Values: TypeAlias = npt.NDArray[Any]
+
+
+def sum_factors(body: Expr) -> tuple[Expr, ...]:
+    """The factors of what is summed; of terms that a condition leaves out, they are 0 there.
+
+    The body itself where it is no product, or no factor runs along all that decides the condition.
+    """
+    if not isinstance(body, Select):
+        return product_factors(body)
+    guards, term = split_guards(body, "sum")
+    factors, axes = product_factors(term), {name for guard in guards for name in axes_of(guard)}
+    if not guards or not any(axes <= axes_of(factor) for factor in factors):
+        return (body,)
+    condition = all_of(*guards)
+    return tuple(
+        select(condition, factor, const(0, factor.dtype)) if axes <= axes_of(factor) else factor
+        for factor in factors
+    )
 
 
 def product_factors(body: Expr) -> tuple[Expr, ...]:

@@ -32,6 +32,7 @@ from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.types.dtypes import WIDE, DType
 from compiler.types.tensor_type import TensorType
+from tests.compiler.schedule.small_kernels import kernel_of
 
 Values: TypeAlias = npt.NDArray[Any]
 F32 = DType.F32
@@ -297,3 +298,16 @@ def test_missing_and_mistyped_inputs_are_refused() -> None:
         _run(kernel, {"in0": np.zeros((2, 3))})
     with pytest.raises(ValueError, match=r"not float32\[3, 2\]"):
         _run(kernel, {"in0": np.zeros((3, 2), "float32")})
+
+
+def test_terms_that_a_condition_leaves_out_are_not_even_looked_at() -> None:
+    data, weight = (TensorType(DType.F32, shape) for shape in ((1, 2, 3, 3, 4), (4, 5, 1, 1)))
+    kernel = kernel_of([data, weight], [("conv", ["x0", "x1"], {"layout": "NCHWc"})], ["x1"])
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(buffer.shape).astype(np.float32) for buffer in kernel.inputs)
+    padded = np.pad(w[:, :, 0, 0], ((0, 0), (0, 3))).reshape(4, 2, 4)
+    expected = np.einsum("nbhwi,obi->nhwo", x, padded)
+    x[:, 1, :, :, 1:] = np.nan
+    names = [buffer.name for buffer in kernel.inputs]
+    found = evaluate_kernel(kernel, dict(zip(names, (x, w), strict=True)))
+    np.testing.assert_allclose(found[:, 0].astype(np.float32), expected, rtol=1e-5, atol=1e-6)
