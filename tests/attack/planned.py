@@ -22,7 +22,10 @@ from tests.attack.drawn_model import Array, Drawn
 from tests.attack.drawn_networks import draw_network
 from tests.attack.graphs import Graphs, threads_of
 from tests.attack.sized import Sized, avx2
+from tests.attack.sized_drawing import SizedDrawn
 from tests.compiler.plan.drawn_plans import drawn_plan
+
+AS_BY_RULES = "wrong or refused by the rules as well"
 
 
 class Plans(Graphs):
@@ -59,9 +62,25 @@ class SizedPlans(Sized):
     name: ClassVar[str] = "sized-plans"
     share: ClassVar[float] = 1.0
 
+    _by_rules = False
+
     def built(self, path: Path, shapes: Shapes, seed: int) -> Executable:
         """The model under a plan of this seed."""
+        if self._by_rules:
+            return super().built(path, shapes, seed)
         return _built(path, shapes, self.target(seed), seed)
+
+    def _ask(self, drawn: SizedDrawn, seed: int) -> Outcome:
+        """What goes wrong by the rules as well is none of the plan's."""
+        outcome = super()._ask(drawn, seed)
+        if not outcome.broke:
+            return outcome
+        self._by_rules = True
+        try:
+            ruled = super()._ask(drawn, seed)
+        finally:
+            self._by_rules = False
+        return Outcome(AS_BY_RULES) if ruled.label == outcome.label else outcome
 
 
 def _built(path: Path, shapes: Shapes | None, target: Target, seed: int) -> Executable:
