@@ -21,7 +21,7 @@ from compiler.plan.layout_problem import LayoutProblem, layout_problem
 from compiler.plan.merge_candidates import merge_candidates
 from compiler.plan.solver import solve
 from compiler.types.dtypes import DType
-from tuner.plans.problems import LocalParts, PlanProblem, Seconds, Solved, parts_of
+from tuner.plans.problems import LocalParts, PlanProblem, Seconds, Solved, certain, parts_of
 from tuner.plans.programs import Programs
 from tuner.plans.search import MakeProblem
 
@@ -62,7 +62,7 @@ class Layouts:
     def __post_init__(self) -> None:
         self.size = len(self._problem(lambda key: 1.0).problem.names)
 
-    def solve(self, seconds: Seconds) -> Solved:
+    def solve(self, seconds: Seconds, doubt: Seconds = certain) -> Solved:
         """The layouts that cost least; nothing where that is what the rules choose."""
         problem = self._problem(seconds)
         decisions: tuple[Decision, ...] = ()

@@ -19,6 +19,11 @@ Seconds: TypeAlias = Callable[[str], float]
 """What a call of the kernel with a workload key takes."""
 
 
+def certain(key: str) -> float:
+    """No doubt about any cost."""
+    return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Solved:
     """Decisions, and the kernels that decide between them and others: calls by workload key."""
@@ -38,8 +43,9 @@ class PlanProblem(Protocol):
     def size(self) -> int:
         """How many candidates it has."""
 
-    def solve(self, seconds: Seconds) -> Solved:
-        """The decisions that cost least."""
+    def solve(self, seconds: Seconds, doubt: Seconds = certain) -> Solved:
+        """The decisions that cost least; `doubt` is a cost's standard deviation, in seconds, which
+        what is decided by itself has to gain more than."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ class Alternatives:
         """How many plans there are."""
         return len(self.programs)
 
-    def solve(self, seconds: Seconds) -> Solved:
+    def solve(self, seconds: Seconds, doubt: Seconds = certain) -> Solved:
         """The plan whose kernels take least time; the first of those that take the same."""
         best = min(self.programs, key=lambda program: total(program.calls, seconds))
         return Solved(best.plan.decisions, best.calls)
@@ -76,6 +82,10 @@ class Part:
         """Seconds of a run that it saves."""
         return -total(self.calls, seconds)
 
+    def doubt(self, doubt: Seconds) -> float:
+        """The standard deviation of that, `doubt` being those of kernels."""
+        return math.hypot(*(count * doubt(key) for key, count in self.calls.items()))
+
     def contradicts(self, other: Part) -> bool:
         """Whether both change the same kernels, so that what they gain cannot be added."""
         return bool(self.touches & other.touches)
@@ -96,9 +106,9 @@ class LocalParts:
         """How many parts there are."""
         return len(self.parts)
 
-    def solve(self, seconds: Seconds) -> Solved:
+    def solve(self, seconds: Seconds, doubt: Seconds = certain) -> Solved:
         """The parts that gain most together."""
-        chosen = chosen_parts(self.parts, seconds)
+        chosen = chosen_parts(self.parts, seconds, doubt)
         calls: Counter[str] = Counter()
         for part in chosen:
             for key, count in part.calls.items():
@@ -106,10 +116,13 @@ class LocalParts:
         return Solved(tuple(item for part in chosen for item in part.decisions), calls)
 
 
-def chosen_parts(parts: Sequence[Part], seconds: Seconds) -> list[Part]:
-    """Of parts that gain something those that gain most, in their order: of some that contradict
-    each other, which are few and within one kernel, the best."""
-    gains = [part.gain(seconds) for part in parts]
+def chosen_parts(parts: Sequence[Part], seconds: Seconds, doubt: Seconds = certain) -> list[Part]:
+    """Of parts that gain more than is in doubt those that gain most, in their order: of some that
+    contradict each other, which are few and within one kernel, the best.
+
+    Of many candidates the one that seems best owes some of it to luck.
+    """
+    gains = [part.gain(seconds) - part.doubt(doubt) for part in parts]
     found: list[int] = []
     for number in sorted(range(len(parts)), key=lambda number: (-gains[number], number)):
         rivals = (parts[number].contradicts(parts[other]) for other in found)

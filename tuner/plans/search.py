@@ -123,7 +123,12 @@ class PlanSearch:
             if self._costs.is_measured(found.calls):
                 break
             self._settle(found.calls)
-        return problem.solve(lambda key: self._costs[key].seconds)
+        return problem.solve(lambda key: self._costs[key].seconds, self._doubt)
+
+    def _doubt(self, key: str) -> float:
+        """How far off the cost of a kernel may be, in seconds."""
+        cost = self._costs[key]
+        return cost.seconds * cost.deviation if math.isfinite(cost.seconds) else 0.0
 
     def _settle(self, calls: Mapping[str, int]) -> None:
         """Measure the least certain of these kernels, by what they weigh."""

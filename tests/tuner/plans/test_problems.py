@@ -59,6 +59,12 @@ def test_of_parts_that_change_the_same_kernel_the_better_one_is_taken() -> None:
     assert LocalParts("cuts", parts).solve(seconds).decisions == (Separate("b"),)
 
 
+def test_a_gain_that_is_in_doubt_is_not_taken() -> None:
+    parts = [part("a", "x", old=-1, tail=1)]
+    assert LocalParts("cuts", parts).solve(seconds, lambda _: 1.0).decisions != ()
+    assert LocalParts("cuts", parts).solve(seconds, lambda _: 2.0).decisions == ()
+
+
 def test_a_kernel_that_does_not_work_is_never_taken_and_always_replaced() -> None:
     assert total({"broken": 1, "old": -1}, seconds) == math.inf
     assert total({"broken": -1, "old": 1}, seconds) == -math.inf
