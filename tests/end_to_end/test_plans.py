@@ -96,6 +96,7 @@ def test_a_job_tunes_and_a_build_takes_the_plan_that_was_confirmed(
     np.testing.assert_allclose(walk.run(), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_what_was_measured_for_a_plan_is_not_measured_by_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,7 @@ def test_kernels_of_another_plan_are_not_put_together(
     assert setting.build()[0] == rules
 
 
+@pytest.mark.nightly
 def test_a_fallback_takes_the_plan_of_its_own_target(setting: Setting) -> None:
     setting.record(PLAIN_CONV)
     setting.build(fallback=True)
@@ -164,6 +165,7 @@ def test_a_fallback_takes_the_plan_of_its_own_target(setting: Setting) -> None:
     assert [k.key for k in model.spec.kernels] == [k.key for k in other.spec.kernels]
 
 
+@pytest.mark.nightly
 def test_every_program_of_several_is_built_with_its_plan(setting: Setting) -> None:
     setting.record(PLAIN_CONV)
     settings = setting.settings(**{"compile.targets": ("host", "x86-64-v2")})

@@ -223,6 +223,7 @@ def test_the_rules_stay_if_the_tuned_model_is_slower_under_the_plan(setting: Set
     assert setting.said[-1].endswith("is slower when tuned: the rules stay")
 
 
+@pytest.mark.nightly
 def test_what_was_applied_before_comes_back_if_the_whole_is_slower(setting: Setting) -> None:
     setting.search()
     setting.plans.give_up(TARGET, "tiny")
@@ -234,6 +235,7 @@ def test_what_was_applied_before_comes_back_if_the_whole_is_slower(setting: Sett
     assert setting.recorded() is not None
 
 
+@pytest.mark.nightly
 def test_models_that_differ_are_no_plan(setting: Setting) -> None:
     def differ(specs: Sequence[ExecutableSpec]) -> ModelLatency:
         raise MeasureError("the tuned model's output 'y' differs from the untuned one's")
@@ -263,6 +265,7 @@ def test_with_little_time_the_rules_decide(setting: Setting) -> None:
     assert setting.said == ["plan: the rules decide, since there is little time"]
 
 
+@pytest.mark.nightly
 def test_a_plan_gets_a_share_of_the_trials(tmp_path: Path, store: Store) -> None:
     setting = Setting(tmp_path, store, {"search.total_trials": 25})
     setting.search()
@@ -285,6 +288,7 @@ def test_an_interrupted_search_chooses_nothing(setting: Setting) -> None:
     assert setting.runner.asked == [] and setting.compared == 0
 
 
+@pytest.mark.nightly
 def test_kernels_that_cannot_be_measured_end_the_search(setting: Setting) -> None:
     setting.runner = FakeRunner(Status.INFRASTRUCTURE)
     setting.search()

@@ -61,6 +61,7 @@ def test_the_least_is_named_where_nothing_needs_as_little(programs: Programs) ->
     assert programs.of(within_memory(programs, least)).arena_bytes == least
 
 
+@pytest.mark.nightly
 def test_a_job_takes_a_plan_for_its_memory(tmp_path: Path, programs: Programs, model: Path) -> None:
     most = needs(programs) - 1
     with Store.open(tmp_path / "tuning.db") as store:
@@ -84,6 +85,7 @@ def test_rules_alone_are_refused_where_they_need_too_much(
             Setting(tmp_path, store, values)
 
 
+@pytest.mark.nightly
 def test_a_build_takes_what_fits_or_names_what_is_needed(
     tmp_path: Path, programs: Programs, model: Path
 ) -> None:
