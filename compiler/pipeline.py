@@ -22,6 +22,7 @@ from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
 from compiler.llvm.scalar_work import scalar_work
 from compiler.plan.end_sums import end_sums
+from compiler.plan.estimated_chains import estimated_chains
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.plan.live_extents import limit_kernels
@@ -114,7 +115,7 @@ def compile_model(
     fallback: bool = False,
     keep_llvm: bool = False,
     guards: Sequence[SizeGuard] = (),
-    plan: GraphPlan = RULES,
+    plan: GraphPlan | None = RULES,
 ) -> Compiled:
     """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
 
@@ -126,7 +127,8 @@ def compile_model(
     has code that was made before. What the model needs is within `limits`, or refused; they are
     this machine's if None. `fallback` marks a variant for CPUs that cannot run another one,
     `keep_llvm` asks for `Compiled.llvm`, `guards` say for which sizes it is one of several programs
-    of a model. What `plan` says of the graph goes before the rules. Raises
+    of a model. What `plan` says of the graph goes before the rules; None has it decided by
+    estimates, as far as that is quick. Raises
     `ImportModelError` and its kinds for models that cannot be compiled, and `PlanError` for a plan
     that does not fit; a schedule that does not fit is reported, not raised.
     """
@@ -134,7 +136,7 @@ def compile_model(
     admitted = Numerics.of(numerics)
     stages = Stages(STAGES, dump_after, dump_kernels, keep=("llvm",) if keep_llvm else ())
     allowance = Allowance(limits)
-    graph, program = _to_kernels(model, target, shapes, stages, allowance, admitted, plan)
+    graph, program = _to_kernels(model, target, shapes, stages, allowance, admitted, plan, threads)
     chosen = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
     kernel_stages = KernelStages(stages, target, threads, admitted, allowance, cache)
     schedules, compiled = kernel_stages.run(chosen)
@@ -199,7 +201,8 @@ def _to_kernels(
     stages: Stages,
     allowance: Allowance,
     numerics: Numerics,
-    decided: GraphPlan,
+    decided: GraphPlan | None,
+    threads: int = 1,
 ) -> tuple[Graph, KernelProgram]:
     """The part of the pipeline that tuning and building share: the optimised graph, its kernels.
 
@@ -208,11 +211,12 @@ def _to_kernels(
     graph = stages.run("import", lambda: _imported(model, shapes, allowance))
     graph = stages.run(
         "optimise",
-        lambda: optimise_for(graph, target, stages.observe, allowance, numerics, decided),
+        lambda: optimise_for(graph, target, stages.observe, allowance, numerics, decided or RULES),
     )
+    plan = estimated_chains(graph, target, threads, numerics) if decided is None else decided
     program = stages.run(
         "extract_kernels",
-        lambda: extract_kernels(graph, allowance, numerics.rounds_each, decided),
+        lambda: extract_kernels(graph, allowance, numerics.rounds_each, plan),
     )
     whole, signature = program, graph.signature
     program = stages.run(

@@ -85,6 +85,8 @@ class BuildCache:
         made_from = [program(), digest, request.name, shapes, target.to_json(), compile.numerics]
         if modules := modules_digests():  # what their type rules say is part of the model
             made_from.append(modules)
+        if request.untuned:  # its graph is decided by estimates
+            made_from.append([_UNTUNED, request.settings.search.plan, str(compile.threads)])
         self._request = request
         self._cache = ContentCache(folder)
         self._database = None if request.untuned else request.settings.database.url

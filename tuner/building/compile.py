@@ -29,7 +29,7 @@ def compile_with(
     keep_llvm: bool = False,
     numerics: Numerics | None = None,
     guards: Sequence[SizeGuard] = (),
-    plan: GraphPlan = RULES,
+    plan: GraphPlan | None = RULES,
 ) -> Compiled:
     """Compile a model with the schedules that `choose` gives (None: default schedules).
 

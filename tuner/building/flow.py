@@ -164,7 +164,7 @@ def _compiled(
     lowered = lower_model(graph, settings, request.precision, target, store)
     records = Records(store, settings, target)
 
-    def compile(plan: GraphPlan) -> Compiled:
+    def compile(plan: GraphPlan | None) -> Compiled:
         return compile_with(
             lowered.graph,
             records.choose,
@@ -215,7 +215,7 @@ def _fallback(
 
     choose, numerics = Records(store, settings, target).choose, lowered.numerics
 
-    def compile(plan: GraphPlan) -> Compiled:
+    def compile(plan: GraphPlan | None) -> Compiled:
         return compile_with(
             lowered.graph, choose, settings, target, fallback=True, numerics=numerics, plan=plan
         )

@@ -30,21 +30,27 @@ has such a name, and no plan of sizes."""
 
 @dataclass(frozen=True, slots=True)
 class PlanToApply:
-    """The plan that a build is to apply, None where the rules decide, and what is to be said."""
+    """The plan that a build is to apply, None where the rules decide, and what is to be said.
+
+    `by_estimates` has estimates decide beside the rules, for builds that take no records.
+    """
 
     choice: GraphChoice | None = None
     notes: tuple[str, ...] = ()
+    by_estimates: bool = False
 
     @property
     def plan(self) -> GraphPlan:
         """Its decisions; none where the rules decide."""
         return RULES if self.choice is None else self.choice.plan
 
-    def compile(self, compile: Callable[[GraphPlan], Compiled]) -> tuple[Compiled, PlanToApply]:
+    def compile(
+        self, compile: Callable[[GraphPlan | None], Compiled]
+    ) -> tuple[Compiled, PlanToApply]:
         """What `compile` makes under the plan, or under the rules where that does not fit the model
         or the memory that is allowed; and what was applied."""
         if self.plan == RULES:
-            return compile(RULES), self
+            return compile(None if self.by_estimates else RULES), self
         try:
             return compile(self.plan), self
         except PlanError as error:
@@ -59,10 +65,12 @@ def plan_to_apply(
 ) -> PlanToApply:
     """What was last chosen for a model, by its graph as it was imported, under these settings.
 
-    Nothing where they have the rules decide.
+    Nothing where they have the rules decide; without a store, estimates.
     """
-    if store is None or settings.search.plan == "rules":
+    if settings.search.plan == "rules":
         return PlanToApply()
+    if store is None:
+        return PlanToApply(by_estimates=True)
     from db import queries
 
     threads, kind = settings.compile.threads, kind_of_plan(settings)

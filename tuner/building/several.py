@@ -109,7 +109,7 @@ def _build(
     planned = plan_to_apply(store, structural_hash(graph), settings, target)
     for item in range_programs(plan, lowered.graph, guards, records.choose):
 
-        def compile(decided: GraphPlan, item: RangeProgram = item) -> Compiled:
+        def compile(decided: GraphPlan | None, item: RangeProgram = item) -> Compiled:
             return compile_with(
                 lowered.graph,
                 item.choose,

@@ -1,0 +1,75 @@
+"""What an untuned build decides of the graph by estimates: chains, which are cheap to weigh.
+
+A chain changes no other kernel than those that it joins, so that each candidate is the difference
+of a few estimates. Layouts and merges change more, and are for a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.graph.ir import Graph
+from compiler.kernels.workload_key import workload_key
+from compiler.plan.chain_candidates import chain_candidates
+from compiler.plan.chain_groups import chain_groups
+from compiler.plan.estimate import Estimator
+from compiler.plan.extract_kernels import group_kernel
+from compiler.plan.fuse import Group, fuse
+from compiler.plan.graph_plan import RULES, Chain, GraphPlan
+from compiler.target import Target
+from compiler.types.numerics import Numerics
+
+LEAST_GAIN = 0.03
+"""Of the time of the kernels that a chain joins, which it must be expected to save."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """A chain, what it saves, and the groups that it joins, by their outputs."""
+
+    chains: tuple[Chain, ...]
+    gain: float
+    joined: frozenset[str]
+
+
+def estimated_chains(graph: Graph, target: Target, threads: int, numerics: Numerics) -> GraphPlan:
+    """The chains that are expected to save most together; `RULES` if none is.
+
+    `graph` is the one that kernels are extracted from.
+    """
+    candidates = chain_candidates(graph, target)
+    if not candidates:
+        return RULES
+    weigh = _Scales(graph, Estimator(target, threads, numerics), fuse(graph))
+    taken: set[str] = set()
+    chosen: list[Chain] = []
+    weighed = [weigh(candidate.chains) for candidate in candidates]
+    for item in sorted(weighed, key=lambda item: -item.gain):
+        if item.gain > 0.0 and not item.joined & taken:
+            taken |= item.joined
+            chosen += item.chains
+    return GraphPlan(tuple(chosen))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scales:
+    """Weighs chains of the groups that there are without them."""
+
+    graph: Graph
+    estimate: Estimator
+    groups: Sequence[Group]
+
+    def __call__(self, chains: tuple[Chain, ...]) -> _Weighed:
+        before = {group.output: group for group in self.groups}
+        after = chain_groups(self.graph, self.groups, GraphPlan(chains))
+        made = [group for group in after if before.get(group.output) is not group]
+        kept = {group.output for group in after if before.get(group.output) is group}
+        parts = [group for output, group in before.items() if output not in kept]
+        apart = sum(map(self._seconds, parts))
+        gain = (1.0 - LEAST_GAIN) * apart - sum(map(self._seconds, made))
+        return _Weighed(chains, gain, frozenset(group.output for group in parts))
+
+    def _seconds(self, group: Group) -> float:
+        kernel = group_kernel(self.graph, group).kernel
+        return self.estimate(kernel, workload_key(kernel)).seconds
