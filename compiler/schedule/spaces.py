@@ -38,7 +38,6 @@ REDUCING = (
     winograd_sketches,
 )
 MOVING = (transposed_sketches, row_wise_sketches)
-FAMILIES = (RECURRING, ATTENDING, CHAINED, CHAINED_APART, SCANNING, REDUCING, MOVING)
 """The families of sketches, the preferred first; those that move are for what nothing reduces, and
 where a pattern of several contractions is known, no other sketch is worth a try."""
 
@@ -63,7 +62,8 @@ def schedule_space(
 def _sketched(
     kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
 ) -> ScheduleSpace:
-    for families in FAMILIES:
+    known = RECURRING, ATTENDING, CHAINED, CHAINED_APART, SCANNING, REDUCING, MOVING
+    for families in known:
         sketches = [sketch for family in families for sketch in family(kernel, target, threads)]
         admitted = [sketch for sketch in sketches if sketch.algorithm in numerics.algorithms]
         if admitted:
