@@ -414,7 +414,9 @@ def zoo(
     check_files(writes=[output])
     import compiler
     from compiler.frontend.zoo import build_model, dynamic_shapes, model_names, write_model
+    from compiler.frontend.zoo.models import check_form
 
+    check_form(form)
     if name is None:
         print("\n".join(model_names()))
         return

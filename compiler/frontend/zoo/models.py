@@ -149,6 +149,12 @@ def build_model(name: str, *, seed: int = 0, size: Size | None = None) -> onnx.M
     return net.model()
 
 
+def check_form(form: str) -> None:
+    """Raise SettingsError unless quantised models have a form of this name."""
+    if form not in FORMS:
+        raise SettingsError(f"there is no form {form!r} of quantised models: {', '.join(FORMS)}")
+
+
 def write_model(
     name: str,
     output: Path,
@@ -164,8 +170,7 @@ def write_model(
     unknown name or form and for a file that cannot be written.
     """
     output = Path(output)
-    if form not in FORMS:
-        raise SettingsError(f"there is no form {form!r} of quantised models: {', '.join(FORMS)}")
+    check_form(form)
     if dynamic and prepare is not None:
         raise SettingsError("quantised models have no form whose sizes are known at run time only")
     model = build_model(name, seed=seed, size=Size(dynamic=dynamic))
