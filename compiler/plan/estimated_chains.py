@@ -6,7 +6,7 @@ of a few estimates. Layouts and merges change more, and are for a search.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from compiler.graph.ir import Graph
@@ -33,12 +33,19 @@ class _Weighed:
     joined: frozenset[str]
 
 
-def estimated_chains(graph: Graph, target: Target, threads: int, numerics: Numerics) -> GraphPlan:
+def estimated_chains(
+    graph: Graph,
+    target: Target,
+    threads: int,
+    numerics: Numerics,
+    known: Collection[str] | None = None,
+) -> GraphPlan:
     """The chains that are expected to save most together; `RULES` if none is.
 
-    `graph` is the one that kernels are extracted from.
+    `graph` is the one that kernels are extracted from. `known` are the values that decisions can
+    name, as for `chain_candidates`.
     """
-    candidates = chain_candidates(graph, target)
+    candidates = chain_candidates(graph, target, known=known)
     if not candidates:
         return RULES
     weigh = _Scales(graph, Estimator(target, threads, numerics), fuse(graph))

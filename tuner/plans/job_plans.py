@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from compiler.errors import LimitError, MeasureError, PlanError
 from compiler.graph.ir import Graph
@@ -30,7 +31,13 @@ from tuner.interrupt import Interrupt
 from tuner.job_request import MakeRunner
 from tuner.plans.confirm import ConfirmPlans, confirmed_choice
 from tuner.plans.costs import KernelCosts
-from tuner.plans.kinds import LAYOUTS, kinds_of_plans, sites, uniform_layouts
+from tuner.plans.kinds import (
+    LAYOUTS,
+    chains_by_estimates,
+    kinds_of_plans,
+    sites,
+    uniform_layouts,
+)
 from tuner.plans.memory import within_memory
 from tuner.plans.programs import Programs
 from tuner.plans.search import PlanSearch, Proposals
@@ -180,13 +187,17 @@ class JobPlans:
         settled: Sequence[BestRecord],
         name: str,
     ) -> None:
-        """Compare the tuned model under the plan with that under the rules, both from the records
-        and what was `settled`; record what comes of it: the rules if they are faster."""
+        """Compare the tuned model under the plan with that under the rules, both from what was ever
+        confirmed and what is `settled` now; record what comes of it: the rules if they are faster.
+
+        A kernel that only one of them has may not have been tuned: its default schedule is better
+        known than a claim.
+        """
         choice = self.chosen.get(target.key)
         if choice is None:
             return
         self.tell("measuring the tuned model with its plan and with the rules in turn")
-        choose = builds.choose(target, settled=settled)
+        choose = builds.choose(target, only_confirmed=True, settled=settled)
 
         def built(plan: GraphPlan) -> ExecutableSpec:
             return replace(builds, plan=plan).compile(target, choose)[0]
@@ -304,6 +315,7 @@ class JobPlans:
                 self._memory,
                 before if self._needs_less(target) else RULES,
                 uniform_layouts,
+                partial(chains_by_estimates, threads=settings.compile.threads),
             )
             found = search.run()
         return found, sum(each.measured for each in trials)

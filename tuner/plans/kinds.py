@@ -15,6 +15,7 @@ from compiler.kernels.workload_key import workload_key
 from compiler.plan.blocked_forms import BLOCKED_TYPES, blocked_forms
 from compiler.plan.chain_candidates import chain_candidates
 from compiler.plan.choose_layouts import with_kept_dimensions
+from compiler.plan.estimated_chains import estimated_chains
 from compiler.plan.graph_plan import PLAIN, RULES, Decision, GraphPlan, Layout, Spelled
 from compiler.plan.graph_sites import GraphSites, graph_sites
 from compiler.plan.layout_problem import LayoutProblem, layout_problem
@@ -122,6 +123,14 @@ def uniform_layouts(programs: Programs, base: GraphPlan) -> list[GraphPlan]:
         lying = {name: forms[name].gives if name in forms else PLAIN for name in wanted}
         plans.append(base.with_decisions(*(Layout(name, size) for name, size in lying.items())))
     return plans
+
+
+def chains_by_estimates(programs: Programs, base: GraphPlan, threads: int) -> list[GraphPlan]:
+    """The plan with what an untuned build would chain, beside the base."""
+    found = sites(programs, base)
+    known = {node.output for node in found.planned.nodes}
+    plan = estimated_chains(found.optimised, programs.target, threads, programs.numerics, known)
+    return [base.with_decisions(*plan.decisions)] if plan.decisions else []
 
 
 _ALL_CHANNELS = -1

@@ -24,6 +24,9 @@ LEAST_GAIN = 0.005
 """Of the model's time, by its kernels', below which no plan is proposed."""
 RUNNERS_UP = 2
 """Other plans that are proposed."""
+HOPEFUL = ("chains", "merges")
+"""Kinds whose kernels take less in a model than alone: what they leave is where the next one reads
+it. All of them that seem to gain anything are proposed too, for the whole model to decide."""
 AT_ONCE = 16
 """Kernels that are measured before it is asked again."""
 
@@ -71,9 +74,11 @@ class PlanSearch:
         most_bytes: int | None = None,
         base: GraphPlan = RULES,
         others: Callable[[Programs, GraphPlan], Iterable[GraphPlan]] = lambda *_: (),
+        guesses: Callable[[Programs, GraphPlan], Iterable[GraphPlan]] = lambda *_: (),
     ) -> None:
-        """`others` are whole plans beside the base that may be proposed by themselves, too."""
-        self._base, self._others = base, others
+        """`others` are whole plans beside the base that may be proposed by themselves, too, by what
+        their kernels take; `guesses` are proposed whatever these take one by one."""
+        self._base, self._others, self._guesses = base, others, guesses
         self._programs, self._costs = programs, costs
         self._kinds, self._measure = kinds, measure
         self._most_bytes = most_bytes
@@ -85,6 +90,7 @@ class PlanSearch:
         self._settle(self._programs.of(self._base).calls)
         plan = self._base
         decided: dict[str, tuple[Decision, ...]] = {}
+        hoped: dict[str, tuple[Decision, ...]] = {}
         candidates: dict[str, int] = {}
         for make in self._kinds:
             problem = make(self._programs, plan)
@@ -93,6 +99,8 @@ class PlanSearch:
             candidates[problem.kind] = problem.size
             self.kind, self._over = problem.kind, False
             decisions = self._solved(problem).decisions
+            if problem.kind in HOPEFUL:
+                hoped[problem.kind] = problem.solve(lambda key: self._costs[key].seconds).decisions
             program = self._programs.fitting(plan.with_decisions(*decisions))
             if not decisions or program is None or not self._gains(program, plan):
                 continue
@@ -100,15 +108,26 @@ class PlanSearch:
             plan = program.plan
         single = [
             found
-            for kind, decisions in decided.items()
+            for kind, decisions in [*decided.items(), *hoped.items()]
             if (found := self._proposal(self._base.with_decisions(*decisions), kind)) is not None
         ]
         single += self._runners_up([plan, *(item.plan for item in single)])
+        single += self._guessed([plan, *(item.plan for item in single)])
+        single = list({item.plan: item for item in single}.values())
         single.sort(key=lambda item: -item.gain)
         joint = self._proposal(plan, " and ".join(decided)) if decided else None
         if joint is None and single:
             joint = single[0]
         return Proposals(joint, tuple(single), candidates)
+
+    def _guessed(self, known: Sequence[GraphPlan]) -> list[Proposal]:
+        """What is worth a run of the whole model, though its kernels alone do not show why."""
+        found = []
+        for plan in self._guesses(self._programs, self._base):
+            program = None if plan in known else self._programs.fitting(plan)
+            if program is not None and plan != self._base and self._fits(program):
+                found.append(Proposal(plan, "guesses", 0.0, program.arena_bytes))
+        return found
 
     def _runners_up(self, known: Sequence[GraphPlan]) -> list[Proposal]:
         """The best of the other plans by what is known of kernels by now; nothing is measured."""

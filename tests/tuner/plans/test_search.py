@@ -176,3 +176,23 @@ def test_other_plans_are_proposed_by_themselves() -> None:
     assert [item.plan for item in found.single] == [plans[0], plans[2]]
     assert found.joint == found.single[0]
     assert sorted(costs.measured) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("kind", ["cuts", "chains"])
+def test_chains_within_their_doubt_are_for_the_whole_model_to_decide(kind: str) -> None:
+    real = {"a": 1.0, "a'": 0.99}
+    found, _ = search(FakePrograms("a"), FakeCosts(real, {}), kinds=[cuts("a", kind)])
+    assert (found.joint is not None) == (kind == "chains")
+
+
+def test_guesses_are_proposed_though_their_kernels_take_longer_alone() -> None:
+    guess = GraphPlan((Separate("b"),))
+    found = PlanSearch(
+        cast(Programs, FakePrograms("ab")),
+        cast(KernelCosts, FakeCosts(REAL, {})),
+        [cuts("a")],
+        lambda kernels: list(kernels),
+        guesses=lambda *_: [guess, RULES],
+    ).run()
+    assert found.joint is not None and found.joint.plan == GraphPlan((Separate("a"),))
+    assert [item.plan for item in found.single][1:] == [guess]
