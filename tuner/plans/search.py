@@ -50,8 +50,8 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """The plan of all kinds together and those of single kinds, the most promising first, and how
-    many candidates each kind had."""
+    """The plan of all kinds together; what is tried where that is not faster: guesses, then those
+    of single kinds, the most promising first; and how many candidates each kind had."""
 
     joint: Proposal | None = None
     single: tuple[Proposal, ...] = ()
@@ -112,9 +112,9 @@ class PlanSearch:
             if (found := self._proposal(self._base.with_decisions(*decisions), kind)) is not None
         ]
         single += self._runners_up([plan, *(item.plan for item in single)])
-        single += self._guessed([plan, *(item.plan for item in single)])
-        single = list({item.plan: item for item in single}.values())
         single.sort(key=lambda item: -item.gain)
+        single = [*self._guessed([plan]), *single]
+        single = list({item.plan: item for item in reversed(single)}.values())[::-1]
         joint = self._proposal(plan, " and ".join(decided)) if decided else None
         if joint is None and single:
             joint = single[0]
