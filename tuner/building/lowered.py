@@ -8,8 +8,6 @@ of it.
 
 from __future__ import annotations
 
-import time
-import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +24,7 @@ from compiler.types.numerics import Numerics
 from compiler.types.precision import Precision
 from configs.settings import Settings
 from tuner.building.compile import compile_with
+from tuner.building.keep_plan import keep_plan
 from tuner.calibration.choice import RELATIVE_ERROR, ChoicePoint, PrecisionChoice
 from tuner.calibration.collect import calibrate
 from tuner.calibration.data import SampleForm, read_samples
@@ -180,18 +179,5 @@ def record_choice(
     target: Target,
 ) -> None:
     """Keep what was chosen for an imported model. Raises DatabaseError."""
-    from db.records import PlanRecord, TargetRecord
-
-    record = PlanRecord(
-        id=uuid.uuid4().hex,
-        model_name=name,
-        model_hash=structural_hash(graph),
-        target=target.key,
-        threads=settings.compile.threads,
-        numerics=settings.compile.numerics,
-        compiler_version=compiler.VERSION,
-        plan=choice.to_json(),
-        created=time.time(),
-    )
-    store.add([TargetRecord(target.key, target.to_json())])
-    store.add([record])
+    kind, model_hash = settings.compile.numerics, structural_hash(graph)
+    keep_plan(store, kind, choice.to_json(), name, model_hash, settings, target)

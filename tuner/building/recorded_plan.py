@@ -6,8 +6,6 @@ version of the compiler was asked for, since it may mean something else to this 
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from compiler.errors import LimitError, PlanError
 from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.target import Target
 from configs.settings import Settings
+from tuner.building.keep_plan import keep_plan
 from tuner.records.graph_choice import GraphChoice
 
 if TYPE_CHECKING:
@@ -106,24 +105,8 @@ def record_plan(
 
     Raises DatabaseError.
     """
-    from db.records import PlanRecord, TargetRecord
-
-    store.add([TargetRecord(target.key, target.to_json())])
-    store.add(
-        [
-            PlanRecord(
-                id=uuid.uuid4().hex,
-                model_name=name,
-                model_hash=model_hash,
-                target=target.key,
-                threads=settings.compile.threads,
-                numerics=kind_of_plan(settings),
-                compiler_version=compiler.VERSION,
-                plan=choice.to_json(),
-                created=time.time(),
-            )
-        ]
-    )
+    kind = kind_of_plan(settings)
+    keep_plan(store, kind, choice.to_json(), name, model_hash, settings, target)
 
 
 def kind_of_plan(settings: Settings) -> str:

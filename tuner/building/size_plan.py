@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,8 +18,8 @@ from compiler.target import Target
 from compiler.types.signature import AxisSource
 from configs.settings import Settings
 from db import queries
-from db.records import PlanRecord, TargetRecord
 from db.store import Store
+from tuner.building.keep_plan import keep_plan
 from tuner.records.size_ranges import SizePlan, SizeRange
 
 
@@ -40,22 +38,7 @@ def record_size_plan(
 
     Raises DatabaseError.
     """
-    store.add([TargetRecord(target.key, target.to_json())])
-    store.add(
-        [
-            PlanRecord(
-                id=uuid.uuid4().hex,
-                model_name=name,
-                model_hash=model_hash,
-                target=target.key,
-                threads=settings.compile.threads,
-                numerics=_kind(settings),
-                compiler_version=compiler.VERSION,
-                plan=plan.to_json(),
-                created=time.time(),
-            )
-        ]
-    )
+    keep_plan(store, _kind(settings), plan.to_json(), name, model_hash, settings, target)
 
 
 def size_plan(
