@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import consumers
 from compiler.operators.registry import complete_attributes
 from compiler.operators.windows import read_windows
 from compiler.plan.chain_groups import POOLS, can_chain, chain_groups, is_part
-from compiler.plan.extract_kernels import group_kernel
 from compiler.plan.fuse import Group, fuse
 from compiler.plan.graph_plan import RULES, Chain, GraphPlan
+from compiler.plan.group_kernels import GroupKernels
 from compiler.plan.plan_names import PlanNames
 from compiler.schedule.sketches.chain_context import has_chain_sketch
 from compiler.target import Target
@@ -40,13 +40,18 @@ class ChainCandidate:
 
 
 def chain_candidates(
-    graph: Graph, target: Target, plan: GraphPlan = RULES, known: Collection[str] | None = None
+    graph: Graph,
+    target: Target,
+    plan: GraphPlan = RULES,
+    known: Collection[str] | None = None,
+    kernels: GroupKernels | None = None,
 ) -> tuple[ChainCandidate, ...]:
     """The chains of two parts that may pay, then those of three, each in execution order.
 
     `graph` is the one that kernels are extracted from. `known` are the values that decisions can
-    name, those of the graph before layouts; without them all that have a name here count. Raises
-    PlanError for a plan that does not fit.
+    name, those of the graph before layouts; without them all that have a name here count.
+    `kernels` has the graph's, if the caller needs them too. Raises PlanError for a plan that does
+    not fit.
     """
     groups, names = fuse(graph, plan=plan), PlanNames(graph)
     values = set(graph.types) if known is None else set(known)
@@ -64,7 +69,8 @@ def chain_candidates(
     for group, reader in found.values():
         parts += [[group, other] for other, _ in found.values() if reader in other.nodes]
     made = (_candidate(graph, names, values, part) for part in parts)
-    return tuple(item for item in made if _has_sketch(graph, groups, item, target))
+    has_sketch = _Sketches(groups, GroupKernels(graph) if kernels is None else kernels, target)
+    return tuple(item for item in made if has_sketch(item))
 
 
 def may_pay(graph: Graph, value: str, reader: Node, target: Target) -> bool:
@@ -128,11 +134,22 @@ def _candidate(
     return ChainCandidate(tuple(Chain(value) for value in values if value is not None), saved)
 
 
-def _has_sketch(
-    graph: Graph, groups: Sequence[Group], candidate: ChainCandidate, target: Target
-) -> bool:
-    """Whether all parts have register tiles, in the layouts that they have."""
-    before = {group.output for group in groups}
-    joined = chain_groups(graph, groups, GraphPlan(candidate.chains))
-    (group,) = (item for item in joined if item.stored and item.output in before)
-    return has_chain_sketch(group_kernel(graph, group).kernel, target)
+@dataclass(frozen=True, slots=True)
+class _Sketches:
+    """Answers whether all parts of a chain have register tiles, in the layouts that they have."""
+
+    groups: Sequence[Group]
+    kernels: GroupKernels
+    target: Target
+    known: dict[str, bool] = field(default_factory=dict)  # by workload key
+
+    def __call__(self, candidate: ChainCandidate) -> bool:
+        joined = chain_groups(self.kernels.graph, self.groups, GraphPlan(candidate.chains))
+        (group,) = (item for item in joined if item.stored)
+        made = self.kernels.of(group)
+        if len(made) > 1:
+            return False  # too long for one kernel
+        (chain,) = made
+        if chain.key not in self.known:
+            self.known[chain.key] = has_chain_sketch(chain.kernel, self.target)
+        return self.known[chain.key]

@@ -10,13 +10,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from compiler.graph.ir import Graph
-from compiler.kernels.workload_key import workload_key
 from compiler.plan.chain_candidates import chain_candidates
 from compiler.plan.chain_groups import chain_groups
 from compiler.plan.estimate import Estimator
-from compiler.plan.extract_kernels import group_kernel
 from compiler.plan.fuse import Group, fuse
 from compiler.plan.graph_plan import RULES, Chain, GraphPlan
+from compiler.plan.group_kernels import GroupKernels
 from compiler.target import Target
 from compiler.types.numerics import Numerics
 
@@ -45,10 +44,11 @@ def estimated_chains(
     `graph` is the one that kernels are extracted from. `known` are the values that decisions can
     name, as for `chain_candidates`.
     """
-    candidates = chain_candidates(graph, target, known=known)
+    kernels = GroupKernels(graph, numerics.rounds_each)
+    candidates = chain_candidates(graph, target, known=known, kernels=kernels)
     if not candidates:
         return RULES
-    weigh = _Scales(graph, Estimator(target, threads, numerics), fuse(graph))
+    weigh = _Scales(kernels, Estimator(target, threads, numerics), fuse(graph))
     taken: set[str] = set()
     chosen: list[Chain] = []
     weighed = [weigh(candidate.chains) for candidate in candidates]
@@ -63,13 +63,13 @@ def estimated_chains(
 class _Scales:
     """Weighs chains of the groups that there are without them."""
 
-    graph: Graph
+    kernels: GroupKernels
     estimate: Estimator
     groups: Sequence[Group]
 
     def __call__(self, chains: tuple[Chain, ...]) -> _Weighed:
         before = {group.output: group for group in self.groups}
-        after = chain_groups(self.graph, self.groups, GraphPlan(chains))
+        after = chain_groups(self.kernels.graph, self.groups, GraphPlan(chains))
         made = [group for group in after if before.get(group.output) is not group]
         kept = {group.output for group in after if before.get(group.output) is group}
         parts = [group for output, group in before.items() if output not in kept]
@@ -78,5 +78,5 @@ class _Scales:
         return _Weighed(chains, gain, frozenset(group.output for group in parts))
 
     def _seconds(self, group: Group) -> float:
-        kernel = group_kernel(self.graph, group).kernel
-        return self.estimate(kernel, workload_key(kernel)).seconds
+        made = self.kernels.of(group)
+        return sum(self.estimate(item.kernel, item.key).seconds for item in made)

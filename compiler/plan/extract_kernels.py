@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from compiler.expr.nodes import Const, const
 from compiler.graph.ir import Graph
-from compiler.kernels.canonicalise import canonicalise, with_literals
-from compiler.kernels.count_work import written_size
 from compiler.kernels.kernel import (
     Call,
     FunctionCall,
@@ -19,7 +14,6 @@ from compiler.kernels.kernel import (
     KernelProgram,
     LoopBegin,
     LoopEnd,
-    Tensor,
     ViewCall,
     reads_of,
     written_by,
@@ -29,18 +23,15 @@ from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
 from compiler.operators.function import types_of_texts
 from compiler.operators.loop import LoopParts
-from compiler.operators.registry import Pattern, add_expression, complete_attributes, operator
+from compiler.operators.registry import Pattern, complete_attributes, operator
 from compiler.plan.chain_groups import chain_groups
 from compiler.plan.find_guards import common_guards, conditions_first, find_guards
 from compiler.plan.fuse import Group, fuse
 from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.group_kernels import GroupKernels
 from compiler.plan.loop_order import Bound, LoopNodes, loop_order
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, TensorType
-
-# A group whose expression is longer where it is written out is not fused after all: each node that
-# reads its operand twice doubles what lies before it. Groups of networks have about a hundred.
-WRITTEN_LIMIT = 8192
 
 
 def extract_kernels(
@@ -60,28 +51,12 @@ def extract_kernels(
     return _Extractor(graph, allowance or Allowance(), rounds_each, plan).run()
 
 
-@dataclass(frozen=True, slots=True)
-class _Extracted:
-    kernel: FusedKernel
-    inputs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A verified kernel, its key, and which of its group's values are its inputs, by number."""
-
-    kernel: FusedKernel
-    key: str
-    inputs: tuple[int, ...]
-
-
 class _Extractor:
     def __init__(
         self, graph: Graph, allowance: Allowance, rounds_each: bool, plan: GraphPlan
     ) -> None:
         self.graph = graph
         self.plan = plan
-        self.rounds_each = rounds_each
         self.allowance = allowance
         self.types: dict[str, TensorType] = dict(graph.types)
         self.constants: dict[str, Array] = dict(graph.constants)
@@ -89,7 +64,7 @@ class _Extractor:
         self.renamed: dict[str, str] = {}  # values that are read under another name
         self.root: dict[str, str] = {}  # view -> the value whose memory it is
         self.owned = _owners(graph)
-        self.made: dict[str, _Made] = {}  # by what their groups look like: layers repeat
+        self.kernels = GroupKernels(graph, rounds_each)
         self.guards: dict[str, tuple[Guard, ...]] = {}  # by the output of a group
         self.called: set[int] = set()  # functions' calls that are done
 
@@ -130,29 +105,18 @@ class _Extractor:
     # --- groups ---------------------------------------------------------------------------------
 
     def _kernel(self, group: Group, guards: tuple[Guard, ...]) -> None:
-        look, values = _look(self.graph, group)
-        made = self.made.get(look)
-        if made is None:
-            extracted = group_kernel(self.graph, group, self.rounds_each)
-            if len(group.nodes) > 1 and written_size(extracted.kernel) > WRITTEN_LIMIT:
-                for node in group.nodes:
-                    self._kernel(Group((node,), None), guards)
-                return
-            verify_kernel(extracted.kernel)
-            key = workload_key(extracted.kernel)
-            made = _Made(extracted.kernel, key, tuple(map(values.index, extracted.inputs)))
-            self.made[look] = made
-        inputs = [values[number] for number in made.inputs]
-        call = KernelCall(
-            made.kernel,
-            made.key,
-            tuple(self.renamed.get(name, name) for name in inputs),
-            group.output,
-            tuple(dict.fromkeys(node.source for node in group.nodes if node.source)),
-            tuple(node.operator for node in group.nodes),
-            guards,
-        )
-        self.calls.append(call)
+        for made in self.kernels.of(group):
+            nodes = made.group.nodes
+            call = KernelCall(
+                made.kernel,
+                made.key,
+                tuple(self.renamed.get(name, name) for name in made.inputs),
+                made.group.output,
+                tuple(dict.fromkeys(node.source for node in nodes if node.source)),
+                tuple(node.operator for node in nodes),
+                guards,
+            )
+            self.calls.append(call)
 
     def _view(self, node: Node) -> None:
         source = self.renamed.get(node.inputs[0], node.inputs[0])
@@ -326,78 +290,6 @@ class _Extractor:
             name = f"{hint}_{count}"
         self.types[name] = type
         return name
-
-
-def _look(graph: Graph, group: Group) -> tuple[str, tuple[str, ...]]:
-    """All that `group_kernel` makes a kernel of, whatever values are called; and these values.
-
-    A value is its number in them, and what it is where it is met first: its type, the element of a
-    constant that has but one, and whether it is a constant.
-    """
-    numbers: dict[str, int] = {"": -1}
-    facts: list[object] = []
-    for node in group.nodes:
-        for name in (*node.inputs, node.output):
-            if name in numbers:
-                continue
-            numbers[name] = len(numbers) - 1
-            array = graph.constants.get(name)
-            literal = array.tobytes() if array is not None and array.size == 1 else None
-            facts.append((str(graph.types[name]), array is not None, literal))
-        operands = [numbers[name] for name in node.inputs]
-        facts.append((node.operator, dict(node.attributes), operands, numbers[node.output]))
-    facts.append([numbers[name] for name in group.stored])
-    return repr(facts), tuple(numbers)[1:]
-
-
-def group_kernel(graph: Graph, group: Group, rounds_each: bool = False) -> _Extracted:
-    """The canonical kernel of a fusion group and the graph values that are its inputs.
-
-    A constant of one element becomes a literal, unless a contraction reads it. Behind sums of
-    integers floats stay operands: each layer has other scales, and else the same kernel. With
-    `rounds_each` what one node gives to the next one is rounded to its type, see
-    `Numerics.rounds_each`.
-    """
-    builder = KernelBuilder()
-    tensors: dict[str, Tensor] = {}
-    values: list[str] = []
-    in_contraction: set[str] = set()
-    inside = {node.output for node in group.nodes}
-    for node in group.nodes:
-        node = _inside_first(node, inside)
-        for name in node.inputs:
-            if name and name not in tensors:
-                tensors[name] = builder.input(graph.types[name], name in graph.constants)
-                values.append(name)
-        if operator(node.operator).pattern is Pattern.CONTRACTION:
-            in_contraction.update(node.inputs)
-        operands = tuple(tensors[name] if name else None for name in node.inputs)
-        result = add_expression(builder, node, operands, graph.types[node.output])
-        tensors[node.output] = replace(result, exact=None) if rounds_each else result
-    name = "_".join(node.operator for node in group.nodes)
-    inputs, stages = tuple(builder.inputs), tuple(builder.stages)
-    of_integers = any(node.attributes.get("accumulator") == "i32" for node in group.nodes)
-    literals: dict[str, Const] = {}
-    for buffer, value in zip(inputs, values, strict=True):
-        array = graph.constants.get(value)
-        scale = of_integers and buffer.dtype.is_float
-        if array is not None and array.size == 1 and not scale and value not in in_contraction:
-            literals[buffer.name] = const(array.reshape(-1)[0].item(), buffer.dtype)
-    kernel = with_literals(FusedKernel(name, inputs, stages, stages[-1].name), literals)
-    stored = [tensors[value].name for value in group.stored]
-    canonical, kept = canonicalise(kernel, stored)
-    by_buffer = dict(zip((buffer.name for buffer in inputs), values, strict=True))
-    return _Extracted(canonical, tuple(by_buffer[buffer] for buffer in kept))
-
-
-def _inside_first(node: Node, inside: set[str]) -> Node:
-    """Commuting operators with the group's own value on the left: x + conv is conv + x."""
-    if not operator(node.operator).commutes:
-        return node
-    left, right = node.inputs
-    if right in inside and left not in inside:
-        return replace(node, inputs=(right, left))
-    return node
 
 
 def _owners(graph: Graph) -> dict[str, str]:
