@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from compiler.kernels.chain import chain_parts, follows, part_work, rows_read
@@ -24,9 +24,9 @@ FILTERED = 0.4  # of the cycles that are counted for depthwise windows (measured
 MOST_WASTE = 1.1  # of the rows, those that are computed twice included
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ChainPart:
-    """A part, with the axis that blocks of rows are made of."""
+    """A part, with the axis that blocks of rows are made of; what is worked out is kept."""
 
     context: TileContext
     filters: bool  # each block of channels by itself
@@ -51,18 +51,18 @@ class ChainPart:
         """The part of the cycles that tiles are counted with that windows take: loads overlap."""
         return FILTERED if self.filters and len(self.kernel.inputs) > 1 else 1.0
 
-    @property
+    @cached_property
     def result_bytes(self) -> int:
         """Bytes of a row of all that the part gives."""
         output = self.kernel.output
         return math.prod(output.shape) // self.extent * output.dtype.bytes // self.stack
 
-    @property
+    @cached_property
     def batch(self) -> tuple[str, ...]:
         """The outer axes each point of which has rows of its own; others read the same rows."""
         return tuple(axis for axis in self.context.roles.outer if follows(self.kernel, axis))
 
-    @property
+    @cached_property
     def stack(self) -> int:
         """Points of the batch."""
         return math.prod(self.context.extents[axis] for axis in self.batch)
@@ -74,10 +74,7 @@ class ChainContext:
 
     parts: tuple[ChainPart, ...]
     threads: int
-
-    @cached_property
-    def _counted(self) -> dict[int, list[int]]:
-        return {}
+    _counted: dict[int, list[int]] = field(default_factory=dict, init=False)
 
     def rows(self, rows: int) -> list[int]:
         """How many rows each part computes for so many of the last one."""
