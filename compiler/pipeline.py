@@ -25,6 +25,7 @@ from compiler.plan.end_sums import end_sums
 from compiler.plan.estimated_chains import estimated_chains
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.group_kernels import GroupKernels
 from compiler.plan.live_extents import limit_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise_for
 from compiler.runtime.entry import entry_of
@@ -38,7 +39,7 @@ from compiler.runtime.seal import part_digests, seal_of
 from compiler.runtime.verify_spec import verify_spec
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from compiler.schedule.spaces import default_schedule, naive_schedule
+from compiler.schedule.spaces import Spaces, naive_schedule
 from compiler.stages import DumpAfter, Stages
 from compiler.target import Target, host_target
 from compiler.types.extents import Shapes
@@ -136,9 +137,10 @@ def compile_model(
     admitted = Numerics.of(numerics)
     stages = Stages(STAGES, dump_after, dump_kernels, keep=("llvm",) if keep_llvm else ())
     allowance = Allowance(limits)
-    graph, program = _to_kernels(model, target, shapes, stages, allowance, admitted, plan, threads)
+    spaces = Spaces(target, threads, admitted)
+    graph, program = _to_kernels(model, spaces, shapes, stages, allowance, plan)
     chosen = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
-    kernel_stages = KernelStages(stages, target, threads, admitted, allowance, cache)
+    kernel_stages = KernelStages(stages, spaces, allowance, cache)
     schedules, compiled = kernel_stages.run(chosen)
     constants = stages.run("pack_constants", lambda: pack_constants(program, compiled, allowance))
     memory = stages.run(
@@ -189,34 +191,34 @@ def kernels_of(
     plan: GraphPlan = RULES,
 ) -> KernelProgram:
     """The fused kernels of a model, in order: what a tuner tunes. `plan` as in `compile_model`."""
-    target = host_target() if target is None else target
+    spaces = Spaces(host_target() if target is None else target, numerics=numerics)
     stages, allowance = Stages(STAGES, dump_after), Allowance(limits)
-    return _to_kernels(model, target, shapes, stages, allowance, Numerics.of(numerics), plan)[1]
+    return _to_kernels(model, spaces, shapes, stages, allowance, plan)[1]
 
 
 def _to_kernels(
     model: Model,
-    target: Target,
+    spaces: Spaces,
     shapes: Shapes | None,
     stages: Stages,
     allowance: Allowance,
-    numerics: Numerics,
     decided: GraphPlan | None,
-    threads: int = 1,
 ) -> tuple[Graph, KernelProgram]:
     """The part of the pipeline that tuning and building share: the optimised graph, its kernels.
 
     The program's outputs are the graph's in order; one that is an input too has a name of its own.
     """
-    graph = stages.run("import", lambda: _imported(model, shapes, allowance))
+    target, numerics, plan = spaces.target, spaces.numerics, decided or RULES
+    imported = stages.run("import", lambda: _imported(model, shapes, allowance))
     graph = stages.run(
         "optimise",
-        lambda: optimise_for(graph, target, stages.observe, allowance, numerics, decided or RULES),
+        lambda: optimise_for(imported, target, stages.observe, allowance, numerics, plan),
     )
-    plan = estimated_chains(graph, target, threads, numerics) if decided is None else decided
+    kernels = GroupKernels(graph, numerics.rounds_each)
+    if decided is None:
+        plan = estimated_chains(kernels, spaces)
     program = stages.run(
-        "extract_kernels",
-        lambda: extract_kernels(graph, allowance, numerics.rounds_each, plan),
+        "extract_kernels", lambda: extract_kernels(graph, allowance, plan, kernels)
     )
     whole, signature = program, graph.signature
     program = stages.run(
@@ -290,9 +292,7 @@ class KernelStages:
     """
 
     stages: Stages
-    target: Target
-    threads: int
-    numerics: Numerics
+    spaces: Spaces
     allowance: Allowance
     cache: ObjectCache | None = None
 
@@ -315,10 +315,12 @@ class KernelStages:
                 try:
                     return schedule, self.stages.run("object_code", code.result, key)
                 except _DOES_NOT_FIT as error:
-                    following = partial(self._following, schedule, error)
+                    following = partial(self._following, key, schedule, error)
                 return finish(key, begin(key, following))
 
-            begun = {key: begin(key, partial(self.first, item)) for key, item in chosen.items()}
+            begun = {
+                key: begin(key, partial(self.first, key, item)) for key, item in chosen.items()
+            }
             made = {key: finish(key, item) for key, item in begun.items()}
         schedules = {key: schedule for key, (schedule, _) in made.items()}
         return schedules, {key: code for key, (_, code) in made.items()}
@@ -333,7 +335,7 @@ class KernelStages:
         chosen = self.stages.run("schedule", schedule, key)
         kernel, steps = chosen.kernel, chosen.used.schedule
         self.allowance.check_time(f"compiling kernel {kernel.name}")
-        cache, target = self.cache, self.target
+        cache, target = self.cache, self.spaces.target
         entry = None if cache is None else cache.entry(kernel, steps, target, symbol)
         known = None if entry is None else entry.find()
         if known is not None and not any(self.stages.wants(name, key) for name in _BEFORE_CODE):
@@ -343,7 +345,7 @@ class KernelStages:
             emitted = self.stages.run("llvm", lambda: emit_loops(nest, steps, target, symbol), key)
             why = scalar_work(nest, target)
         except _DOES_NOT_FIT as error:
-            return self.lower(key, symbol, partial(self._following, chosen, error))
+            return self.lower(key, symbol, partial(self._following, key, chosen, error))
 
         def compile() -> CompiledKernel:
             if known is not None:
@@ -356,13 +358,13 @@ class KernelStages:
 
         return chosen, compile
 
-    def first(self, item: ChosenSchedule) -> KernelSchedule:
+    def first(self, key: str, item: ChosenSchedule) -> KernelSchedule:
         """The schedule to try first: the chosen one, or the default one."""
         if item.choice is None:
-            return self._default(item.kernel, None, "")
+            return self._default(key, item.kernel, None, "")
         return KernelSchedule(item.kernel, item.choice, item.choice)
 
-    def _following(self, item: KernelSchedule, error: TunefarmError) -> KernelSchedule:
+    def _following(self, key: str, item: KernelSchedule, error: TunefarmError) -> KernelSchedule:
         """The schedule to try after one that does not fit. Raises `error` if there is none."""
         used = item.used
         if used.source == NAIVE:
@@ -370,14 +372,15 @@ class KernelStages:
         note = _note(item.note, used.source, used.record_id, error)
         if used.source == DEFAULT:
             return replace(item, used=_NAIVE, note=note)
-        return self._default(item.kernel, item.chosen, note)
+        return self._default(key, item.kernel, item.chosen, note)
 
     def _default(
-        self, kernel: FusedKernel, chosen: ScheduleChoice | None, note: str
+        self, key: str, kernel: FusedKernel, chosen: ScheduleChoice | None, note: str
     ) -> KernelSchedule:
         """The default schedule, or the naive one where a sketch fails on the kernel."""
         try:
-            schedule = default_schedule(kernel, self.target, self.threads, self.numerics)
+            space = self.spaces.of(kernel, key)
+            schedule = space.schedule(space.default())
         except _DOES_NOT_FIT as error:
             return KernelSchedule(kernel, chosen, _NAIVE, _note(note, DEFAULT, None, error))
         return KernelSchedule(kernel, chosen, ScheduleChoice(schedule, DEFAULT), note)

@@ -40,19 +40,18 @@ class ChainCandidate:
 
 
 def chain_candidates(
-    graph: Graph,
+    kernels: GroupKernels,
     target: Target,
     plan: GraphPlan = RULES,
     known: Collection[str] | None = None,
-    kernels: GroupKernels | None = None,
 ) -> tuple[ChainCandidate, ...]:
     """The chains of two parts that may pay, then those of three, each in execution order.
 
-    `graph` is the one that kernels are extracted from. `known` are the values that decisions can
-    name, those of the graph before layouts; without them all that have a name here count.
-    `kernels` has the graph's, if the caller needs them too. Raises PlanError for a plan that does
-    not fit.
+    `kernels` are those of the graph that is extracted from. `known` are the values that decisions
+    can name, those of the graph before layouts; without them all that have a name here count.
+    Raises PlanError for a plan that does not fit.
     """
+    graph = kernels.graph
     groups, names = fuse(graph, plan=plan), PlanNames(graph)
     values = set(graph.types) if known is None else set(known)
     found: dict[str, tuple[Group, Node]] = {}  # by the value that the group gives
@@ -69,7 +68,7 @@ def chain_candidates(
     for group, reader in found.values():
         parts += [[group, other] for other, _ in found.values() if reader in other.nodes]
     made = (_candidate(graph, names, values, part) for part in parts)
-    has_sketch = _Sketches(groups, GroupKernels(graph) if kernels is None else kernels, target)
+    has_sketch = _Sketches(groups, kernels, target)
     return tuple(item for item in made if has_sketch(item))
 
 

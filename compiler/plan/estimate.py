@@ -20,6 +20,7 @@ from itertools import permutations
 
 import numpy as np
 
+from compiler.errors import ScheduleError
 from compiler.expr.functions import BINARY, UNARY
 from compiler.expr.nodes import Binary, Expr, Load, Select, Unary
 from compiler.expr.walk import axes_of, children, loads, postorder
@@ -29,7 +30,7 @@ from compiler.kernels.stage import Stage
 from compiler.kernels.workload_key import workload_key
 from compiler.schedule.nest_shape import NestShape
 from compiler.schedule.space import Candidate, ScheduleSpace
-from compiler.schedule.spaces import schedule_space
+from compiler.schedule.spaces import Spaces
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
 from compiler.types.dtypes import DType
@@ -105,20 +106,28 @@ class Estimate:
 
 
 class Estimator:
-    """Estimates for one target, number of threads and numerics; each kernel is looked at once."""
+    """Estimates for a target, number of threads and numerics, which are those of the `spaces`.
 
-    def __init__(
-        self, target: Target, threads: int = 1, numerics: Numerics | str = DEFAULT_NUMERICS
-    ) -> None:
-        self.target, self.threads, self.numerics = target, threads, Numerics.of(numerics)
+    Each kernel is looked at once.
+    """
+
+    def __init__(self, spaces: Spaces) -> None:
+        self.spaces = spaces
         self._known: dict[str, Estimate] = {}
 
     def __call__(self, kernel: FusedKernel, key: str = "") -> Estimate:
         """The estimate of a kernel, `key` being its workload key if the caller has it."""
         key = key or workload_key(kernel)
         if key not in self._known:
-            self._known[key] = estimate(kernel, self.target, self.threads, self.numerics)
+            self._known[key] = self._estimate(kernel, key)
         return self._known[key]
+
+    def _estimate(self, kernel: FusedKernel, key: str) -> Estimate:
+        try:
+            space = self.spaces.of(kernel, key)
+        except ScheduleError:
+            return _scalar(kernel)
+        return _of_default(kernel, space, self.spaces.target, self.spaces.threads)
 
 
 def estimate(
@@ -128,7 +137,12 @@ def estimate(
     numerics: Numerics | str = DEFAULT_NUMERICS,
 ) -> Estimate:
     """What the kernel takes under its default schedule, in a model where its data is near."""
-    space = schedule_space(kernel, target, threads, numerics)
+    return Estimator(Spaces(target, threads, numerics))(kernel)
+
+
+def _of_default(
+    kernel: FusedKernel, space: ScheduleSpace, target: Target, threads: int
+) -> Estimate:
     candidate = space.default()
     shape = _shape(space, candidate)
     if shape is None:

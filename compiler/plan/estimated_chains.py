@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from compiler.graph.ir import Graph
 from compiler.plan.chain_candidates import chain_candidates
 from compiler.plan.chain_groups import chain_groups
 from compiler.plan.estimate import Estimator
 from compiler.plan.fuse import Group, fuse
 from compiler.plan.graph_plan import RULES, Chain, GraphPlan
 from compiler.plan.group_kernels import GroupKernels
-from compiler.target import Target
-from compiler.types.numerics import Numerics
+from compiler.schedule.spaces import Spaces
 
 LEAST_GAIN = 0.03
 """Of the time of the kernels that a chain joins, which it must be expected to save."""
@@ -33,22 +31,17 @@ class _Weighed:
 
 
 def estimated_chains(
-    graph: Graph,
-    target: Target,
-    threads: int,
-    numerics: Numerics,
-    known: Collection[str] | None = None,
+    kernels: GroupKernels, spaces: Spaces, known: Collection[str] | None = None
 ) -> GraphPlan:
     """The chains that are expected to save most together; `RULES` if none is.
 
-    `graph` is the one that kernels are extracted from. `known` are the values that decisions can
-    name, as for `chain_candidates`.
+    `kernels` are those of the graph that is extracted from. `known` are the values that decisions
+    can name, as for `chain_candidates`.
     """
-    kernels = GroupKernels(graph, numerics.rounds_each)
-    candidates = chain_candidates(graph, target, known=known, kernels=kernels)
+    candidates = chain_candidates(kernels, spaces.target, known=known)
     if not candidates:
         return RULES
-    weigh = _Scales(kernels, Estimator(target, threads, numerics), fuse(graph))
+    weigh = _Scales(kernels, Estimator(spaces), fuse(kernels.graph))
     taken: set[str] = set()
     chosen: list[Chain] = []
     weighed = [weigh(candidate.chains) for candidate in candidates]

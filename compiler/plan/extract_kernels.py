@@ -37,23 +37,24 @@ from compiler.types.tensor_type import Array, TensorType
 def extract_kernels(
     graph: Graph,
     allowance: Allowance | None = None,
-    rounds_each: bool = False,
     plan: GraphPlan = RULES,
+    kernels: GroupKernels | None = None,
 ) -> KernelProgram:
     """The kernels of `graph` in execution order, each verified.
 
     Every output of the program is a kernel's result, or a view of one, that shares its memory with
     no input, constant or other output; where the graph says otherwise, a copy kernel is inserted.
     A constant that is an output keeps its name as output and becomes NAME_value as constant; an
-    input that is an output too is returned as NAME_output. `rounds_each` is that of the numerics.
-    What `plan` says goes before the rules. Raises `LimitError` when the time is over.
+    input that is an output too is returned as NAME_output. What `plan` says goes before the rules.
+    `kernels` are the graph's, where some are made already or operators round each result. Raises
+    `LimitError` when the time is over.
     """
-    return _Extractor(graph, allowance or Allowance(), rounds_each, plan).run()
+    return _Extractor(graph, allowance or Allowance(), plan, kernels or GroupKernels(graph)).run()
 
 
 class _Extractor:
     def __init__(
-        self, graph: Graph, allowance: Allowance, rounds_each: bool, plan: GraphPlan
+        self, graph: Graph, allowance: Allowance, plan: GraphPlan, kernels: GroupKernels
     ) -> None:
         self.graph = graph
         self.plan = plan
@@ -64,7 +65,7 @@ class _Extractor:
         self.renamed: dict[str, str] = {}  # values that are read under another name
         self.root: dict[str, str] = {}  # view -> the value whose memory it is
         self.owned = _owners(graph)
-        self.kernels = GroupKernels(graph, rounds_each)
+        self.kernels = kernels
         self.guards: dict[str, tuple[Guard, ...]] = {}  # by the output of a group
         self.called: set[int] = set()  # functions' calls that are done
 

@@ -10,6 +10,7 @@ from compiler.limits import Allowance
 from compiler.plan.chain_candidates import ChainCandidate, chain_candidates
 from compiler.plan.fusion_candidates import Cut, fusion_candidates
 from compiler.plan.graph_plan import RULES, GraphPlan, Merged
+from compiler.plan.group_kernels import GroupKernels
 from compiler.plan.merge_candidates import merge_candidates
 from compiler.plan.optimise import PASS_NAMES, optimise_for, sites_of
 from compiler.target import Target
@@ -57,5 +58,6 @@ def graph_sites(
     known = {node.output for node in planned.nodes}
     cuts = fusion_candidates(optimised, plan, known)
     merges = tuple(merge_candidates(stages[BEFORE_MERGING]))
-    chains = chain_candidates(optimised, target, plan, known)
+    kernels = GroupKernels(optimised, numerics.rounds_each)
+    chains = chain_candidates(kernels, target, plan, known)
     return GraphSites(planned, optimised, patterns.found, cuts, merges, chains)

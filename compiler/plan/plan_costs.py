@@ -14,6 +14,7 @@ from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import Decision, GraphPlan, Layout, Merged, Spelled
+from compiler.plan.group_kernels import GroupKernels
 from compiler.plan.optimise import optimise_for
 from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
@@ -108,4 +109,5 @@ class PlanCosts:
         if graph is None:
             graph = optimise_for(self.graph, self.target, None, self.allowance, self.numerics, part)
             self._optimised = {part: graph}  # weights are large: only the last one is kept
-        return extract_kernels(graph, self.allowance, self.numerics.rounds_each, plan)
+        kernels = GroupKernels(graph, self.numerics.rounds_each)
+        return extract_kernels(graph, self.allowance, plan, kernels)

@@ -71,6 +71,25 @@ def _sketched(
     return ScheduleSpace(sorted(admitted, key=lambda sketch: not sketch.leads))
 
 
+class Spaces:
+    """Spaces for one target, number of threads and numerics; that of a kernel is made once."""
+
+    def __init__(
+        self, target: Target, threads: int = 1, numerics: Numerics | str = DEFAULT_NUMERICS
+    ) -> None:
+        self.target, self.threads, self.numerics = target, threads, Numerics.of(numerics)
+        self._known: dict[str, ScheduleSpace] = {}
+
+    def of(self, kernel: FusedKernel, key: str) -> ScheduleSpace:
+        """The space of the kernel with this workload key.
+
+        Raises ScheduleError where a sketch fails on it.
+        """
+        if key not in self._known:
+            self._known[key] = _sketched(kernel, self.target, self.threads, self.numerics)
+        return self._known[key]
+
+
 def default_schedule(
     kernel: FusedKernel,
     target: Target,

@@ -29,10 +29,11 @@ from compiler.plan.chain_candidates import chain_candidates
 from compiler.plan.estimate import Estimator
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import RULES, Chain, GraphPlan
+from compiler.plan.group_kernels import GroupKernels
 from compiler.runtime.buffers import aligned_empty
 from compiler.runtime.loaded_code import LoadedCode
 from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import default_schedule, schedule_space
+from compiler.schedule.spaces import Spaces, default_schedule, schedule_space
 from compiler.target import host_target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Attribute
@@ -249,8 +250,11 @@ def measure(block: Block, trials: int, rounds: int) -> tuple[float, float]:
             raise SystemExit(f"{block.name}: plans differ in what they compute; nothing was timed")
     found = [ratios(times_of(builts, rounds)) for _ in range(2)]
     names = list(plans)
-    offered = [RULES, *(GraphPlan(x.chains) for x in chain_candidates(block.graph, target))]
-    estimate = Estimator(target)
+    offered = [
+        RULES,
+        *(GraphPlan(x.chains) for x in chain_candidates(GroupKernels(block.graph), target)),
+    ]
+    estimate = Estimator(Spaces(target))
     estimates = [
         sum(estimate(call.kernel).seconds for call in built.calls) if plan in offered else math.inf
         for plan, built in zip(plans.values(), builts, strict=True)

@@ -15,11 +15,10 @@ from compiler.limits import Allowance
 from compiler.llvm.machine import assembly
 from compiler.pipeline import STAGES, ChosenSchedule, KernelStages, kernels_of
 from compiler.schedule.choice import ChooseSchedule
-from compiler.schedule.spaces import schedule_space
+from compiler.schedule.spaces import Spaces, schedule_space
 from compiler.stages import Stages, check_stage, format_program
 from compiler.target import Target
 from compiler.types.extents import Shapes
-from compiler.types.numerics import Numerics
 from configs.settings import CompileSettings, Settings
 from db.store import Store
 from measure.sandbox.import_model import import_model
@@ -131,12 +130,11 @@ def _printer(
         return lambda key, kernel: format_space(kernel, target, options)
     made_by = "llvm" if stage == "asm" else stage
     stages = Stages(STAGES, keep=(made_by,))
-    numerics = Numerics.of(options.numerics)
-    kernels = KernelStages(stages, target, options.threads, numerics, allowance)
+    kernels = KernelStages(stages, Spaces(target, options.threads, options.numerics), allowance)
 
     def lowered(key: str, kernel: FusedKernel) -> str:
         chosen = ChosenSchedule(kernel, None if choose is None else choose(kernel))
-        kernels.lower(key, "kernel", partial(kernels.first, chosen))
+        kernels.lower(key, "kernel", partial(kernels.first, key, chosen))
         text = format_program(stages.kept[made_by].pop(key))
         return assembly(text, target) if stage == "asm" else text
 

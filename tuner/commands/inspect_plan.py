@@ -17,6 +17,7 @@ from compiler.plan.graph_sites import graph_sites
 from compiler.plan.layout_questions import layout_questions
 from compiler.plan.plan_costs import Cost, KernelCost, PlanCosts
 from compiler.plan.verify_plan import verify_plan
+from compiler.schedule.spaces import Spaces
 from compiler.target import Target
 from compiler.types.numerics import Numerics
 from configs.settings import Settings
@@ -74,7 +75,7 @@ def kernel_cost(
 ) -> KernelCost:
     """What kernels cost: as the store's records have it, else estimated."""
     threads, name = settings.compile.threads, settings.compile.numerics
-    estimator = Estimator(target, threads, numerics)
+    estimator = Estimator(Spaces(target, threads, numerics))
     kernels: dict[str, FusedKernel] = {}
 
     recorded = None

@@ -19,6 +19,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.plan.estimate import Estimator
 from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.schedule.spaces import Spaces
 from compiler.target import Target
 from compiler.types.numerics import Numerics
 from configs.settings import Settings
@@ -326,7 +327,7 @@ class JobPlans:
             self.store,
             programs.kernels,
             lambda key: task_key(key, target, compile.threads, compile.numerics),
-            Estimator(target, compile.threads, compile.numerics),
+            Estimator(Spaces(target, compile.threads, compile.numerics)),
         )
 
     def _programs(self, target: Target) -> Programs:

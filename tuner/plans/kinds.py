@@ -13,14 +13,15 @@ from compiler.errors import PlanError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
 from compiler.plan.blocked_forms import BLOCKED_TYPES, blocked_forms
-from compiler.plan.chain_candidates import chain_candidates
 from compiler.plan.choose_layouts import with_kept_dimensions
 from compiler.plan.estimated_chains import estimated_chains
 from compiler.plan.graph_plan import PLAIN, RULES, Decision, GraphPlan, Layout, Spelled
 from compiler.plan.graph_sites import GraphSites, graph_sites
+from compiler.plan.group_kernels import GroupKernels
 from compiler.plan.layout_problem import LayoutProblem, layout_problem
 from compiler.plan.merge_candidates import merge_candidates
 from compiler.plan.solver import solve
+from compiler.schedule.spaces import Spaces
 from compiler.types.dtypes import DType
 from tuner.plans.problems import LocalParts, PlanProblem, Seconds, Solved, certain, parts_of
 from tuner.plans.programs import Programs
@@ -129,7 +130,9 @@ def chains_by_estimates(programs: Programs, base: GraphPlan, threads: int) -> li
     """The plan with what an untuned build would chain, beside the base."""
     found = sites(programs, base)
     known = {node.output for node in found.planned.nodes}
-    plan = estimated_chains(found.optimised, programs.target, threads, programs.numerics, known)
+    kernels = GroupKernels(found.optimised, programs.numerics.rounds_each)
+    spaces = Spaces(programs.target, threads, programs.numerics)
+    plan = estimated_chains(kernels, spaces, known)
     return [base.with_decisions(*plan.decisions)] if plan.decisions else []
 
 
@@ -156,9 +159,7 @@ def local_decisions(programs: Programs, plan: GraphPlan) -> list[tuple[Decision,
 
 
 def _chains(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:
-    known = {node.output for node in found.planned.nodes}
-    items = chain_candidates(found.optimised, programs.target, plan, known)
-    return (item.chains for item in sorted(items, key=lambda item: -item.saved_bytes))
+    return (item.chains for item in sorted(found.chains, key=lambda item: -item.saved_bytes))
 
 
 def _merges(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compiler.plan.chain_candidates import chain_candidates
+from compiler.plan.group_kernels import GroupKernels
 from compiler.target import Target
 from compiler.types.dtypes import DType
 from configs.settings import load_target
@@ -16,7 +17,7 @@ LANES = TARGET.lanes(DType.F32)
 def chained(size: int, l2_bytes: int) -> list[tuple[str, ...]]:
     block = residual(size, 32, 96, 32, 1, LANES)
     target = replace(TARGET, l2_bytes=l2_bytes)
-    found = chain_candidates(block.graph, target)
+    found = chain_candidates(GroupKernels(block.graph), target)
     return [tuple(chain.value for chain in item.chains) for item in found]
 
 
@@ -34,13 +35,13 @@ def test_what_is_not_read_by_a_convolution_product_or_pool_is_not_offered() -> N
     maker = GraphMaker()
     y = maker.node("matmul", maker.input(4096, 64), maker.weights(64, 512))
     graph = maker.graph(maker.node("softmax", y, axis=1))
-    assert chain_candidates(graph, TARGET) == ()
+    assert chain_candidates(GroupKernels(graph), TARGET) == ()
 
 
 def test_two_products_are_offered_with_what_is_saved() -> None:
     maker = GraphMaker()
     first = maker.node("matmul", maker.input(4096, 64), maker.weights(64, 512))
     y = maker.node("matmul", maker.node("relu", first), maker.weights(512, 64))
-    (found,) = chain_candidates(maker.graph(y), TARGET)
+    (found,) = chain_candidates(GroupKernels(maker.graph(y)), TARGET)
     assert [chain.value for chain in found.chains] == [first]
     assert found.saved_bytes == 2 * 4096 * 512 * 4

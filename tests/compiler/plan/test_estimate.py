@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import compiler.plan.estimate as estimates
 from compiler.kernels.kernel import FusedKernel
 from compiler.plan.estimate import CALL, HERTZ, KINDS, Estimator, estimate
 from compiler.schedule.space import ScheduleSpace, Sketch
-from compiler.schedule.spaces import naive_schedule, schedule_space
+from compiler.schedule.spaces import Spaces, naive_schedule, schedule_space
 from compiler.target import Target
 from compiler.types.numerics import STRICT_NUMERICS
 from compiler.types.tensor_type import Attribute
@@ -169,15 +168,15 @@ def test_a_kernel_without_vectors_is_dear_and_uncertain(monkeypatch: pytest.Monk
     kernel = conv(32, 32, 14)
     fast = estimate(kernel, AVX512)
     naive = Sketch("naive", (), lambda _: naive_schedule(), ())
-    monkeypatch.setattr(estimates, "schedule_space", lambda *_: ScheduleSpace([naive]))
+    monkeypatch.setattr(Spaces, "of", lambda *_: ScheduleSpace([naive]))
     slow = estimate(kernel, AVX512)
     assert slow.kind == "scalar" and slow.seconds > 20 * fast.seconds
     assert slow.deviation > fast.deviation
 
 
 def test_each_kernel_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimator, kernel = Estimator(AVX512), conv(32, 32, 14)
+    estimator, kernel = Estimator(Spaces(AVX512)), conv(32, 32, 14)
     first = estimator(kernel)
     assert first == estimate(kernel, AVX512)
-    monkeypatch.setattr(estimates, "estimate", None)
+    monkeypatch.setattr(Spaces, "of", None)
     assert estimator(conv(32, 32, 14)) is first

@@ -9,10 +9,11 @@ from compiler.pipeline import compile_model
 from compiler.plan.estimated_chains import estimated_chains
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import RULES, Chain
+from compiler.plan.group_kernels import GroupKernels
 from compiler.runtime.executable import Executable
+from compiler.schedule.spaces import Spaces
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
-from compiler.types.numerics import DEFAULT_NUMERICS
 from configs.settings import load_target
 from tests.benchmarks.chains import residual
 
@@ -22,7 +23,7 @@ LANES = TARGET.lanes(DType.F32)
 
 def test_values_much_larger_than_the_cache_are_chained_once() -> None:
     block = residual(112, 16, 96, 32, 2, LANES)
-    plan = estimated_chains(block.graph, TARGET, 1, DEFAULT_NUMERICS)
+    plan = estimated_chains(GroupKernels(block.graph), Spaces(TARGET))
     chosen = [chain.value for chain in plan.of(Chain)]
     assert chosen and set(chosen) <= set(block.values)
     apart = extract_kernels(block.graph).kernel_calls()
@@ -32,7 +33,7 @@ def test_values_much_larger_than_the_cache_are_chained_once() -> None:
 def test_nothing_is_chained_where_all_stays_in_the_cache() -> None:
     block = residual(14, 16, 96, 32, 2, LANES)
     roomy = replace(TARGET, l2_bytes=64 << 20)
-    assert estimated_chains(block.graph, roomy, 1, DEFAULT_NUMERICS) == RULES
+    assert estimated_chains(GroupKernels(block.graph), Spaces(roomy)) == RULES
 
 
 def test_model_without_a_plan_computes_the_same() -> None:

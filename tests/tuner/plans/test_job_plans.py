@@ -15,6 +15,7 @@ from compiler.kernels.serialize import kernel_from_json
 from compiler.plan.estimate import Estimator
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
 from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.schedule.spaces import Spaces
 from compiler.target import host_target
 from configs.settings import load_settings
 from db import queries
@@ -32,7 +33,7 @@ from tuner.plans.search import Proposal, Proposals
 from tuner.records.graph_choice import GraphChoice
 
 TARGET = host_target()
-ESTIMATES = Estimator(TARGET)
+ESTIMATES = Estimator(Spaces(TARGET))
 
 
 def latency(ratio: float, doubt: float = 0.01) -> ModelLatency:
