@@ -83,6 +83,7 @@ ORDERS = {
         "result",
         "job_request",
         "plans",
+        "job_models",
         "job",
         "tune_model",
         "tune_precisions",

@@ -19,9 +19,9 @@ from tuner.building.lowered import LoweredModel
 from tuner.from_settings import limits_of, target_of, targets_of
 from tuner.interrupt import interrupt_thread
 from tuner.job import Job
+from tuner.job_models import JobModels
 from tuner.job_request import JobRequest
 from tuner.model.cost_model import BoostedTrees, TrainingData
-from tuner.plans.job_plans import JobPlans
 from tuner.result import TargetResult, TuneResult
 from tuner.search.budget import End
 from tuner.search.heartbeat import heartbeat
@@ -30,6 +30,7 @@ from tuner.search.measuring import runner_options
 from tuner.search.strategy import check_strategy
 from tuner.search.task_sources import known_of_others, task_source
 from tuner.search.tasks import TuningTask
+from tuner.search.time_plan import TimePlan
 
 
 def tune_model(request: JobRequest) -> TuneResult:
@@ -57,12 +58,12 @@ def tune_lowered(
 ) -> TuneResult:
     """As `tune_model`, of a model that was imported; the request's is what it is called.
 
-    `built_from` is as in `Job`.
+    `built_from` is as in `JobModels`; None where the graph is built as it is.
     """
     with Store.open(request.settings.database.url) as store:
         job = _job(request, lowered, store, built_from)
         store.patience = job.patience
-        job.register(Path(request.model).name, request.command)
+        job.register(request.command)
         worker = threading.current_thread()
 
         def stop(by: str) -> bool:
@@ -79,7 +80,7 @@ def tune_lowered(
                 end = job.search() if job.choose_plans() else End.INTERRUPTED
                 if end is not End.INTERRUPTED:
                     results = [
-                        TargetResult(t.cpu, *job.confirm(t), not job.is_here(t))
+                        TargetResult(t.cpu, *job.confirm(t), not job.models.is_here(t))
                         for t in job.targets
                     ]
             state = "interrupted" if end is End.INTERRUPTED else "finished"
@@ -100,47 +101,31 @@ def _job(
     built_from: tuple[str, Settings] | None,
 ) -> Job:
     """The job with its tasks, of which nothing is measured yet."""
-    settings, graph = request.settings, lowered.graph
-    targets = targets_of(settings)
+    settings, graph, targets = request.settings, lowered.graph, targets_of(request.settings)
     cost_model = BoostedTrees(settings.search.seed, settings.search.cost_model)
-    plans = JobPlans(
-        graph,
-        settings,
-        lowered.numerics,
-        store,
-        built_from or (structural_hash(graph), settings),
-        request.progress.message,
+    models = JobModels(
+        name=Path(request.model).name,
+        graph=graph,
+        settings=settings,
+        targets=targets,
+        store=store,
+        built_from=built_from or (structural_hash(graph), settings),
+        time=TimePlan(settings.search.minutes, request.started),
+        tell=request.progress.message,
+        numerics=lowered.numerics,
     )
-    plans.begin(targets)
+    models.plans.begin(targets)
 
-    def make(plans: JobPlans) -> tuple[list[TuningTask], list[TrainingData]]:
+    def make() -> tuple[list[TuningTask], list[TrainingData]]:
         sources = [
-            task_source(store, graph, lowered.numerics, target, settings, plans.of(target))
+            task_source(store, graph, lowered.numerics, target, settings, models.plans.of(target))
             for target in targets
         ]
         tasks = make_tasks(sources, settings, cost_model)
         layout = tasks[0].extract.layout if tasks else None
         return tasks, [] if layout is None else known_of_others(sources, layout, settings)
 
-    tasks, background = make(plans)
-    return Job(
-        graph=graph,
-        settings=settings,
-        target=targets[0],
-        others=targets[1:],
-        numerics=lowered.numerics,
-        store=store,
-        cost_model=cost_model,
-        tasks=tasks,
-        background=background,
-        built_from=built_from,
-        remake=make,
-        plans=plans,
-        progress=request.progress,
-        make_runner=request.make_runner,
-        monitor=request.monitor,
-        started=request.started,
-    )
+    return Job(models, make, cost_model, request.progress, request.make_runner, request.monitor)
 
 
 def _result(
@@ -161,6 +146,6 @@ def _result(
         build=None if shown is None else shown.build,
         known=job.known,
         targets=tuple(results),
-        size_plan=next(iter(job.size_plans.values()), None),
-        plan=None if job.plans is None else job.plans.told(job.target),
+        size_plan=next(iter(job.models.size_plans.values()), None),
+        plan=job.models.plans.told(job.targets[0]),
     )

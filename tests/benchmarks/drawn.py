@@ -23,6 +23,7 @@ import numpy as np
 
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
+from compiler.graph.serialize import structural_hash
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.serialize import kernel_to_json
 from compiler.pipeline import kernels_of
@@ -38,6 +39,7 @@ from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.benchmarks.recording import Case, conv_model
 from tuner.building.compile import compile_with
 from tuner.job import Job
+from tuner.job_models import JobModels
 from tuner.model.cost_model import BoostedTrees
 from tuner.model.packed_space import PackedSpace
 from tuner.records.trials import record_to_apply, task_key, trial_record
@@ -47,6 +49,7 @@ from tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
 from tuner.search.measuring import runner_of, timing_options
 from tuner.search.placements import model_placements
 from tuner.search.tasks import Planned, plan
+from tuner.search.time_plan import TimePlan
 
 AGAIN = 12  # of the fastest, measured once more
 MEETING = 3  # of those, who meet what the search found
@@ -231,19 +234,20 @@ def searched(drawing: Drawing, settings: Settings, path: Path) -> Planned:
             drawing.key.workload: (drawing.kernel, 1),
         }
         tasks = make_tasks([TaskSource(drawing.target, kernels)], settings, model)
-        job = Job(
+        progress = make_progress()
+        models = JobModels(
+            name=drawing.case.name,
             graph=drawing.graph,
             settings=settings,
-            target=drawing.target,
+            targets=(drawing.target,),
             store=store,
-            cost_model=model,
-            tasks=tasks,
-            progress=make_progress(),
-            make_runner=runner_of,
-            started=time.monotonic(),
+            built_from=(structural_hash(drawing.graph), settings),
+            time=TimePlan(settings.search.minutes, time.monotonic()),
+            tell=progress.message,
         )
+        job = Job(models, lambda: (tasks, []), model, progress, runner_of)
         store.patience = job.patience
-        job.register(drawing.case.name)
+        job.register()
         job.prepare()
         end = job.search()
         store.add(settled.best for settled in job.settled)

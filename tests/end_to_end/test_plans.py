@@ -82,7 +82,7 @@ def twice_as_fast(seconds: float, agree: object) -> CompareSpecs:
 def test_a_job_tunes_and_a_build_takes_the_plan_that_was_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.job.compare_here", twice_as_fast)
+    monkeypatch.setattr("tuner.job_models.compare_here", twice_as_fast)
     walk = Walk(tmp_path)
     result = walk.tune(FakeRunner(), **{"search.trials_per_task": 1})
     assert result.plan is not None and result.plan.plan != RULES
@@ -101,7 +101,7 @@ def test_what_was_measured_for_a_plan_is_not_measured_by_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the rules stay, too: the job's kernels have their defaults by then."""
-    monkeypatch.setattr("tuner.job.compare_here", lambda *_: lambda specs: latency(1.0))
+    monkeypatch.setattr("tuner.job_models.compare_here", lambda *_: lambda specs: latency(1.0))
     runner = FakeRunner()
     result = Walk(tmp_path).tune(runner, **{"search.trials_per_task": 1})
     assert result.plan is not None and result.plan.plan == RULES

@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 import pytest
 
+from compiler.graph.serialize import structural_hash
 from compiler.kernels.workload_key import workload_key
 from compiler.pipeline import kernels_of
 from compiler.target import host_target
@@ -30,6 +31,7 @@ from tuner.confirm import whole_model
 from tuner.confirm.finalists import Settled
 from tuner.confirm.latency import ModelLatency, compare_models
 from tuner.job import Job
+from tuner.job_models import JobModels
 from tuner.model.cost_model import BoostedTrees
 from tuner.records.size_ranges import SizePlan, SizeRange
 from tuner.reports.progress import Progress
@@ -37,6 +39,7 @@ from tuner.search.budget import End
 from tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
 from tuner.search.standings import Estimate
 from tuner.search.tasks import TuningTask, plan
+from tuner.search.time_plan import TimePlan
 
 
 class Setting:
@@ -49,18 +52,22 @@ class Setting:
         kernels = distinct_kernels(kernels_of(self.graph, host_target()))
         cost_model = BoostedTrees(settings.search.seed, settings.search.cost_model)
         self.store = store
-        self.job = Job(
+        tasks = make_tasks([TaskSource(host_target(), kernels)], settings, cost_model)
+        progress = Progress()
+        models = JobModels(
+            name="tiny",
             graph=self.graph,
             settings=settings,
-            target=host_target(),
+            targets=(host_target(),),
             store=store,
-            cost_model=cost_model,
-            tasks=make_tasks([TaskSource(host_target(), kernels)], settings, cost_model),
-            progress=Progress(),
-            make_runner=lambda *_: ReplayRunner({}),
-            started=time.monotonic(),
+            built_from=(structural_hash(self.graph), settings),
+            time=TimePlan(settings.search.minutes, time.monotonic()),
+            tell=progress.message,
         )
-        self.job.register("tiny")
+        self.job = Job(
+            models, lambda: (tasks, []), cost_model, progress, lambda *_: ReplayRunner({})
+        )
+        self.job.register()
         self.job.prepare()
         self.task = next(task for task in self.job.tasks if "conv" in task.kernel.name)
         default = self.record(self.task, self.task.default.schedule, 2e-6)
@@ -103,7 +110,7 @@ def test_a_slower_model_keeps_the_former_schedules(
 ) -> None:
     found = latency_of_model(is_slower=is_slower)
     monkeypatch.setattr(whole_model, "compare_models", lambda *_: found)
-    latency, _ = setting.job.confirm()
+    latency, _ = setting.job.confirm(host_target())
     assert latency is found
     best = queries.best(setting.store, setting.task.key)
     assert best is not None
@@ -120,7 +127,7 @@ def test_the_new_model_is_really_built_and_measured(
         return replace(compare_models(*models), is_slower=False)
 
     monkeypatch.setattr(whole_model, "compare_models", compare)
-    latency, report = setting.job.confirm()
+    latency, report = setting.job.confirm(host_target())
     assert latency is not None and latency.tuned > 0 and latency.untuned > 0
     assert latency.former is None  # nothing was tuned before: the untuned model is the former one
     used = {use.report.key: use.report for use in report.kernels}
@@ -131,19 +138,19 @@ def test_the_new_model_is_really_built_and_measured(
 def test_the_former_model_takes_part_when_it_was_tuned_before(setting: Setting) -> None:
     setting.store.add([setting.rival])
     earlier = setting.rival
-    setting.job.register("tiny")
+    setting.job.register()
     candidates = neighbours(setting.task.space, setting.task.default.candidate)
     other = plan(setting.task.space, candidates[-1])
     newest = setting.best(setting.record(setting.task, other.schedule, 0.5e-6))
     setting.job.settled = [Settled(setting.task, newest, earlier, Estimate(0.0, 0.01))]
-    latency, _ = setting.job.confirm()
+    latency, _ = setting.job.confirm(host_target())
     assert latency is not None and latency.former is not None and latency.former > 0
 
 
 def test_without_anything_new_there_is_nothing_to_compare(setting: Setting) -> None:
     setting.job.settled = []
     setting.store.add([setting.rival])
-    latency, _ = setting.job.confirm()
+    latency, _ = setting.job.confirm(host_target())
     assert latency is not None and latency.former is None
     best = queries.best(setting.store, setting.task.key)
     assert best is not None and best[0].schedule_hash == setting.rival.schedule_hash
@@ -175,14 +182,14 @@ def test_statuses_tell_what_another_placement_does(setting: Setting) -> None:
 def test_a_plan_for_sizes_is_recorded_for_what_a_build_begins_with(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Job, "is_here", lambda *_: False)  # nothing is measured
-    job, built_from = setting.job, "as it was imported"
+    monkeypatch.setattr(JobModels, "is_here", lambda *_: False)  # nothing is measured
+    models, built_from = setting.job.models, "as it was imported"
     ranges = tuple(SizeRange({"n": ends}, {}) for ends in ((1, 4), (5, 9)))
-    job.size_plans = {job.target.key: SizePlan(ranges, {})}
+    models.size_plans = {host_target().key: SizePlan(ranges, {})}
     settings = load_settings("ci", {"compile.numerics": "int8"}, environment={})
-    job.built_from = built_from, settings
-    job.confirm()
-    found = size_plan(setting.store, built_from, settings, job.target)
+    models.built_from = built_from, settings
+    setting.job.confirm(host_target())
+    found = size_plan(setting.store, built_from, settings, host_target())
     assert found is not None and [dict(item.bounds) for item in found.ranges] == [
         {"n": (1, 4)},
         {"n": (5, 9)},

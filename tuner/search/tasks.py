@@ -12,6 +12,7 @@ import numpy as np
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
 from compiler.schedule.space import Candidate, ScheduleSpace
+from compiler.target import Target
 from db.records import BestRecord, TaskKey, TrialRecord, hash_json
 from measure.compare import LogRatio
 from measure.measurement import LOST_TO_NOISE, Status
@@ -264,6 +265,11 @@ class TuningTask:
             target=self.target,
             sizes=self.sizes,
         )
+
+
+def tasks_for(tasks: Iterable[TuningTask], target: Target) -> list[TuningTask]:
+    """Those of a job's tasks that are for one of its targets."""
+    return [task for task in tasks if task.key.target == target.key]
 
 
 def plan(space: ScheduleSpace, candidate: Candidate) -> Planned:

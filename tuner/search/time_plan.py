@@ -38,6 +38,7 @@ class TimePlan:
         started: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._started = started
         self._end = None if minutes is None else started + 60.0 * minutes
         self._clock = clock
         self.build_seconds = 0.0  # of one build of the model
@@ -46,6 +47,11 @@ class TimePlan:
         self._plan_seconds = 0.0  # kept for comparing plans
         self._size_seconds = 0.0  # kept for measuring kernels at several sizes
         self._model_seconds = 0.0  # the same of the whole model
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return self._clock() - self._started
 
     @property
     def left(self) -> float | None:

@@ -1,0 +1,271 @@
+"""The whole models of a job: builds for each of its targets, which have the last word.
+
+prepare             the untuned models, built and run once; where their calls have their buffers
+choose_plans        what the graph decides, measured                            (tuner.plans)
+confirm_elsewhere   those for other kinds of machines, measured by nodes of a cluster
+confirm             with the former and the new schedules, at several sizes     (tuner.confirm)
+keep_latency        how long the model takes, recorded
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from compiler.errors import MeasureError
+from compiler.graph.ir import Graph
+from compiler.plan.graph_plan import RULES
+from compiler.runtime.check_target import can_run
+from compiler.runtime.executable import Executable
+from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.target import Target, host_target
+from compiler.types.numerics import Numerics
+from configs.settings import Settings
+from db.store import Store
+from measure.farm.runner import CallsNodes
+from measure.machine import fingerprint
+from measure.sandbox.node_kind import kind_of
+from tuner.building.size_plan import record_size_plan
+from tuner.confirm.applied_graph import with_graphs
+from tuner.confirm.elsewhere import compare_elsewhere
+from tuner.confirm.finalists import Settled
+from tuner.confirm.latency import Agree, ModelLatency
+from tuner.confirm.model_times import times_of_job, with_kernels, with_roof, with_steps
+from tuner.confirm.models_at_sizes import confirm_plan, seconds_at
+from tuner.confirm.whole_model import (
+    CompareSpecs,
+    Confirmed,
+    ModelBuilds,
+    agreement,
+    compare_here,
+    confirm_model,
+)
+from tuner.interrupt import Interrupt
+from tuner.job_request import MakeRunner
+from tuner.plans.job_plans import JobPlans
+from tuner.records.model_latencies import Conditions, record_latency
+from tuner.records.size_ranges import SizePlan, SizePoint, points_of, searched_points
+from tuner.search.placements import model_placements
+from tuner.search.tasks import TuningTask, tasks_for
+from tuner.search.time_plan import COMPARISON_SECONDS, TimePlan
+
+
+@dataclass(slots=True)
+class JobModels:
+    """One model as a job builds it, for each target: its plans, its sizes, and what takes turns.
+
+    `name` is what people call it. `built_from` are the hash of the model as it was imported and the
+    settings that a build of it begins with. `time` is what the job has left for its phases.
+    """
+
+    name: str
+    graph: Graph
+    settings: Settings
+    targets: tuple[Target, ...]
+    store: Store
+    built_from: tuple[str, Settings]
+    time: TimePlan
+    tell: Callable[[str], None]
+    numerics: Numerics | None = None
+    """Those that the settings name if None."""
+    plans: JobPlans = field(init=False)
+    points: list[SizePoint] = field(init=False)
+    """Sizes that stand for all, where these are known at run time only."""
+    untuned: dict[str, ExecutableSpec] = field(default_factory=dict)  # by the target's key
+    size_plans: dict[str, SizePlan] = field(default_factory=dict)  # the same
+    confirmed_elsewhere: dict[str, Confirmed] = field(default_factory=dict)  # the same
+
+    def __post_init__(self) -> None:
+        self.plans = JobPlans(
+            self.graph, self.settings, self.numerics, self.store, self.built_from, self.tell
+        )
+        signature = self.graph.signature
+        self.points = [] if signature is None else points_of(signature)
+
+    def is_here(self, target: Target) -> bool:
+        """Whether whole models for the target can be measured on this machine."""
+        if len(self.targets) > 1:
+            return kind_of(host_target(), self.targets) == target
+        return can_run(target)
+
+    def prepare(self, tasks: Sequence[TuningTask]) -> None:
+        """Build the untuned models: they are compared with, and tell how long builds and runs take.
+
+        `tasks` are all of the job: they are told where their kernels have their buffers, and what
+        they weigh at each size.
+        """
+        begin = time.monotonic()
+        if (points := len(self.points)) > 1:
+            self.time.keep_for_sizes(points * len(tasks), points)
+        for target in self.targets:
+            untuned, _ = replace(self._builds(target), plan=RULES).compile(target, None)
+            self.untuned[target.key] = untuned
+        self.place(tasks)
+        self.time.build_seconds = time.monotonic() - begin
+        self.time.elsewhere = sum(not self.is_here(target) for target in self.targets)
+        for target in filter(self.is_here, self.targets):
+            model = Executable(self.untuned[target.key].of_tensors())
+            self.time.run_seconds += seconds_at(model)
+            if len(self.points) > 1:
+                self._weigh(model, tasks_for(tasks, target))
+
+    def _weigh(self, model: Executable, tasks: Sequence[TuningTask]) -> None:
+        """Have each size weigh the same: a share of the model's time at it is worth as much."""
+        points = searched_points(self.points)
+        seconds = {str(point): seconds_at(model, point.symbols) for point in points}
+        greatest = seconds[str(points[-1])]
+        for task in tasks:
+            if task.sizes:
+                task.progress.weight = greatest / seconds[task.sizes]
+
+    def place(self, tasks: Sequence[TuningTask]) -> None:
+        """Have kernels timed where the models' calls have their buffers, under their plans."""
+        for target in self.targets:
+            untuned, builds = self.untuned[target.key], self._builds(target)
+            if builds.plan != RULES:
+                untuned, _ = builds.compile(target, None)
+            own = tasks_for(tasks, target)
+            placements = model_placements(untuned, {task.built_as: task.kernel for task in own})
+            for task in own:
+                task.placements = placements[task.built_as]
+
+    def choose_plans(
+        self,
+        tasks: Sequence[TuningTask],
+        make_runner: MakeRunner,
+        interrupt: Interrupt,
+        *,
+        job: str,
+    ) -> list[Target]:
+        """Search what the graph decides, for each target that can be measured here; the targets
+        that have another plan now. `job` is the id of the record."""
+        here = [target for target in self.targets if self.is_here(target)]
+        if len(here) < len(self.targets):
+            self.tell("plan: the rules decide for machines of another kind than this")
+        changed = []
+        for target in here:
+            seconds = self.time.planning_seconds
+            if self.plans.search(
+                target,
+                self._builds(target),
+                compare_here(COMPARISON_SECONDS, _agree(tasks, target)),
+                make_runner,
+                interrupt,
+                job=job,
+                name=self.name,
+                seconds=None if seconds is None else seconds / len(here),
+            ):
+                changed.append(target)
+        return changed
+
+    def confirm(
+        self, target: Target, tasks: Sequence[TuningTask], settled: Sequence[Settled]
+    ) -> Confirmed:
+        """Measure the model for a target with the former and the new schedules; record the better
+        set, and what it is built of: its plan, and which schedules serve which sizes.
+
+        A model for machines of another kind was measured by a node, while there were any; else what
+        was settled stays.
+        """
+        agree = _agree(tasks, target)
+        found = self.confirmed_elsewhere.get(target.key)
+        if found is None:
+            compare = None
+            if self.is_here(target):
+                self._confirm_plan(target, agree, settled)
+                compare = compare_here(self.time.comparison_seconds, agree)
+            found = self._confirmed(target, settled, compare)
+        if found.latency is not None and found.latency.is_slower:
+            self.plans.give_up(target, self.name)
+        self.store.add(found.bests)
+        self._keep_size_plan(target, agree)
+        return found
+
+    def confirm_elsewhere(
+        self,
+        target: Target,
+        tasks: Sequence[TuningTask],
+        settled: Sequence[Settled],
+        runner: CallsNodes,
+    ) -> None:
+        """Have a node measure the model for a target that this machine is not."""
+        self.tell(f"building the tuned model for {target.cpu}")
+        agree = _agree(tasks, target)
+
+        def compare(specs: Sequence[ExecutableSpec]) -> ModelLatency:
+            return compare_elsewhere(runner, target, specs, COMPARISON_SECONDS, agree)
+
+        try:
+            self.confirmed_elsewhere[target.key] = self._confirmed(target, settled, compare)
+        except MeasureError as error:
+            self.tell(f"the whole model is not measured for it: {error.message}")
+
+    def _confirmed(
+        self, target: Target, settled: Sequence[Settled], compare: CompareSpecs | None
+    ) -> Confirmed:
+        own = _settled_for(settled, target)
+        builds, former = self._builds(target), self._former_builds(target)
+        untuned = self.untuned[target.key]  # prepare comes first
+        return confirm_model(builds, target, untuned, own, compare, self.tell, former)
+
+    def _confirm_plan(self, target: Target, agree: Agree, settled: Sequence[Settled]) -> None:
+        """Have the tuned model decide once more whether the plan is faster than the rules."""
+        if not self.plans.are_searched:
+            return
+        compare = compare_here(self.time.plan_comparison_seconds, agree)
+        bests = [item.best for item in _settled_for(settled, target)]
+        self.plans.confirm(target, self._builds(target), compare, bests, self.name)
+
+    def _keep_size_plan(self, target: Target, agree: Agree) -> None:
+        """Record which schedules serve which sizes, measured with the whole model if possible."""
+        plan = self.size_plans.get(target.key)
+        if plan is None:
+            return
+        if self.is_here(target):
+            self.tell(f"measuring the whole model at {len(self.points)} sizes")
+            untuned = self.untuned[target.key]
+            points, seconds = self.points, self.time.at_sizes_seconds
+            plan = confirm_plan(self._builds(target), target, untuned, plan, points, seconds, agree)
+            self.size_plans[target.key] = plan
+        record_size_plan(self.store, plan, self.name, *self.built_from, target)
+
+    def keep_latency(
+        self, target: Target, found: Confirmed, kernels: tuple[float, float], *, job: str
+    ) -> None:
+        """Record how long the model takes, and each of its steps, if it was measured.
+
+        `kernels` are the seconds of all kernels together, claimed and confirmed.
+        """
+        if found.latency is None:
+            return
+        is_here = self.is_here(target)
+        times = times_of_job(found.latency, *kernels)
+        times = with_kernels(times, self.store, [use.report for use in found.report.kernels])
+        model = Executable(found.spec.of_tensors()) if is_here else None
+        times = with_steps(times, found.spec, model, self.time.profile_seconds)
+        plans = self._builds(target).plan, self._former_builds(target).plan
+        times = with_graphs(times, self.graph, self.numerics, target, self.settings, plans)
+        if is_here:
+            times = with_roof(times, self.settings, target)
+        model_hash, settings = self.built_from
+        conditions = Conditions.of(settings, model_hash, target)
+        where = fingerprint() if is_here else {"cpu": target.cpu}
+        record_latency(self.store, times, self.name, conditions, "job", where, job)
+
+    def _builds(self, target: Target) -> ModelBuilds:
+        plan = self.plans.of(target)
+        return ModelBuilds(self.graph, self.settings, self.numerics, self.store, plan)
+
+    def _former_builds(self, target: Target) -> ModelBuilds:
+        """Builds as they were before the job."""
+        former = self.plans.recorded.get(target.key)
+        return replace(self._builds(target), plan=RULES if former is None else former.plan)
+
+
+def _settled_for(settled: Iterable[Settled], target: Target) -> list[Settled]:
+    return [item for item in settled if item.task.key.target == target.key]
+
+
+def _agree(tasks: Iterable[TuningTask], target: Target) -> Agree:
+    return agreement(task.kernel for task in tasks_for(tasks, target))
