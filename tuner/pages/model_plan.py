@@ -59,7 +59,7 @@ def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
         "gain_class": _gain_class(choice),
         "seconds": "" if choice.seconds is None else format_seconds(choice.seconds),
         "arena": "" if choice.arena_bytes is None else format_bytes(choice.arena_bytes),
-        "notes": list(choice.notes),
+        "notes": choice.part_lines,
         "found": ", ".join(f"{count} {name}" for name, count in choice.found.items()),
         "decisions": len(choice.plan.decisions),
         "kinds": [

@@ -3,8 +3,11 @@
 {"decisions": [{"decide": "layout", "value": "conv1", "block": 24}, ...],
  "described": "NHWC24 from conv1 to conv5",
  "speedup": 1.08, "low": 1.06, "high": 1.1, "seconds": 0.0031,
- "notes": ["NHWC24 from conv1 to conv5: 8 % faster than the rules, confirmed"],
- "found": {"layout": 12, "measured": 9}}
+ "notes": ["left out: chain conv3: no difference found to apart (-0.5 to 0.4 %)"],
+ "found": {"layout": 12, "measured": 9},
+ "regions": [{"described": "NHWC24 from conv1 to conv5", "speedup": 1.08, ...}, ...]}
+
+Records of earlier versions have no regions.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 
 from compiler.errors import PlanError
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tuner.records.plan_region import PlanRegion, figure, region_lines
 
 _CHANNELS_LAST = "NHWC"
 _NAMED = 3
@@ -29,8 +33,8 @@ class GraphChoice:
     `seconds` those of a run; None where nothing was confirmed. `arena_bytes` are those of the
     values between its kernels.
 
-    `described` names the plan in a few words, `notes` say what its parts gain, `found` counts what
-    was looked at to find it.
+    `described` names the plan in a few words, `regions` say what its parts gain, `notes` what else
+    there is to say; `found` counts what was looked at to find it.
     """
 
     plan: GraphPlan = RULES
@@ -42,6 +46,12 @@ class GraphChoice:
     arena_bytes: int | None = None
     notes: tuple[str, ...] = ()
     found: Mapping[str, int] = field(default_factory=dict)
+    regions: tuple[PlanRegion, ...] = ()
+
+    @property
+    def part_lines(self) -> list[str]:
+        """What the parts of the plan gain, and what else there is to say of it, line by line."""
+        return [*region_lines(self.regions), *self.notes]
 
     def to_json(self) -> dict[str, Any]:
         """The choice as JSON values."""
@@ -55,6 +65,7 @@ class GraphChoice:
             "arena_bytes": self.arena_bytes,
             "notes": list(self.notes),
             "found": dict(self.found),
+            "regions": [region.to_json() for region in self.regions],
         }
 
     @staticmethod
@@ -64,13 +75,14 @@ class GraphChoice:
             return GraphChoice(
                 GraphPlan.from_json(data["decisions"]),
                 str(data["described"]),
-                speedup=_figure(data["speedup"]),
-                low=_figure(data["low"]),
-                high=_figure(data["high"]),
-                seconds=_figure(data["seconds"]),
+                speedup=figure(data["speedup"]),
+                low=figure(data["low"]),
+                high=figure(data["high"]),
+                seconds=figure(data["seconds"]),
                 arena_bytes=None if data["arena_bytes"] is None else int(data["arena_bytes"]),
                 notes=tuple(map(str, data["notes"])),
                 found={str(name): int(count) for name, count in data["found"].items()},
+                regions=tuple(map(PlanRegion.from_json, data.get("regions", ()))),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PlanError(f"no choice of a plan: {error!r:.80}") from error
@@ -89,10 +101,6 @@ class GraphChoice:
             f"{name} ({self.speedup:.2f}x faster than the rules, "
             f"{self.low:.2f}-{self.high:.2f}, confirmed)"
         )
-
-
-def _figure(value: Any) -> float | None:
-    return None if value is None else float(value)
 
 
 def described(
