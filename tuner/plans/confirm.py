@@ -33,23 +33,18 @@ def is_faster(latency: ModelLatency) -> bool:
     return Comparison(latency.ratio, latency.low, latency.high, 0).a_is_faster(GAIN)
 
 
-def confirmed_choice(
-    plan: GraphPlan,
-    latency: ModelLatency,
-    described: str,
-    arena_bytes: int | None,
-    notes: tuple[str, ...] = (),
-) -> GraphChoice:
-    """The choice of a plan whose model was the second one of these latencies, the rules' first."""
-    return GraphChoice(
-        plan,
-        described,
-        speedup=1.0 / latency.ratio,
-        low=1.0 / latency.high,
-        high=1.0 / latency.low,
-        seconds=latency.tuned,
-        arena_bytes=arena_bytes,
-        notes=notes,
+def confirmed_choice(choice: GraphChoice, latency: ModelLatency) -> GraphChoice:
+    """The choice of a plan whose model was the second one of these latencies, the rules' first.
+
+    A region that is all of the plan gains what that does.
+    """
+    speedup, low, high = 1.0 / latency.ratio, 1.0 / latency.high, 1.0 / latency.low
+    regions = tuple(
+        region.measured(speedup, low, high) if region.plan == choice.plan else region
+        for region in choice.regions
+    )
+    return replace(
+        choice, speedup=speedup, low=low, high=high, seconds=latency.tuned, regions=regions
     )
 
 
@@ -66,50 +61,50 @@ class ConfirmPlans:
         before: GraphPlan = RULES,
     ) -> None:
         """What is proposed has to be faster than the model under the plan `before`."""
-        self._build, self._compare = build, compare
-        self._describe, self._tell = describe, tell
-        self._is_late, self._before = is_late, before
+        self.build, self.compare = build, compare
+        self.describe, self.tell = describe, tell
+        self._is_late, self.before = is_late, before
         self._former: ExecutableSpec | None = None
 
     def best(self, proposals: Proposals) -> GraphChoice | None:
         """What was confirmed as faster; None if nothing was."""
         if proposals.joint is None:
             return None
-        found = self._confirmed(proposals.joint)
+        found = self._in_time(proposals.joint)
         if found is not None:
-            decided = set(proposals.joint.plan.decisions)
-            parts = [item for item in proposals.single if set(item.plan.decisions) < decided]
-            return replace(found, notes=(*found.notes, *map(self._told, parts)))
+            return found
         singles = [item for item in proposals.single if item.plan != proposals.joint.plan]
-        confirmed = [choice for item in singles if (choice := self._confirmed(item)) is not None]
+        confirmed = [choice for item in singles if (choice := self._in_time(item)) is not None]
         return max(confirmed, key=lambda choice: choice.speedup or 0.0, default=None)
 
-    def _told(self, part: Proposal) -> str:
-        name = self._describe(part.plan)
-        return f"{name}: {100.0 * part.gain:.0f} % less time by its kernels alone"
-
-    def _confirmed(self, proposal: Proposal) -> GraphChoice | None:
+    def _in_time(self, proposal: Proposal) -> GraphChoice | None:
         if self._is_late():
             return None
-        name = self._describe(proposal.plan)
-        self._tell(f"measuring the whole model with {name}")
+        return self.confirmed(proposal.plan, proposal.arena_bytes)
+
+    def confirmed(self, plan: GraphPlan, arena_bytes: int) -> GraphChoice | None:
+        """The choice of a plan that is faster beyond doubt; None where it is not."""
+        name = self.describe(plan)
+        self.tell(f"measuring the whole model with {name}")
         try:
             if self._former is None:
-                self._former = self._build(self._before)
-            latency = self._compare((self._former, self._build(proposal.plan)))
+                self._former = self.build(self.before)
+            latency = self.compare((self._former, self.build(plan)))
         except TunefarmError as error:
-            self._tell(f"plan: {name} is not taken: {error.message}")
+            self.tell(f"plan: {name} is not taken: {error.message}")
             return None
         if not is_faster(latency):
             times = f"{1 / latency.ratio:.2f}x, {1 / latency.high:.2f}-{1 / latency.low:.2f}"
-            self._tell(f"plan: {name} is not faster than {self._rival} ({times})")
+            self.tell(f"plan: {name} is not faster than {self._rival} ({times})")
             return None
         note = f"{name}: {_percent(latency)} faster than {self._rival}, confirmed"
-        return confirmed_choice(proposal.plan, latency, name, proposal.arena_bytes, (note,))
+        notes = () if self.before == RULES else (note,)
+        choice = GraphChoice(plan, name, arena_bytes=arena_bytes, notes=notes)
+        return confirmed_choice(choice, latency)
 
     @property
     def _rival(self) -> str:
-        return "the rules" if self._before == RULES else "the plan before"
+        return "the rules" if self.before == RULES else "the plan before"
 
 
 def _percent(latency: ModelLatency) -> str:

@@ -7,6 +7,7 @@ confirm   at the end of the job: the tuned model under the plan beside that unde
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -31,19 +32,21 @@ from tuner.from_settings import limits_of
 from tuner.interrupt import Interrupt
 from tuner.job_request import MakeRunner
 from tuner.plans.confirm import ConfirmPlans, confirmed_choice
+from tuner.plans.confirm_regions import ConfirmRegions
 from tuner.plans.costs import KernelCosts
 from tuner.plans.kinds import (
     LAYOUTS,
     chains_by_estimates,
     kinds_of_plans,
-    sites,
     uniform_layouts,
 )
 from tuner.plans.memory import within_memory
+from tuner.plans.model_values import ModelValues
 from tuner.plans.programs import Programs
+from tuner.plans.regions import regions_of
 from tuner.plans.search import PlanSearch, Proposals
 from tuner.plans.trials import DefaultTrials
-from tuner.records.graph_choice import GraphChoice, described
+from tuner.records.graph_choice import GraphChoice
 from tuner.records.trials import task_key
 from tuner.search.measuring import off_the_slots
 
@@ -54,6 +57,9 @@ SHARE = 0.2
 LAYOUTS_SHARE, MEASURING_SHARE, LOOKING_SHARE = 0.45, 0.65, 0.75
 """Of that, when no kernel is measured for layouts any more, then for other kinds, and when no more
 candidates are looked at; the rest is for whole models."""
+REGIONS_SHARE = 0.25
+"""How much longer it may take for regions to be measured one by one, and as much for leaving out
+those that gain nothing."""
 LEAST_SECONDS = 8.0
 """With less than that for a plan the rules decide."""
 
@@ -149,25 +155,28 @@ class JobPlans:
             return late or interrupt.asked
 
         programs = self._programs(target)
-        forced = self._force(target, programs, name, is_late)
+        values = ModelValues.of(programs)
+        forced = self._force(target, programs, values, name, is_late)
         if not self._may_search(seconds):
             return forced
         before = self.of(target)
+        base = before if self._needs_less(target) else RULES
         proposals, measured = self._proposals(
-            programs, make_runner, interrupt, job, is_late, before
+            programs, make_runner, interrupt, job, is_late, base, values
         )
         self.searched.add(target.key)
         self.measured += measured
         counts = ", ".join(f"{count} {kind}" for kind, count in proposals.candidates.items())
         if counts:
             self.tell(f"plan: {counts} looked at, {measured} kernels measured for them")
-        if proposals.joint is None or proposals.joint.plan == before or interrupt.asked:
+        joint = proposals.joint
+        if joint is None or interrupt.asked or programs.of(joint.plan).is_same(programs.of(before)):
             return forced
         choose = builds.choose(target)
         confirm = ConfirmPlans(
             lambda plan: replace(builds, plan=plan).compile(target, choose)[0],
             compare,
-            lambda plan: self._described(programs, plan),
+            values.described,
             self.tell,
             is_late,
             before,
@@ -175,6 +184,7 @@ class JobPlans:
         found = confirm.best(proposals)
         if found is None or interrupt.asked:
             return forced
+        found = self._by_region(programs, found, confirm, values, base, is_late)
         found = replace(found, found={**proposals.candidates, "measured": measured})
         self.chosen[target.key] = found
         self._record(target, found, name)
@@ -210,10 +220,7 @@ class JobPlans:
             latency = None
         is_slower = latency is not None and latency.low > 1.0
         if latency is not None and (not is_slower or self._needs_less(target)):
-            found = confirmed_choice(
-                choice.plan, latency, choice.described, choice.arena_bytes, choice.notes
-            )
-            found = replace(found, found=choice.found)
+            found = confirmed_choice(choice, latency)
             self.chosen[target.key] = found
             self._record(target, found, name)
             return
@@ -245,7 +252,12 @@ class JobPlans:
         return self._programs(target).of(RULES).arena_bytes > self._memory
 
     def _force(
-        self, target: Target, programs: Programs, name: str, is_late: Callable[[], bool]
+        self,
+        target: Target,
+        programs: Programs,
+        values: ModelValues,
+        name: str,
+        is_late: Callable[[], bool],
     ) -> bool:
         """Choose a plan that needs less memory where the one before needs more than is allowed;
         whether that was so. Raises LimitError if there is none."""
@@ -255,9 +267,7 @@ class JobPlans:
         plan = within_memory(programs, self._memory, is_late)
         needed = programs.of(plan).arena_bytes
         note = f"{needed} bytes for values between kernels, {before.arena_bytes} by the rules"
-        found = GraphChoice(
-            plan, self._described(programs, plan), arena_bytes=needed, notes=(note,)
-        )
+        found = GraphChoice(plan, values.described(plan), arena_bytes=needed, notes=(note,))
         self.tell(f"plan: {found.described} for its memory: {note}")
         self.chosen[target.key] = found
         self._record(target, found, name)
@@ -283,7 +293,8 @@ class JobPlans:
         interrupt: Interrupt,
         job: str,
         is_late: Callable[[float], bool],
-        before: GraphPlan,
+        base: GraphPlan,
+        values: ModelValues,
     ) -> tuple[Proposals, int]:
         """What is proposed, and how many kernels were measured; the runner starts when needed."""
         settings, target = self.settings, programs.target
@@ -314,11 +325,11 @@ class JobPlans:
                 kinds_of_plans(lambda: is_late(LOOKING_SHARE)),
                 measure,
                 self._memory,
-                before if self._needs_less(target) else RULES,
+                base,
                 uniform_layouts,
                 partial(chains_by_estimates, threads=settings.compile.threads),
             )
-            found = search.run()
+            found = search.run().mapped(lambda plan: values.simplified(programs, plan, base))
         return found, sum(each.measured for each in trials)
 
     def _costs(self, programs: Programs) -> KernelCosts:
@@ -337,12 +348,33 @@ class JobPlans:
         limits = replace(limits_of(self.settings), arena=None)  # plans are asked what they need
         return Programs(self.graph, target, numerics, limits)
 
-    def _described(self, programs: Programs, plan: GraphPlan) -> str:
-        graph = sites(programs).planned
-        names = [node.output for node in graph.nodes]
-        images = {name: graph.types[name].shape for name in names}
-        channels = {name: shape[1] for name, shape in images.items() if len(shape) == 4}
-        return described(plan, names, channels)
+    def _by_region(
+        self,
+        programs: Programs,
+        choice: GraphChoice,
+        confirm: ConfirmPlans,
+        values: ModelValues,
+        base: GraphPlan,
+        is_late: Callable[[float], bool],
+    ) -> GraphChoice:
+        """The choice with what its regions gain, without those that gain nothing."""
+        costs = self._costs(programs)
+
+        def arena_of(plan: GraphPlan) -> int | None:
+            program = programs.fitting(plan)
+            fits = program is not None and program.arena_bytes <= (self._memory or math.inf)
+            return program.arena_bytes if program is not None and fits else None
+
+        regions = regions_of(
+            programs, choice.plan, lambda each: costs.of_calls(each.calls), values, base
+        )
+        return ConfirmRegions(
+            confirm,
+            arena_of,
+            lambda: is_late(1.0 + REGIONS_SHARE),
+            lambda: is_late(1.0 + 2.0 * REGIONS_SHARE),
+            base,
+        ).judged(choice, regions)
 
     def _record(self, target: Target, choice: GraphChoice, name: str) -> None:
         model_hash, settings = self.built_from

@@ -36,6 +36,10 @@ class PlannedProgram:
         names = self.makers.keys() | other.makers.keys()
         return frozenset(name for name in names if self.makers.get(name) != other.makers.get(name))
 
+    def is_same(self, other: PlannedProgram) -> bool:
+        """Whether both have the same kernels at the same places, whatever their plans say."""
+        return (self.makers, self.calls) == (other.makers, other.calls)
+
 
 class Programs:
     """The programs of one model for one target, each plan's made once.

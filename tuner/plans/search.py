@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from compiler.kernels.kernel import FusedKernel
@@ -56,6 +56,12 @@ class Proposals:
     joint: Proposal | None = None
     single: tuple[Proposal, ...] = ()
     candidates: Mapping[str, int] = field(default_factory=dict)
+
+    def mapped(self, change: Callable[[GraphPlan], GraphPlan]) -> Proposals:
+        """The proposals with other plans that mean the same."""
+        joint = None if self.joint is None else replace(self.joint, plan=change(self.joint.plan))
+        single = tuple(replace(item, plan=change(item.plan)) for item in self.single)
+        return Proposals(joint, single, self.candidates)
 
 
 class PlanSearch:

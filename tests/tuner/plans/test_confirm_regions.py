@@ -1,0 +1,152 @@
+"""Regions of a plan are measured one by one, and those that gain nothing are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from compiler.errors import MeasureError
+from compiler.plan.graph_plan import RULES, Chain, GraphPlan
+from tuner.confirm.latency import ModelLatency
+from tuner.plans.confirm import ConfirmPlans
+from tuner.plans.confirm_regions import MOST, ConfirmRegions
+from tuner.records.graph_choice import GraphChoice
+from tuner.records.plan_region import PlanRegion
+
+DOUBT = 0.01
+
+
+def plan(names: str) -> GraphPlan:
+    return GraphPlan(tuple(map(Chain, names)))
+
+
+def names(of: GraphPlan) -> str:
+    return "".join(sorted(item.value for item in of.of(Chain)))
+
+
+class Models:
+    """Whole models whose time falls by a share for each decision; `met` are those compared."""
+
+    def __init__(self, gains: Mapping[str, float], late: int = 100) -> None:
+        self.gains, self.late = gains, late
+        self.met: list[tuple[str, str]] = []
+        self.said: list[str] = []
+
+    def seconds(self, of: GraphPlan) -> float:
+        time = 1e-3
+        for name in names(of):
+            time *= 1.0 - self.gains[name]
+        return time
+
+    def compare(self, specs: Sequence[Any]) -> ModelLatency:
+        first, second = specs
+        self.met.append((names(first), names(second)))
+        ratio = self.seconds(second) / self.seconds(first)
+        low, high = ratio * (1 - DOUBT), ratio * (1 + DOUBT)
+        return ModelLatency(1e-3, 1e-3 * ratio, 0.0, 0.0, ratio, low, high)
+
+    def judged(
+        self,
+        arena_of: Callable[[GraphPlan], int | None] = lambda _: 64,
+        base: GraphPlan = RULES,
+    ) -> GraphChoice:
+        whole = plan("".join(self.gains))
+        build: Callable[[GraphPlan], Any] = lambda plan: plan  # noqa: E731
+        plans = ConfirmPlans(build, self.compare, names, self.said.append, before=base)
+        choice = plans.confirmed(whole, 128)
+        assert choice is not None
+        self.met.clear()
+        regions = [PlanRegion(plan(name), name, "apart", 0.1) for name in self.gains]
+        found = ConfirmRegions(plans, arena_of, lambda: len(self.met) >= self.late, base=base)
+        return found.judged(choice, regions)
+
+
+def gains(choice: GraphChoice) -> dict[str, str]:
+    return {region.described: region.gain for region in choice.regions}
+
+
+def test_each_region_is_measured_against_the_plan_without_it() -> None:
+    models = Models({"a": 0.1, "b": 0.05})
+    choice = models.judged()
+    assert models.met == [("b", "ab"), ("a", "ab")]
+    assert names(choice.plan) == "ab" and choice.notes == ()
+    assert gains(choice) == {
+        "a": "11 % faster than apart, confirmed (10 to 12 %)",
+        "b": "5 % faster than apart, confirmed (4.2 to 6.3 %)",
+    }
+
+
+@pytest.mark.parametrize("gain", [0.0, -0.05])
+def test_a_region_without_a_gain_is_left_out(gain: float) -> None:
+    models = Models({"a": 0.1, "b": gain})
+    choice = models.judged()
+    assert models.met == [("b", "ab"), ("a", "ab"), ("", "a")]  # the rest is confirmed anew
+    assert names(choice.plan) == "a" and list(gains(choice)) == ["a"]
+    assert choice.speedup == pytest.approx(1 / 0.9) and choice.arena_bytes == 64
+    (note,) = choice.notes
+    assert note.startswith("left out: b: ") and f"plan: {note}" in models.said
+
+
+def test_small_gains_that_are_much_together_stay() -> None:
+    models = Models({"a": 0.1, "b": 0.008, "c": 0.008, "d": 0.008})
+    choice = models.judged()
+    assert models.met[-1] == ("a", "abcd")
+    assert names(choice.plan) == "abcd" and choice.notes == ()
+    assert gains(choice) == {
+        "bcd": "2 % faster than without them, confirmed (1.4 to 3.5 %)",
+        "a": "11 % faster than apart, confirmed (10 to 12 %)",
+    }
+
+
+def test_a_loss_is_left_out_where_small_gains_stay() -> None:
+    models = Models({"a": 0.1, "e": -0.02} | dict.fromkeys("bcdf", 0.009))
+    choice = models.judged()
+    assert names(choice.plan) == "abcdf"
+    assert [note.split(" (")[0] for note in choice.notes] == [
+        "left out: e: 2 % slower than apart, confirmed"
+    ]
+
+
+def test_a_plan_is_not_made_shorter_if_what_is_left_is_not_confirmed() -> None:
+    models = Models({"a": 0.008, "b": 0.008})
+    choice = models.judged()
+    assert names(choice.plan) == "ab"  # nothing would be left
+    assert set(gains(choice).values()) == {"no difference found to apart (-0.2 to 1.8 %)"}
+
+
+def test_regions_that_there_is_no_time_for_are_not_measured_alone() -> None:
+    models = Models({"a": 0.1, "b": 0.0, "c": 0.0}, late=1)
+    choice = models.judged()
+    assert models.met == [("bc", "abc")] and names(choice.plan) == "abc"
+    assert gains(choice)["b"] == gains(choice)["c"] == "not measured alone"
+
+
+def test_without_a_limit_of_time_the_number_of_regions_is_limited() -> None:
+    models = Models(dict.fromkeys("abcdefghijklmnop", 0.05))
+    assert sum(region.is_measured for region in models.judged().regions) == MOST
+    assert len(models.met) == MOST
+
+
+def test_the_only_region_gains_what_the_plan_does() -> None:
+    models = Models({"a": 0.2})
+    choice = models.judged()
+    assert models.met == []
+    assert gains(choice) == {"a": "25 % faster than apart, confirmed (24 to 26 %)"}
+
+
+def test_what_cannot_be_left_out_stays_as_it_is() -> None:
+    models = Models({"a": 0.1, "b": 0.0})
+    choice = models.judged(lambda plan: None if names(plan) == "a" else 64)
+    assert names(choice.plan) == "ab" and gains(choice)["b"] == "not measured alone"
+
+    def differ(specs: Sequence[Any]) -> ModelLatency:
+        raise MeasureError("the tuned model's output 'y' differs from the untuned one's")
+
+    models = Models({"a": 0.1, "b": 0.1})
+    plans = ConfirmPlans(lambda plan: plan, differ, names, models.said.append)  # type: ignore[arg-type, return-value]
+    regions = [PlanRegion(plan(name), name) for name in "ab"]
+    choice = ConfirmRegions(plans, lambda _: 64).judged(GraphChoice(plan("ab")), regions)
+    assert set(gains(choice).values()) == {"not measured alone"}
+    assert models.said[-1].startswith("plan: not measured: ")

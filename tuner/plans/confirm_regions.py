@@ -1,0 +1,130 @@
+"""What each region of a plan gains: the model under the plan and under the plan without the region.
+
+A region that shows no gain, or a loss, is left out where the plan without it is not slower: simpler
+plans are better, and of many regions some seem good by luck. What each of several gains may be too
+little to be seen, though, and much together: so those that are to go are measured as a whole once
+more, and stay if the plan is slower without them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from compiler.errors import TunefarmError
+from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.runtime.executable_spec import ExecutableSpec
+from tuner.confirm.latency import SLOWER
+from tuner.plans.confirm import ConfirmPlans
+from tuner.plans.model_values import without
+from tuner.records.graph_choice import GraphChoice
+from tuner.records.plan_region import PlanRegion
+
+MOST = 12
+"""Regions that are measured alone, whatever time there is."""
+
+
+class ConfirmRegions:
+    """Compares a plan with the plan without each of its regions, while there is time."""
+
+    def __init__(
+        self,
+        plans: ConfirmPlans,
+        arena_of: Callable[[GraphPlan], int | None],
+        is_late: Callable[[], bool] = lambda: False,
+        is_over: Callable[[], bool] = lambda: False,
+        base: GraphPlan = RULES,
+    ) -> None:
+        """Regions are beside what `base` decides. Whole plans are compared as `plans` does.
+
+        `arena_of` is the bytes between kernels under a plan; None where it does not fit the model,
+        or the memory that is allowed. No region is measured when it `is_late`, and none is left out
+        when it `is_over`.
+        """
+        self._plans, self._arena_of, self._base = plans, arena_of, base
+        self._is_late, self._is_over = is_late, is_over
+        self._whole: ExecutableSpec | None = None
+        self._known: dict[GraphPlan, PlanRegion] = {}  # regions that were measured together
+
+    def judged(self, choice: GraphChoice, regions: Sequence[PlanRegion]) -> GraphChoice:
+        """The choice with what its regions gain, without those that gain nothing."""
+        found: list[PlanRegion] = []
+        for number, region in enumerate(regions):
+            is_over = number >= MOST or self._is_late()
+            found.append(region if is_over else self._measured(choice, region))
+        choice = replace(choice, regions=tuple(found))
+        doubtful = [region for region in found if region.is_measured and not region.gains]
+        losers = [region for region in doubtful if region.high is not None and region.high < 1.0]
+        shorter = self._left_out(choice, doubtful)
+        if shorter is None and len(losers) < len(doubtful):
+            shorter = self._left_out(choice, losers)
+        return shorter or self._joined(choice, doubtful)
+
+    def _measured(self, choice: GraphChoice, region: PlanRegion) -> PlanRegion:
+        """The region with what it gains; as it is where that cannot be measured."""
+        rest = without(choice.plan, region.plan, self._base)
+        known = choice.speedup, choice.low, choice.high
+        if rest == self._base == self._plans.before and None not in known:
+            return replace(region, speedup=known[0], low=known[1], high=known[2])
+        if self._arena_of(rest) is None:
+            return region
+        self._plans.tell(f"measuring the whole model without {region.described}")
+        try:
+            if self._whole is None:
+                self._whole = self._plans.build(choice.plan)
+            found = self._plans.compare((self._plans.build(rest), self._whole))
+        except TunefarmError as error:
+            self._plans.tell(f"plan: not measured: {error.message}")
+            return region
+        return region.measured(1.0 / found.ratio, 1.0 / found.high, 1.0 / found.low)
+
+    def _left_out(self, choice: GraphChoice, regions: Sequence[PlanRegion]) -> GraphChoice | None:
+        """The choice without these regions; None where it is slower, or nothing would be left."""
+        together = self._together(choice, regions)
+        if together is None or together.speedup is None or self._is_over():
+            return None
+        if together.gains or together.speedup > 1.0 + SLOWER:
+            return None
+        rest = without(choice.plan, together.plan, self._base)
+        arena_bytes = self._arena_of(rest)
+        confirmed = None if arena_bytes is None else self._plans.confirmed(rest, arena_bytes)
+        if confirmed is None:
+            return None
+        notes = tuple(f"left out: {region}" for region in regions)
+        for note in notes:
+            self._plans.tell(f"plan: {note}")
+        others = (region for region in choice.regions if region not in regions)
+        kept = tuple(self._within(region, rest) for region in others)
+        return replace(confirmed, regions=kept, notes=(*choice.notes, *notes))
+
+    def _joined(self, choice: GraphChoice, doubtful: Sequence[PlanRegion]) -> GraphChoice:
+        """The choice with regions that gain only together as one."""
+        together = self._together(choice, doubtful)
+        if len(doubtful) < 2 or together is None or not together.gains:
+            return choice
+        rest = (region for region in choice.regions if region not in doubtful)
+        return replace(choice, regions=(together, *rest))
+
+    def _together(self, choice: GraphChoice, regions: Sequence[PlanRegion]) -> PlanRegion | None:
+        """The regions as one, with what they gain together; None where they are the whole plan."""
+        joint = GraphPlan(tuple({item for region in regions for item in region.plan.decisions}))
+        if not regions or without(choice.plan, joint, self._base) == self._base:
+            return None
+        if len(regions) == 1:
+            return regions[0]
+        if joint not in self._known:
+            if self._is_over():
+                return None
+            expected = math.fsum(region.expected for region in regions)
+            region = PlanRegion(joint, self._plans.describe(joint), "without them", expected)
+            self._known[joint] = self._measured(choice, region)
+        return self._known[joint]
+
+    def _within(self, region: PlanRegion, plan: GraphPlan) -> PlanRegion:
+        """What of a region is left in a plan."""
+        decided = set(plan.decisions)
+        if decided.issuperset(region.plan.decisions):
+            return region
+        rest = GraphPlan(tuple(item for item in region.plan.decisions if item in decided))
+        return replace(region, plan=rest, described=self._plans.describe(rest))

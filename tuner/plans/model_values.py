@@ -1,0 +1,63 @@
+"""ModelValues: the values that a model's plans decide about, to name plans and to shorten them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.plan.choose_layouts import forms_by_rules
+from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from compiler.types.dtypes import DType
+from tuner.plans.kinds import sites
+from tuner.plans.programs import Programs
+from tuner.records.graph_choice import described
+
+
+@dataclass(frozen=True, slots=True)
+class ModelValues:
+    """The values of a model's graph before layouts, as the rules have it: their `channels` where
+    they are images, and the block in which each lies `by_rules`, both in the graph's order."""
+
+    channels: Mapping[str, int]
+    by_rules: Mapping[str, int]
+
+    @staticmethod
+    def of(programs: Programs) -> ModelValues:
+        """Those of the model that these are the programs of."""
+        graph = sites(programs).planned
+        lanes = programs.target.lanes(DType.F32)
+        forms = forms_by_rules(graph, lanes).forms if lanes > 1 else {}
+        names = [node.output for node in graph.nodes]
+        shapes = {name: graph.types[name].shape for name in names}
+        return ModelValues(
+            {name: shape[1] for name, shape in shapes.items() if len(shape) == 4},
+            {name: forms[name].gives if name in forms else PLAIN for name in names},
+        )
+
+    def described(self, plan: GraphPlan) -> str:
+        """A plan in a few words."""
+        return described(plan, tuple(self.by_rules), self.channels)
+
+    def is_ruled(self, item: Layout) -> bool:
+        """Whether the rules choose this layout by themselves, where they choose all."""
+        return self.by_rules.get(item.value) == item.block
+
+    def is_last(self, item: Layout) -> bool:
+        """Whether it is NHWC: a block of all channels."""
+        return self.channels.get(item.value) == item.block
+
+    def simplified(self, programs: Programs, plan: GraphPlan, base: GraphPlan = RULES) -> GraphPlan:
+        """The plan without layouts beside its base that the rules choose anyway, if that makes the
+        same program."""
+        ruled = {item for item in plan.of(Layout) if self.is_ruled(item)} - set(base.decisions)
+        program = programs.fitting(plan)
+        shorter = without(plan, GraphPlan(tuple(ruled)), base)
+        found = programs.fitting(shorter) if ruled else None
+        is_same = found is not None and program is not None and found.is_same(program)
+        return shorter if is_same else plan
+
+
+def without(plan: GraphPlan, region: GraphPlan, base: GraphPlan = RULES) -> GraphPlan:
+    """The plan with these decisions left out: the base decides there again."""
+    left_out = set(region.decisions)
+    return base.with_decisions(*(item for item in plan.decisions if item not in left_out))
