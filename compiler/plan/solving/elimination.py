@@ -38,13 +38,12 @@ class Bucket:
     """A variable that was eliminated.
 
     `table` is the least cost [candidates of variable, of each of others] of all that was eliminated
-    up to it and depends on it; `message` is that of its best candidate [of each of others].
+    up to it and depends on it.
     """
 
     variable: int
     others: Scope
     table: Costs
-    message: Costs
 
     def column(self, chosen: Mapping[int, int]) -> Costs:
         """The costs of the variable's candidates, given those of the others."""
@@ -68,40 +67,6 @@ class Elimination:
         for bucket in reversed(self.buckets):
             chosen[bucket.variable] = int(bucket.column(chosen).argmin())
 
-    def regrets(self, of_core: Callable[[Scope], Costs]) -> dict[int, Costs]:
-        """What each candidate of each eliminated variable costs more than the best, at least.
-
-        `of_core` says the same of candidates [of each variable] of one or two in a core. It is
-        exact if that is: all other variables are at their best (Shenoy and Shafer 1990).
-        """
-        order = {bucket.variable: at for at, bucket in enumerate(self.buckets)}
-        known: dict[int, Costs] = {}
-        for bucket in reversed(self.buckets):
-            regret = _difference(bucket.table, bucket.message)
-            if bucket.others:
-                regret = regret + self._outside(bucket.others, order, known, of_core)
-            known[bucket.variable] = regret
-        return {
-            variable: table.min(axis=tuple(range(1, table.ndim)))
-            for variable, table in known.items()
-        }
-
-    def _outside(
-        self,
-        scope: Scope,
-        order: Mapping[int, int],
-        known: Mapping[int, Costs],
-        of_core: Callable[[Scope], Costs],
-    ) -> Costs:
-        """The regret of candidates of a scope; the first of it to go had all the rest with it."""
-        eliminated = [variable for variable in scope if variable in order]
-        if not eliminated:
-            return of_core(scope)
-        first = min(eliminated, key=order.__getitem__)
-        others = self.buckets[order[first]].others
-        dropped = tuple(at for at, other in enumerate(others, 1) if other not in scope)
-        return np.moveaxis(known[first].min(axis=dropped), 0, scope.index(first))
-
 
 def eliminate(factors: Factors, largest_table: int = LARGEST_TABLE) -> Elimination:
     """Eliminate all variables that can be, exactly. `factors` are used up.
@@ -120,9 +85,8 @@ def eliminate(factors: Factors, largest_table: int = LARGEST_TABLE) -> Eliminati
     buckets = []
     for variable, others in steps:
         table = factors.take(variable, others)
-        message = np.asarray(table.min(axis=0))
-        factors.add(others, message)
-        buckets.append(Bucket(variable, others, table, message))
+        factors.add(others, np.asarray(table.min(axis=0)))
+        buckets.append(Bucket(variable, others, table))
     cores = tuple(factors.of_variables(core) for core in components(neighbours))
     return Elimination(tuple(buckets), cores, factors.constant)
 
@@ -162,10 +126,3 @@ def _entries(steps: list[Step], sizes: Mapping[int, int]) -> int:
     return sum(
         sizes[variable] * prod(sizes[other] for other in others) for variable, others in steps
     )
-
-
-def _difference(table: Costs, message: Costs) -> Costs:
-    """How much more than the best; infinite where nothing is possible."""
-    with np.errstate(invalid="ignore"):
-        difference = table - message
-    return np.where(np.isnan(difference), np.inf, difference)

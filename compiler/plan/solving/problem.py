@@ -85,21 +85,6 @@ class ChoiceProblem:
             for (first, second), table in self.pairs.items()
         )
 
-    def plus(self, price: float, amounts: ChoiceProblem) -> ChoiceProblem:
-        """The problem with what another of the same variables and candidates costs, at a price.
-
-        Raises PlanError if they are not the same.
-        """
-        if (self.names, self.candidates) != (amounts.names, amounts.candidates):
-            raise PlanError("amounts are of other variables or candidates than costs")
-        costs = tuple(
-            own + price * other for own, other in zip(self.costs, amounts.costs, strict=True)
-        )
-        pairs = dict(self.pairs)
-        for key, table in amounts.pairs.items():
-            pairs[key] = pairs[key] + price * table if key in pairs else price * table
-        return ChoiceProblem(self.names, self.candidates, costs, MappingProxyType(pairs))
-
     def of_variables(self, kept: Sequence[int]) -> ChoiceProblem:
         """The problem of some variables alone: their costs, and those of pairs of them."""
         at = {variable: position for position, variable in enumerate(kept)}
@@ -134,11 +119,6 @@ class Solution:
     def is_optimal(self) -> bool:
         """Whether it is known that none costs less, but for rounding."""
         return self.cost - self.bound <= TOLERANCE * max(abs(self.cost), abs(self.bound))
-
-    @property
-    def gap(self) -> float:
-        """The part of its cost that another one might save, at most."""
-        return 0.0 if self.is_optimal else (self.cost - self.bound) / max(abs(self.cost), 1e-300)
 
 
 def solution_of(
