@@ -9,14 +9,15 @@ stays there. Whether a candidate is taken is for costs to say.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import consumers
+from compiler.kernels.kernel import FusedKernel
 from compiler.operators.registry import complete_attributes
 from compiler.operators.windows import read_windows
-from compiler.plan.chain_groups import POOLS, can_chain, chain_groups, is_part
+from compiler.plan.chain_groups import POOLS, GroupChains
 from compiler.plan.fuse import Group, fuse
 from compiler.plan.graph_plan import RULES, Chain, GraphPlan
 from compiler.plan.group_kernels import GroupKernels
@@ -44,32 +45,39 @@ def chain_candidates(
     target: Target,
     plan: GraphPlan = RULES,
     known: Collection[str] | None = None,
+    is_scheduled: Callable[[FusedKernel, str], bool] | None = None,
 ) -> tuple[ChainCandidate, ...]:
     """The chains of two parts that may pay, then those of three, each in execution order.
 
     `kernels` are those of the graph that is extracted from. `known` are the values that decisions
     can name, those of the graph before layouts; without them all that have a name here count.
-    Raises PlanError for a plan that does not fit.
+    `is_scheduled` says of a kernel, with its workload key, whether the sketch of chains has it, if
+    the caller comes to know that anyway. Raises PlanError for a plan that does not fit.
     """
     graph = kernels.graph
-    groups, names = fuse(graph, plan=plan), PlanNames(graph)
+    groups, names, readers = fuse(graph, plan=plan), PlanNames(graph), consumers(graph)
+    chains = GroupChains(graph, groups)
     values = set(graph.types) if known is None else set(known)
     found: dict[str, tuple[Group, Node]] = {}  # by the value that the group gives
     for group in groups:
-        reader = _reader(graph, group)
-        if group.core is None or reader is None or names.value(group.core, values) is None:
+        read_by = readers.get(group.output, [])
+        if group.core is None or len(read_by) != 1 or names.value(group.core, values) is None:
+            continue
+        reader = read_by[0]
+        if not chains.can_join(group.core):
             continue
         alone = _is_faster_alone(graph, group.core) or _is_faster_alone(graph, reader)
         if alone or _weights(graph, group.core, reader) > target.l2_bytes // SHARE:
             continue
-        if can_chain(graph, groups, group.core) and may_pay(graph, group.output, reader, target):
+        if may_pay(graph, group.output, reader, target):
             found[group.output] = group, reader
     parts = [[group] for group, _ in found.values()]
     for group, reader in found.values():
         parts += [[group, other] for other, _ in found.values() if reader in other.nodes]
     made = (_candidate(graph, names, values, part) for part in parts)
-    has_sketch = _Sketches(groups, kernels, target)
-    return tuple(item for item in made if has_sketch(item))
+    if is_scheduled is None:
+        is_scheduled = _Sketches(target)
+    return tuple(item for item in made if _is_one(chains, kernels, item, is_scheduled))
 
 
 def may_pay(graph: Graph, value: str, reader: Node, target: Target) -> bool:
@@ -101,11 +109,6 @@ def _weights(graph: Graph, *nodes: Node) -> int:
     return sum(graph.types[name].bytes for name in names)
 
 
-def _reader(graph: Graph, group: Group) -> Node | None:
-    readers = consumers(graph).get(group.output, [])
-    return readers[0] if len(readers) == 1 and is_part(graph, readers[0]) else None
-
-
 def _rows_read(graph: Graph, reader: Node) -> int:
     """The rows of its data that the reader needs for as many of its own as are worth a tile."""
     attributes = complete_attributes(reader)
@@ -133,22 +136,27 @@ def _candidate(
     return ChainCandidate(tuple(Chain(value) for value in values if value is not None), saved)
 
 
+def _is_one(
+    chains: GroupChains,
+    kernels: GroupKernels,
+    candidate: ChainCandidate,
+    is_scheduled: Callable[[FusedKernel, str], bool],
+) -> bool:
+    """Whether it is one kernel, all of whose parts have register tiles in their layouts."""
+    joined = chains.joined(GraphPlan(candidate.chains))
+    (group,) = (item for item in joined if item.stored)
+    made = kernels.of(group)
+    return len(made) == 1 and is_scheduled(made[0].kernel, made[0].key)
+
+
 @dataclass(frozen=True, slots=True)
 class _Sketches:
-    """Answers whether all parts of a chain have register tiles, in the layouts that they have."""
+    """Answers whether kernels have the sketch of chains; of each kernel it is found once."""
 
-    groups: Sequence[Group]
-    kernels: GroupKernels
     target: Target
     known: dict[str, bool] = field(default_factory=dict)  # by workload key
 
-    def __call__(self, candidate: ChainCandidate) -> bool:
-        joined = chain_groups(self.kernels.graph, self.groups, GraphPlan(candidate.chains))
-        (group,) = (item for item in joined if item.stored)
-        made = self.kernels.of(group)
-        if len(made) > 1:
-            return False  # too long for one kernel
-        (chain,) = made
-        if chain.key not in self.known:
-            self.known[chain.key] = has_chain_sketch(chain.kernel, self.target)
-        return self.known[chain.key]
+    def __call__(self, kernel: FusedKernel, key: str) -> bool:
+        if key not in self.known:
+            self.known[key] = has_chain_sketch(kernel, self.target)
+        return self.known[key]

@@ -9,7 +9,6 @@ The kernel of such a group has several reductions. What each of them gives, with
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from compiler.errors import PlanError
 from compiler.graph.ir import Graph
@@ -31,43 +30,49 @@ def chain_groups(graph: Graph, groups: Sequence[Group], plan: GraphPlan) -> tupl
 
     Raises PlanError for a chain that does not fit.
     """
-    decided = list(plan.of(Chain))
-    if not decided:
+    has_chains = any(True for _ in plan.of(Chain))
+    return GroupChains(graph, groups).joined(plan) if has_chains else tuple(groups)
+
+
+class GroupChains:
+    """Chains of one graph's groups, which are in execution order; what is asked is not kept."""
+
+    def __init__(self, graph: Graph, groups: Sequence[Group]) -> None:
+        self.graph = graph
+        self.groups = tuple(groups)
+        self._names = PlanNames(graph)
+        self._readers = consumers(graph)
+        self._loops = loop_regions(graph)
+
+    def joined(self, plan: GraphPlan) -> tuple[Group, ...]:
+        """The groups with those joined that `plan` chains, in execution order.
+
+        Raises PlanError for a chain that does not fit.
+        """
+        groups = list(self.groups)
+        for decision in plan.of(Chain):
+            node = self._names.node(decision.value)
+            if node is None:
+                raise self._names.unknown(decision, decision.value)
+            if reason := self._join(groups, node):
+                raise PlanError(f"{decision}: {reason}")
         return tuple(groups)
-    chains, names = _Chains(graph, list(groups)), PlanNames(graph)
-    for decision in decided:
-        node = names.node(decision.value)
-        if node is None:
-            raise names.unknown(decision, decision.value)
-        if reason := chains.join(node):
-            raise PlanError(f"{decision}: {reason}")
-    return tuple(chains.groups)
 
+    def can_join(self, node: Node) -> bool:
+        """Whether what the node gives may be chained, alone."""
+        return not self._join(list(self.groups), node)
 
-def can_chain(graph: Graph, groups: Sequence[Group], node: Node) -> bool:
-    """Whether what the node gives may be chained, alone, where these are the groups."""
-    return not _Chains(graph, list(groups)).join(node)
-
-
-@dataclass(slots=True)
-class _Chains:
-    """The groups so far, in execution order."""
-
-    graph: Graph
-    groups: list[Group]
-
-    def join(self, node: Node) -> str:
+    def _join(self, groups: list[Group], node: Node) -> str:
         """Join the node's group with its reader's; why that is not possible, "" if it is."""
         if not is_part(self.graph, node):
             return f"{node.operator} is no convolution, product or pool that can be chained"
-        place, group = next((i, g) for i, g in enumerate(self.groups) if node in g.nodes)
+        place, group = _group_of(groups, node)
         if group.core is not node:
             return "it is chained twice" if group.stored else "it is computed in another kernel"
         value = group.output
-        found = self._reader(value)
-        if isinstance(found, str):
-            return found
-        number, reader = found
+        if reason := self._not_read_once(value):
+            return reason
+        number, reader = _group_of(groups, self._readers[value][0])
         first = _first_core(self.graph, reader)
         if first is None or not is_part(self.graph, first) or first.inputs[0] != value:
             return f"{value} is not the data of a convolution, product or pool"
@@ -78,25 +83,28 @@ class _Chains:
         stored = (*group.stored, value, *reader.stored)
         if len(stored) >= MOST_PARTS:
             return f"a chain of more than {MOST_PARTS} parts"
-        loops = loop_regions(self.graph)
-        if len({loops.get(item.output, ()) for item in (*group.nodes, *reader.nodes)}) > 1:
+        nodes = (*group.nodes, *reader.nodes)
+        if len({self._loops.get(item.output, ()) for item in nodes}) > 1:
             return "its parts do not run equally often"
-        joined = {id(item) for item in (*group.nodes, *reader.nodes)}
-        nodes = tuple(item for item in self.graph.nodes if id(item) in joined)
-        self.groups[number] = Group(nodes, reader.core, stored)
-        del self.groups[place]
+        joined = {id(item) for item in nodes}
+        ordered = tuple(item for item in self.graph.nodes if id(item) in joined)
+        groups[number] = Group(ordered, reader.core, stored)
+        del groups[place]
         return ""
 
-    def _reader(self, value: str) -> tuple[int, Group] | str:
+    def _not_read_once(self, value: str) -> str:
+        """Why the value has to be there for others than one node; "" if it has not."""
         graph = self.graph
         if graph.signature is not None and graph.signature.sizes:
             return "sizes are known at run time only"
         if value in graph.outputs:
             return f"{value} is an output"
-        readers = consumers(graph).get(value, [])
-        if len(readers) != 1:
-            return f"{value} is read by {len(readers)} nodes"
-        return next((i, g) for i, g in enumerate(self.groups) if readers[0] in g.nodes)
+        count = len(self._readers.get(value, []))
+        return "" if count == 1 else f"{value} is read by {count} nodes"
+
+
+def _group_of(groups: Sequence[Group], node: Node) -> tuple[int, Group]:
+    return next((at, group) for at, group in enumerate(groups) if node in group.nodes)
 
 
 def _first_core(graph: Graph, group: Group) -> Node | None:

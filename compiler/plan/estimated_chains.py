@@ -6,11 +6,11 @@ of a few estimates. Layouts and merges change more, and are for a search.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from compiler.plan.chain_candidates import chain_candidates
-from compiler.plan.chain_groups import chain_groups
+from compiler.plan.chain_groups import GroupChains
 from compiler.plan.estimate import Estimator
 from compiler.plan.fuse import Group, fuse
 from compiler.plan.graph_plan import RULES, Chain, GraphPlan
@@ -38,10 +38,16 @@ def estimated_chains(
     `kernels` are those of the graph that is extracted from. `known` are the values that decisions
     can name, as for `chain_candidates`.
     """
-    candidates = chain_candidates(kernels, spaces.target, known=known)
+    estimate = Estimator(spaces)
+    candidates = chain_candidates(
+        kernels,
+        spaces.target,
+        known=known,
+        is_scheduled=lambda kernel, key: estimate(kernel, key).kind == "chain",
+    )
     if not candidates:
         return RULES
-    weigh = _Scales(kernels, Estimator(spaces), fuse(kernels.graph))
+    weigh = _Scales(GroupChains(kernels.graph, fuse(kernels.graph)), kernels, estimate)
     taken: set[str] = set()
     chosen: list[Chain] = []
     weighed = [weigh(candidate.chains) for candidate in candidates]
@@ -56,18 +62,16 @@ def estimated_chains(
 class _Scales:
     """Weighs chains of the groups that there are without them."""
 
+    groups: GroupChains
     kernels: GroupKernels
     estimate: Estimator
-    groups: Sequence[Group]
 
     def __call__(self, chains: tuple[Chain, ...]) -> _Weighed:
-        before = {group.output: group for group in self.groups}
-        after = chain_groups(self.kernels.graph, self.groups, GraphPlan(chains))
-        made = [group for group in after if before.get(group.output) is not group]
-        kept = {group.output for group in after if before.get(group.output) is group}
-        parts = [group for output, group in before.items() if output not in kept]
+        (made,) = (group for group in self.groups.joined(GraphPlan(chains)) if group.stored)
+        outputs = {*made.stored, made.output}
+        parts = [group for group in self.groups.groups if group.output in outputs]
         apart = sum(map(self._seconds, parts))
-        gain = (1.0 - LEAST_GAIN) * apart - sum(map(self._seconds, made))
+        gain = (1.0 - LEAST_GAIN) * apart - self._seconds(made)
         return _Weighed(chains, gain, frozenset(group.output for group in parts))
 
     def _seconds(self, group: Group) -> float:

@@ -24,7 +24,6 @@ from compiler.schedule.sketches.chain_context import (
     STACK_BYTES,
     ChainContext,
     ChainPart,
-    block_rows,
     chain_context,
 )
 from compiler.schedule.sketches.even_shares import waiting
@@ -93,7 +92,7 @@ def _apart(size: Counts) -> Numbers:
 
 
 def _choices(chain: ChainContext) -> list[tuple[Choice, ChoiceValue]]:
-    rows = block_rows(chain)
+    rows = chain.block_rows
     choices: list[tuple[Choice, ChoiceValue]] = [(Choice("rows", rows), rows[0])]
     for number, part in enumerate(chain.parts):
         choices += _of_part(part, number)

@@ -86,6 +86,18 @@ class ChainContext:
         return self._counted[rows]
 
     @cached_property
+    def block_rows(self) -> tuple[int, ...]:
+        """Sizes of blocks of rows that are nearly even, and for which the stack has room."""
+        extent = self.parts[-1].extent
+        even = sorted({-(-extent // blocks) for blocks in range(1, extent + 1)})
+        return tuple(
+            n
+            for n in even
+            if -(-extent // n) * n <= MOST_WASTE * extent
+            and self.bytes(n, MOST_BLOCKS) <= STACK_BYTES
+        )
+
+    @cached_property
     def streamed_bytes(self) -> int:
         """Of constants that come anew for each block of rows, as they do not stay in the cache."""
         buffers = [buffer for part in self.parts for buffer in part.kernel.inputs]
@@ -121,7 +133,7 @@ def chain_context(kernel: FusedKernel, target: Target, threads: int) -> ChainCon
     threads = threads if work >= PARALLEL_WORK else 1
     last = replace(known[-1], context=replace(known[-1].context, threads=threads))
     chain = ChainContext((*known[:-1], last), threads)
-    return chain if block_rows(chain) else None
+    return chain if chain.block_rows else None
 
 
 def _part(kernel: FusedKernel, target: Target) -> ChainPart | None:
@@ -140,14 +152,3 @@ def _part(kernel: FusedKernel, target: Target) -> ChainPart | None:
     if not tiles_of(context) or not can_inline(known, context.prologue, roles.vector):
         return None
     return ChainPart(context, bool(roles.block) and follows(known, roles.block))
-
-
-def block_rows(chain: ChainContext) -> tuple[int, ...]:
-    """Sizes of blocks of rows that are nearly even, and for which the stack has room."""
-    extent = chain.parts[-1].extent
-    even = sorted({-(-extent // blocks) for blocks in range(1, extent + 1)})
-    return tuple(
-        n
-        for n in even
-        if -(-extent // n) * n <= MOST_WASTE * extent and chain.bytes(n, MOST_BLOCKS) <= STACK_BYTES
-    )

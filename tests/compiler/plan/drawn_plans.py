@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from compiler.errors import PlanError
 from compiler.graph.ir import Graph
-from compiler.plan.chain_groups import can_chain
+from compiler.plan.chain_groups import GroupChains
 from compiler.plan.fuse import fuse
 from compiler.plan.graph_plan import (
     PLAIN,
@@ -76,9 +76,10 @@ def candidates_of(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
     yield from sites.merges
     groups = fuse(sites.optimised)
     names, known = PlanNames(sites.optimised), {node.output for node in sites.planned.nodes}
+    chains = GroupChains(sites.optimised, groups)
     for group in groups:
         value = None if group.core is None else names.value(group.core, known)
-        if value and group.core and can_chain(sites.optimised, groups, group.core):
+        if value and group.core and chains.can_join(group.core):
             yield Chain(value)
     usual = rng.choice(BLOCKS)
     for node in sites.planned.nodes:
