@@ -8,7 +8,6 @@ confirm   at the end of the job: the tuned model under the plan beside that unde
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -35,13 +34,19 @@ from tuner.plans.confirm import ConfirmPlans, confirmed_choice
 from tuner.plans.confirm_regions import ConfirmRegions
 from tuner.plans.costs import KernelCosts
 from tuner.plans.kinds import (
-    LAYOUTS,
     chains_by_estimates,
     kinds_of_plans,
     uniform_layouts,
 )
 from tuner.plans.memory import within_memory
 from tuner.plans.model_values import ModelValues
+from tuner.plans.planning_time import (
+    LEAST_SECONDS,
+    LEAVING_OUT,
+    LOOKING,
+    REGIONS,
+    PlanningTime,
+)
 from tuner.plans.programs import Programs
 from tuner.plans.regions import regions_of
 from tuner.plans.search import PlanSearch, Proposals
@@ -54,14 +59,6 @@ SEARCH = "search"
 """The setting `search.plan` that has plans searched."""
 SHARE = 0.2
 """Of a job's time and trials, for the search of a plan and its confirmation, at most."""
-LAYOUTS_SHARE, MEASURING_SHARE, LOOKING_SHARE = 0.45, 0.65, 0.75
-"""Of that, when no kernel is measured for layouts any more, then for other kinds, and when no more
-candidates are looked at; the rest is for whole models."""
-REGIONS_SHARE = 0.25
-"""How much longer it may take for regions to be measured one by one, and as much for leaving out
-those that gain nothing."""
-LEAST_SECONDS = 8.0
-"""With less than that for a plan the rules decide."""
 
 
 @dataclass(slots=True)
@@ -148,27 +145,22 @@ class JobPlans:
         Raises LimitError if no plan was found whose values need as little memory as the settings
         allow.
         """
-        begin = time.monotonic()
-
-        def is_late(share: float = 1.0) -> bool:
-            late = seconds is not None and time.monotonic() - begin > share * seconds
-            return late or interrupt.asked
-
+        planning = PlanningTime(seconds, interrupt)
         programs = self._programs(target)
         values = ModelValues.of(programs)
-        forced = self._force(target, programs, values, name, is_late)
-        if not self._may_search(seconds):
+        forced = self._force(target, programs, values, name, planning)
+        if not self._may_search(planning):
             return forced
         before = self.of(target)
         base = before if self._needs_less(target) else RULES
         proposals, measured = self._proposals(
-            programs, make_runner, interrupt, job, is_late, base, values
+            programs, make_runner, interrupt, job, planning, base, values
         )
         self.searched.add(target.key)
         self.measured += measured
         counts = ", ".join(f"{count} {kind}" for kind, count in proposals.candidates.items())
         if counts:
-            self.tell(f"plan: {counts} looked at, {measured} kernels measured for them")
+            self.tell(f"plan: {counts} looked at, {planning.told(measured)}")
         joint = proposals.joint
         if joint is None or interrupt.asked or programs.of(joint.plan).is_same(programs.of(before)):
             return forced
@@ -178,13 +170,13 @@ class JobPlans:
             compare,
             values.described,
             self.tell,
-            is_late,
+            planning.is_late,
             before,
         )
         found = confirm.best(proposals)
         if found is None or interrupt.asked:
             return forced
-        found = self._by_region(programs, found, confirm, values, base, is_late)
+        found = self._by_region(programs, found, confirm, values, base, planning)
         found = replace(found, found={**proposals.candidates, "measured": measured})
         self.chosen[target.key] = found
         self._record(target, found, name)
@@ -257,14 +249,14 @@ class JobPlans:
         programs: Programs,
         values: ModelValues,
         name: str,
-        is_late: Callable[[], bool],
+        planning: PlanningTime,
     ) -> bool:
         """Choose a plan that needs less memory where the one before needs more than is allowed;
         whether that was so. Raises LimitError if there is none."""
         before = programs.of(self.of(target))
         if self._memory is None or before.arena_bytes <= self._memory:
             return False
-        plan = within_memory(programs, self._memory, is_late)
+        plan = within_memory(programs, self._memory, planning.is_late)
         needed = programs.of(plan).arena_bytes
         note = f"{needed} bytes for values between kernels, {before.arena_bytes} by the rules"
         found = GraphChoice(plan, values.described(plan), arena_bytes=needed, notes=(note,))
@@ -275,13 +267,13 @@ class JobPlans:
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def _may_search(self, seconds: float | None) -> bool:
+    def _may_search(self, planning: PlanningTime) -> bool:
         if not self.are_searched:
             return False
         if self.graph.signature is not None:
             self.tell("plan: the rules decide, since sizes are known at run time only")
             return False
-        if seconds is not None and seconds < LEAST_SECONDS:
+        if not planning.is_enough(LEAST_SECONDS):
             self.tell("plan: the rules decide, since there is little time")
             return False
         return True
@@ -292,7 +284,7 @@ class JobPlans:
         make_runner: MakeRunner,
         interrupt: Interrupt,
         job: str,
-        is_late: Callable[[float], bool],
+        planning: PlanningTime,
         base: GraphPlan,
         values: ModelValues,
     ) -> tuple[Proposals, int]:
@@ -303,7 +295,7 @@ class JobPlans:
         with ExitStack() as stack:
 
             def no_time() -> bool:
-                return is_late(LAYOUTS_SHARE if search.kind == LAYOUTS else MEASURING_SHARE)
+                return not planning.may_measure(search.kind)
 
             def measure(kernels: Mapping[str, FusedKernel]) -> list[str]:
                 if no_time():
@@ -322,7 +314,7 @@ class JobPlans:
             search = PlanSearch(
                 programs,
                 self._costs(programs),
-                kinds_of_plans(lambda: is_late(LOOKING_SHARE)),
+                kinds_of_plans(lambda: planning.is_late(LOOKING)),
                 measure,
                 self._memory,
                 base,
@@ -355,7 +347,7 @@ class JobPlans:
         confirm: ConfirmPlans,
         values: ModelValues,
         base: GraphPlan,
-        is_late: Callable[[float], bool],
+        planning: PlanningTime,
     ) -> GraphChoice:
         """The choice with what its regions gain, without those that gain nothing."""
         costs = self._costs(programs)
@@ -371,8 +363,8 @@ class JobPlans:
         return ConfirmRegions(
             confirm,
             arena_of,
-            lambda: is_late(1.0 + REGIONS_SHARE),
-            lambda: is_late(1.0 + 2.0 * REGIONS_SHARE),
+            lambda: planning.is_late(REGIONS),
+            lambda: planning.is_late(LEAVING_OUT),
             base,
         ).judged(choice, regions)
 

@@ -145,5 +145,6 @@ def _run(items: Sequence[tuple[Layout, str]]) -> str:
 
 def _shortened(parts: Sequence[str], what: str) -> Iterator[str]:
     yield from parts[:_NAMED]
-    if len(parts) > _NAMED:
-        yield f"{len(parts) - _NAMED} more {what}"
+    rest = len(parts) - _NAMED
+    if rest > 0:
+        yield f"{rest} more {what.removesuffix('s') if rest == 1 else what}"

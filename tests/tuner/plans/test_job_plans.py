@@ -29,6 +29,7 @@ from tuner.confirm.whole_model import ModelBuilds
 from tuner.interrupt import Interrupt
 from tuner.plans.confirm import ConfirmPlans
 from tuner.plans.job_plans import JobPlans
+from tuner.plans.planning_time import MEASURABLE_SECONDS
 from tuner.plans.search import Proposal, Proposals
 from tuner.records.graph_choice import GraphChoice
 
@@ -265,6 +266,14 @@ def test_the_rules_decide_where_the_settings_say_so(tmp_path: Path, store: Store
 def test_with_little_time_the_rules_decide(setting: Setting) -> None:
     assert not setting.search(seconds=1.0) and setting.runner.asked == []
     assert setting.said == ["plan: the rules decide, since there is little time"]
+
+
+def test_with_not_much_time_whole_models_alone_decide(setting: Setting) -> None:
+    setting.search(seconds=MEASURABLE_SECONDS - 1.0)
+    assert setting.runner.asked == []
+    assert setting.said[0].endswith(
+        " looked at, by what is known of their kernels, since there is little time"
+    )
 
 
 @pytest.mark.nightly

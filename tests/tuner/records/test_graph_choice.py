@@ -98,3 +98,5 @@ def test_nhwc_is_told_as_one_whatever_the_channels() -> None:
 def test_many_decisions_are_counted() -> None:
     plan = GraphPlan(tuple(Separate(f"v{number}") for number in range(9)))
     assert described(plan) == "separate v0, separate v1, separate v2, 6 more separate decisions"
+    four = GraphPlan(tuple(Chain(name) for name in "abcd"))
+    assert described(four).endswith("chain c, 1 more chain decision")
