@@ -99,7 +99,7 @@ def _forms(kernel: FusedKernel, lanes: int) -> list[TileForm]:
     if splits:
         return [] if roles is None else [TileForm("tiled_phases", phased, splits, roles)]
     if roles is not None and _is_blocked(kernel, roles, lanes):
-        return [*_merged_plane(kernel, roles, lanes), TileForm("tiled", kernel, (), roles)]
+        return _of_blocks(kernel, roles, lanes)
     plain, steps = _split_groups(kernel)
     plain, merges = _merged(plain)
     steps = (*steps, *merges)
@@ -126,7 +126,23 @@ def _is_blocked(kernel: FusedKernel, roles: Roles, lanes: int) -> bool:
     return bool(roles.block) and behind
 
 
-def _merged_plane(kernel: FusedKernel, roles: Roles, lanes: int) -> Iterator[TileForm]:
+def _of_blocks(kernel: FusedKernel, roles: Roles, lanes: int) -> list[TileForm]:
+    """Groups of several blocks are an axis: all blocks of a group share the data that they read."""
+    plain, steps = _split_groups(kernel)
+    if steps:
+        plain = with_roles(plain, lanes)
+        grouped = roles_of(plain)
+        if grouped is not None and _is_blocked(plain, grouped, lanes):
+            kernel, roles = plain, grouped
+        else:
+            steps = ()
+    merged = _merged_plane(kernel, steps, roles, lanes)
+    return [*merged, TileForm("tiled", kernel, steps, roles)]
+
+
+def _merged_plane(
+    kernel: FusedKernel, steps: tuple[Step, ...], roles: Roles, lanes: int
+) -> Iterator[TileForm]:
     """Row and column as one axis, where the kernel never tells them apart (1x1 convolution)."""
     if not roles.row or len(kernel.stages) > 2:
         return
@@ -136,7 +152,8 @@ def _merged_plane(kernel: FusedKernel, roles: Roles, lanes: int) -> Iterator[Til
         return
     found = roles_of(merged)
     if found is not None:
-        yield TileForm("tiled_merged", merged, (MergeAxes(roles.row, roles.column),), found)
+        steps = (*steps, MergeAxes(roles.row, roles.column))
+        yield TileForm("tiled_merged", merged, steps, found)
 
 
 # --- plain data ---------------------------------------------------------------------------------

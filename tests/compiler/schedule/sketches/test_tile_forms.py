@@ -64,3 +64,18 @@ def test_columns_are_what_vectors_are_used_again_for() -> None:
 def test_rows_shorter_than_a_vector_share_a_tile() -> None:
     (form, _) = tile_forms(conv(f32(1, 3, 9, 7), f32(16, 3, 3, 3)), LANES)
     assert form.roles.block == "oh"
+
+
+@pytest.mark.parametrize("outputs", [64, 16])
+def test_blocks_of_a_group_share_what_they_read(outputs: int) -> None:
+    kernel = conv(f32(1, 4, 9, 21, 8), f32(outputs, 16, 3, 3), groups=2, layout="NCHWc")
+    (form,) = tile_forms(kernel, LANES)
+    several = outputs == 64
+    assert form.roles.block == ("ocb_r" if several else "ocb")
+    assert form.roles.outer == (("n", "ocb_q") if several else ("n",))
+
+
+def test_pointwise_convolutions_of_blocked_groups_have_one_axis_of_the_plane() -> None:
+    kernel = conv(f32(1, 4, 9, 21, 8), f32(64, 16, 1, 1), groups=2, layout="NCHWc")
+    assert [form.name for form in tile_forms(kernel, LANES)] == ["tiled_merged", "tiled"]
+    assert {form.roles.column for form in tile_forms(kernel, LANES)} == {"oh_ow", "ow"}
