@@ -70,8 +70,30 @@ class GraphMaker:
         return graph
 
 
+def conv(maker: GraphMaker, x: str, outputs: int, size: int = 3, **attributes: int | str) -> str:
+    """A convolution with a bias that keeps the extents of its image."""
+    channels = maker.types[x].shape[1] // int(attributes.get("groups", 1))
+    weight = maker.weights(outputs, channels, size, size, scale=1 / (channels * size))
+    pads = (size // 2,) * 4
+    return maker.node("conv", x, weight, maker.weights(outputs), pads=pads, **attributes)
+
+
+def two_convolutions() -> Graph:
+    """conv_0, relu_1, conv_2, relu_3: large enough to lie in blocks."""
+    maker = GraphMaker()
+    y = maker.input(1, 32, 14, 14)
+    for _ in range(2):
+        y = maker.node("relu", conv(maker, y, 32))
+    return maker.graph(y)
+
+
 def operators(graph: Graph) -> list[str]:
     return [node.operator for node in graph.nodes]
+
+
+def conversions(graph: Graph) -> list[str]:
+    """What brings values from one layout to another, in order."""
+    return [name for name in operators(graph) if name.endswith("_blocked")]
 
 
 def random_inputs(graph: Graph, seed: int = 1) -> dict[str, Array]:

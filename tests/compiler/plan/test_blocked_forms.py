@@ -18,6 +18,8 @@ from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_close,
     assert_same_meaning,
+    conv,
+    conversions,
     evaluate_graph,
     evaluate_program,
     extracted,
@@ -37,17 +39,6 @@ def planned(graph: Graph, **blocks: int) -> Graph:
         if block:
             assert result.types[f"{value}_blocked"].shape[-1] == block
     return result
-
-
-def conv(maker: GraphMaker, x: str, outputs: int, size: int = 3, **attributes: int) -> str:
-    channels = maker.types[x].shape[1] // attributes.get("groups", 1)
-    weight = maker.weights(outputs, channels, size, size, scale=1 / (channels * size))
-    pads = (size // 2,) * 4
-    return maker.node("conv", x, weight, maker.weights(outputs), pads=pads, **attributes)
-
-
-def moves(graph: Graph) -> list[str]:
-    return [name for name in operators(graph) if name.endswith("_blocked")]
 
 
 def chain(*channels: int) -> tuple[Graph, list[str]]:
@@ -73,7 +64,7 @@ def test_convolution_reads_one_block_and_gives_another(
     }
     result = planned(graph, **blocks)
     if blocks[one] and blocks[two]:
-        assert moves(result) == ["from_blocked"]  # of the output
+        assert conversions(result) == ["from_blocked"]  # of the output
 
 
 def test_block_of_all_channels_is_nhwc_and_pads_nothing() -> None:
@@ -123,7 +114,7 @@ def test_undecided_pointwise_nodes_and_pools_keep_the_block_of_their_data() -> N
     result = planned(maker.graph(conv(maker, depthwise, 24)), **{y: 20})
     for value in (relu, pool, mean, resized, depthwise):
         assert result.types[f"{value}_blocked"].shape[-1] == 20
-    assert moves(result) == ["from_blocked"]
+    assert conversions(result) == ["from_blocked"]
 
 
 @pytest.mark.parametrize(("size", "stride", "converts"), [(1, 1, 0), (3, 2, 0), (3, 1, 1)])
@@ -131,7 +122,7 @@ def test_plain_data_is_converted_for_winograd_alone(size: int, stride: int, conv
     maker = GraphMaker()
     strides = (stride, stride)
     y = conv(maker, maker.input(1, 40, 8, 8), 24, size, strides=strides)  # type: ignore[arg-type]
-    assert moves(planned(maker.graph(y), **{y: 16})).count("to_blocked") == converts
+    assert conversions(planned(maker.graph(y), **{y: 16})).count("to_blocked") == converts
 
 
 @pytest.mark.parametrize(("channels", "block"), [(20, 20), (24, 12), (53, 16), (40, 8), (116, 32)])
@@ -156,7 +147,7 @@ def test_groups_of_whole_blocks_run_blocked(
     y = conv(maker, maker.input(1, 3, 5, 5), channels, size=1)
     grouped = conv(maker, y, outputs, groups=groups)
     graph = maker.graph(conv(maker, grouped, 8))
-    assert moves(planned(graph, **{y: reads, grouped: gives})) == ["from_blocked"]
+    assert conversions(planned(graph, **{y: reads, grouped: gives})) == ["from_blocked"]
 
 
 def test_joined_values_lie_in_blocks_that_divide_their_channels() -> None:
@@ -166,7 +157,7 @@ def test_joined_values_lie_in_blocks_that_divide_their_channels() -> None:
     joined = maker.node("concat", *parts, axis=1)
     graph = maker.graph(conv(maker, joined, 16))
     result = planned(graph, **dict.fromkeys((*parts, joined), 4))
-    assert moves(result) == ["to_blocked", "from_blocked"]
+    assert conversions(result) == ["to_blocked", "from_blocked"]
     with pytest.raises(PlanError, match="'concat' cannot give its result so"):
         planned(graph, **{joined: 8})
 
@@ -296,8 +287,8 @@ def test_slices_of_channels_are_blocked_where_a_plan_says_so() -> None:
     last = maker.node("slice", whole, starts=(0, 16, 1, 0), steps=steps, shape=(1, 12, 4, 5))
     graph = maker.graph(conv(maker, first, 8), conv(maker, last, 8))
     ends = ["to_blocked", "from_blocked", "from_blocked"]
-    assert moves(planned(graph, **{first: 8, last: 8})) == ends
-    assert len(moves(planned(graph))) == 6
-    assert moves(planned(graph, **{whole: 4, first: 4, last: 4}))[0] == "to_blocked"
+    assert conversions(planned(graph, **{first: 8, last: 8})) == ends
+    assert len(conversions(planned(graph))) == 6
+    assert conversions(planned(graph, **{whole: 4, first: 4, last: 4}))[0] == "to_blocked"
     with pytest.raises(PlanError, match="cannot give its result so"):
         planned(graph, **{first: 12})

@@ -13,6 +13,8 @@ from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_same_meaning,
+    conv,
+    conversions,
     evaluate_graph,
     operators,
     random_inputs,
@@ -26,17 +28,6 @@ def blocked(graph: Graph) -> Graph:
     assert_same_meaning(graph, result)
     assert structurally_equal(choose_layouts.run(result, BLOCK), result)
     return result
-
-
-def conv(maker: GraphMaker, x: str, outputs: int, size: int = 3, **attributes: int) -> str:
-    channels = maker.types[x].shape[1] // attributes.get("groups", 1)
-    weight = maker.weights(outputs, channels, size, size, scale=1 / (channels * size))
-    pads = (size // 2,) * 4
-    return maker.node("conv", x, weight, maker.weights(outputs), pads=pads, **attributes)
-
-
-def conversions(graph: Graph) -> list[str]:
-    return [name for name in operators(graph) if name.endswith("_blocked")]
 
 
 def layouts(graph: Graph) -> list[str]:

@@ -20,6 +20,7 @@ from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_close,
     assert_same_meaning,
+    conv,
     evaluate_graph,
     evaluate_program,
     extracted,
@@ -47,13 +48,6 @@ def contractions(graph: Graph) -> list[str]:
         for node in graph.nodes
         if node.operator in ("conv", "matmul")
     ]
-
-
-def conv(maker: GraphMaker, x: str, outputs: int, size: int = 3, **attributes: int | str) -> str:
-    channels = maker.types[x].shape[1]
-    weight = maker.weights(outputs, channels, size, size, scale=1 / (channels * size))
-    pads = (size // 2,) * 4
-    return maker.node("conv", x, weight, maker.weights(outputs), pads=pads, **attributes)
 
 
 def dense(maker: GraphMaker, x: str, columns: int) -> str:

@@ -10,7 +10,7 @@ from compiler.plan.fuse import fuse
 from compiler.plan.graph_plan import PLAIN
 from compiler.plan.layout_costs import LayoutCosts
 from tests.compiler.graph.graph_helpers import GraphMaker
-from tests.compiler.plan.test_layout_problem import conv
+from tests.compiler.plan.test_layout_problem import conv_relu
 
 LANES = 16
 
@@ -22,8 +22,8 @@ def one_second(kernel: FusedKernel) -> tuple[float, float]:
 
 def two_convolutions() -> tuple[Graph, str, str]:
     maker = GraphMaker()
-    first = conv(maker, maker.input(1, 20, 8, 8), 20)
-    second = conv(maker, first, 20)
+    first = conv_relu(maker, maker.input(1, 20, 8, 8), 20)
+    second = conv_relu(maker, first, 20)
     return maker.graph(second), first, second
 
 
@@ -65,9 +65,9 @@ def test_layout_that_a_node_cannot_have_costs_infinitely_much() -> None:
 
 def test_conversion_costs_a_kernel_unless_nothing_moves_or_another_does_it() -> None:
     maker = GraphMaker()
-    x = conv(maker, maker.input(1, 32, 8, 8), 32)
+    x = conv_relu(maker, maker.input(1, 32, 8, 8), 32)
     scaled = maker.node("mul", x, maker.input(1, 32, 1, 1))
-    graph = maker.graph(conv(maker, scaled, 32), x)
+    graph = maker.graph(conv_relu(maker, scaled, 32), x)
     costs = LayoutCosts(graph, LANES, one_second)
     image, pixel = graph.types[scaled], graph.types["x1"]
     assert costs.conversion(image, 16, PLAIN) == costs.conversion(image, PLAIN, 32) == 1.0
@@ -81,7 +81,7 @@ def test_concat_that_is_written_in_place_is_free() -> None:
     found = {}
     for batch in (1, 2):
         maker = GraphMaker()
-        parts = [conv(maker, maker.input(batch, 3, 8, 8), 16) for _ in range(2)]
+        parts = [conv_relu(maker, maker.input(batch, 3, 8, 8), 16) for _ in range(2)]
         joined = maker.node("concat", *parts, axis=1)
         graph = maker.graph(joined)
         group = next(group for group in fuse(graph) if group.output == joined)

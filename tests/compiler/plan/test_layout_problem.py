@@ -16,43 +16,39 @@ from compiler.plan.graph_plan import PLAIN, GraphPlan, Layout
 from compiler.plan.layout_problem import LayoutProblem, layout_problem
 from compiler.plan.optimise import optimise
 from compiler.plan.solver import solve
-from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning
+from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, conv
 
 LANES = 16
 
 
-def conv(maker: GraphMaker, x: str, outputs: int, size: int = 3, **attributes: int) -> str:
-    channels = maker.types[x].shape[1] // attributes.get("groups", 1)
-    weight = maker.weights(outputs, channels, size, size, scale=1 / (channels * size))
-    pads = (size // 2,) * 4
-    made = maker.node("conv", x, weight, maker.weights(outputs), pads=pads, **attributes)
-    return maker.node("relu", made)
+def conv_relu(maker: GraphMaker, x: str, outputs: int, size: int = 3, **attributes: int) -> str:
+    return maker.node("relu", conv(maker, x, outputs, size, **attributes))
 
 
 def residuals() -> Graph:
     """Convolutions of odd channels, a depthwise one and a sum."""
     maker = GraphMaker()
-    first = conv(maker, maker.input(1, 3, 8, 8), 20)
-    inner = conv(maker, conv(maker, first, 24, size=1), 24, groups=24)
-    total = maker.node("add", conv(maker, inner, 20, size=1), first)
-    return maker.graph(conv(maker, total, 53))
+    first = conv_relu(maker, maker.input(1, 3, 8, 8), 20)
+    inner = conv_relu(maker, conv_relu(maker, first, 24, size=1), 24, groups=24)
+    total = maker.node("add", conv_relu(maker, inner, 20, size=1), first)
+    return maker.graph(conv_relu(maker, total, 53))
 
 
 def with_rows() -> Graph:
     """A value that a softmax needs plain as well, and one that is an output."""
     maker = GraphMaker()
-    first = conv(maker, maker.input(1, 3, 8, 8), 20)
+    first = conv_relu(maker, maker.input(1, 3, 8, 8), 20)
     pooled = maker.node("max_pool", first, kernel=(2, 2), strides=(2, 2), shape=(4, 4))
     rows = maker.node("softmax", first, axis=3)
-    second = conv(maker, pooled, 24)
-    return maker.graph(second, rows, conv(maker, second, 20, size=1))
+    second = conv_relu(maker, pooled, 24)
+    return maker.graph(second, rows, conv_relu(maker, second, 20, size=1))
 
 
 def with_mean() -> Graph:
     """A global pool, whose result of one pixel is left to the rules."""
     maker = GraphMaker()
-    first = conv(maker, maker.input(2, 3, 8, 8), 24)
-    second = conv(maker, first, 32)
+    first = conv_relu(maker, maker.input(2, 3, 8, 8), 24)
+    second = conv_relu(maker, first, 32)
     return maker.graph(maker.node("reduce_mean", second, axes=(2, 3), keepdims=True))
 
 
@@ -113,7 +109,7 @@ def test_equal_kernels_are_asked_for_once() -> None:
     maker = GraphMaker()
     y = maker.input(1, 20, 8, 8)
     for _ in range(6):
-        y = conv(maker, y, 20)
+        y = conv_relu(maker, y, 20)
     asked: list[str] = []
 
     def seconds(kernel: FusedKernel) -> tuple[float, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
 from compiler.plan.describe import Question
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
@@ -11,21 +10,13 @@ from compiler.plan.layout_questions import layout_questions
 from compiler.plan.plan_costs import Cost, KernelCost, PlanCosts
 from compiler.target import host_target
 from compiler.types.dtypes import DType
-from tests.compiler.graph.graph_helpers import GraphMaker
+from tests.compiler.graph.graph_helpers import (
+    two_convolutions,
+)
 from tests.compiler.plan.test_plan_costs import by_stages
 
 TARGET = host_target()
 LANES = f"NCHW{TARGET.lanes(DType.F32)}c"
-
-
-def two_convolutions() -> Graph:
-    """conv_0, relu_1, conv_2, relu_3."""
-    maker = GraphMaker()
-    y = maker.input(1, 32, 14, 14)
-    for _ in range(2):
-        y = maker.node("conv", y, maker.weights(32, 32, 3, 3), pads=(1,) * 4)
-        y = maker.node("relu", y)
-    return maker.graph(y)
 
 
 def asked(plan: GraphPlan = RULES, cost: KernelCost = by_stages) -> dict[str, Question]:

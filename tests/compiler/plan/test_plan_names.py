@@ -12,17 +12,9 @@ from compiler.plan.optimise import optimise
 from compiler.plan.plan_names import PlanNames
 from compiler.types.dtypes import DType
 from compiler.types.numerics import BF16_NUMERICS
-from tests.compiler.graph.graph_helpers import GraphMaker
-
-
-def two_convolutions() -> Graph:
-    """conv_0, relu_1, conv_2, relu_3: large enough to lie in blocks."""
-    maker = GraphMaker()
-    y = maker.input(1, 16, 14, 14)
-    for _ in range(2):
-        y = maker.node("conv", y, maker.weights(16, 16, 3, 3), pads=(1,) * 4)
-        y = maker.node("relu", y)
-    return maker.graph(y)
+from tests.compiler.graph.graph_helpers import (
+    two_convolutions,
+)
 
 
 def kernels(graph: Graph, *values: str) -> list[str]:
