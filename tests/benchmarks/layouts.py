@@ -26,21 +26,19 @@ from compiler.frontend.zoo import write_model
 from compiler.frontend.zoo.network import Layer, NetworkBuilder
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
-from compiler.pipeline import compile_model
 from compiler.plan.estimate import estimate
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from compiler.plan.graph_sites import graph_sites
 from compiler.plan.layout_classes import layout_classes
 from compiler.plan.layout_costs import Seconds
 from compiler.plan.layout_problem import layout_problem
-from compiler.plan.optimise import optimise
 from compiler.plan.solver import solve
-from compiler.runtime.executable import Executable
 from compiler.schedule.spaces import default_schedule
 from compiler.target import host_target
 from compiler.types.dtypes import DType
 from measure.compare import compare_paired
 from tests.benchmarks.kernels import Timed, sample
-from tests.benchmarks.models import different
+from tests.benchmarks.models import different, planned_build
 from tuner.confirm.latency import LatencyOptions, aligned_inputs, interleaved_latencies, pinned
 
 ODD = ((56, 20), (56, 24), (28, 40), (28, 53), (14, 116))
@@ -80,17 +78,10 @@ def odd_net(path: Path, stages: Sequence[tuple[int, int]]) -> None:
     onnx.save(net.model(), path)
 
 
-def before_layouts(graph: Graph) -> Graph:
-    """The graph whose values a plan names."""
-    seen: dict[str, Graph] = {}
-    optimise(graph, host_target().lanes(DType.F32), lambda name, made: seen.update({name: made}))
-    return seen["merge_contractions"]
-
-
 def uniform_plans(graph: Graph) -> Mapping[str, GraphPlan]:
     """All values in rows, in blocks of 8 or of the lanes, as NHWC, as far as they can be."""
     lanes = host_target().lanes(DType.F32)
-    graph = before_layouts(graph)
+    graph = graph_sites(graph, host_target()).planned
     classes = layout_classes(graph, lanes)
     kinds = {"NCHW": PLAIN, "NCHW8c": 8, f"NCHW{lanes}c": lanes, "NHWC": ALL_CHANNELS}
     plans = {}
@@ -107,7 +98,8 @@ def uniform_plans(graph: Graph) -> Mapping[str, GraphPlan]:
 
 def solved_plan(graph: Graph, seconds: Seconds) -> GraphPlan:
     """The best layouts where kernels take these seconds."""
-    found = layout_problem(before_layouts(graph), host_target().lanes(DType.F32), seconds)
+    planned = graph_sites(graph, host_target()).planned
+    found = layout_problem(planned, host_target().lanes(DType.F32), seconds)
     return GraphPlan(found.decisions(solve(found.problem).chosen))
 
 
@@ -132,8 +124,8 @@ def measure(path: Path, threads: int, seconds: float, with_times: bool) -> None:
     if with_times:
         with pinned(1):
             plans["measured"] = solved_plan(graph, measured)
-    builds = {"rules": _built(graph, threads, RULES)}
-    builds |= {name: _built(graph, threads, plan) for name, plan in plans.items()}
+    builds = {"rules": planned_build(graph, threads, RULES)}
+    builds |= {name: planned_build(graph, threads, plan) for name, plan in plans.items()}
     inputs = aligned_inputs(builds["rules"])
     expected = builds["rules"].run(inputs)
     for name, build in builds.items():
@@ -149,10 +141,6 @@ def measure(path: Path, threads: int, seconds: float, with_times: bool) -> None:
     for name, latencies in zip(plans, others, strict=True):
         found = compare_paired(latencies, rules)
         print(f"    {name:10} {found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})", flush=True)
-
-
-def _built(graph: Graph, threads: int, plan: GraphPlan) -> Executable:
-    return Executable(compile_model(graph, threads=threads, plan=plan).spec)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

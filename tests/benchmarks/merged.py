@@ -25,16 +25,11 @@ import onnx
 from compiler.frontend.import_onnx import import_onnx
 from compiler.frontend.zoo import write_model
 from compiler.frontend.zoo.network import Layer, NetworkBuilder
-from compiler.graph.ir import Graph
-from compiler.pipeline import compile_model
-from compiler.plan.graph_plan import RULES, GraphPlan, Merged
-from compiler.plan.merge_candidates import merge_candidates
-from compiler.plan.optimise import optimise
-from compiler.runtime.executable import Executable
+from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.graph_sites import graph_sites
 from compiler.target import host_target
-from compiler.types.dtypes import DType
 from measure.compare import compare_paired
-from tests.benchmarks.models import different
+from tests.benchmarks.models import different, planned_build
 from tuner.confirm.latency import LatencyOptions, aligned_inputs, interleaved_latencies, pinned
 
 MODELS = ("inception", "yolov8n", "encoder", "vit_tiny", "decoder_prefill", "decoder_step")
@@ -80,27 +75,20 @@ def _module(net: NetworkBuilder, name: str, data: Layer, channels: Module) -> La
     return net.concat(*parts)
 
 
-def candidates(graph: Graph) -> list[Merged]:
-    """What may be merged of a model."""
-    seen: dict[str, Graph] = {}
-    optimise(graph, host_target().lanes(DType.F32), lambda name, made: seen.update({name: made}))
-    return merge_candidates(seen["cut_windows"])
-
-
 def measure(path: Path, threads: int, seconds: float, each: bool) -> None:
     """Print a line for all sets merged, and with `each` one for each of them."""
     graph = import_onnx(path)
-    sets = candidates(graph)
-    plans = {f"all {len(sets)}": GraphPlan(tuple(sets))}
+    sets = graph_sites(graph, host_target()).merges
+    plans = {f"all {len(sets)}": GraphPlan(sets)}
     if each:
         plans |= {str(decision): GraphPlan((decision,)) for decision in sets}
     if not sets:
         print(f"{path.stem:16} {threads} threads: nothing to merge", flush=True)
         return
-    before = _built(graph, threads, RULES)
+    before = planned_build(graph, threads, RULES)
     inputs = aligned_inputs(before)
     for name, plan in plans.items():
-        after = _built(graph, threads, plan)
+        after = planned_build(graph, threads, plan)
         if wrong := different(after.run(inputs), before.run(inputs)):
             raise SystemExit(f"{path.stem}: outputs {wrong} differ")
         runs = [partial(after.run, inputs), partial(before.run, inputs)]
@@ -114,10 +102,6 @@ def measure(path: Path, threads: int, seconds: float, each: bool) -> None:
             f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})  {name}",
             flush=True,
         )
-
-
-def _built(graph: Graph, threads: int, plan: GraphPlan) -> Executable:
-    return Executable(compile_model(graph, threads=threads, plan=plan).spec)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

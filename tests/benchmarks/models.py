@@ -28,6 +28,9 @@ from statistics import geometric_mean, median
 import compiler
 from compiler.errors import TunefarmError
 from compiler.frontend.zoo import model_names, write_model
+from compiler.graph.ir import Graph
+from compiler.pipeline import compile_model
+from compiler.plan.graph_plan import GraphPlan
 from compiler.runtime.executable import Executable
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import untiled_schedule
@@ -132,6 +135,11 @@ class Bench:
         _, *names = runs
         ratios = {name: compare_paired(t, ours) for name, t in zip(names, rest, strict=True)}
         return Row(path.stem, threads, median(ours), ratios)
+
+
+def planned_build(graph: Graph, threads: int, plan: GraphPlan) -> Executable:
+    """The model under a plan, with default schedules."""
+    return Executable(compile_model(graph, threads=threads, plan=plan).spec)
 
 
 def different(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> list[str]:
