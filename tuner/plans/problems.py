@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from compiler.plan.graph_plan import Decision, GraphPlan
-from tuner.plans.programs import PlannedProgram, Programs
+from tuner.plans.programs import Programs
 
 Seconds: TypeAlias = Callable[[str], float]
 """What a call of the kernel with a workload key takes."""
@@ -46,24 +46,6 @@ class PlanProblem(Protocol):
     def solve(self, seconds: Seconds, doubt: Seconds = certain) -> Solved:
         """The decisions that cost least; `doubt` is a cost's standard deviation, in seconds, which
         what is decided by itself has to gain more than."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alternatives:
-    """Whole plans of which one is chosen; the first is what the rules decide."""
-
-    kind: str
-    programs: Sequence[PlannedProgram]
-
-    @property
-    def size(self) -> int:
-        """How many plans there are."""
-        return len(self.programs)
-
-    def solve(self, seconds: Seconds, doubt: Seconds = certain) -> Solved:
-        """The plan whose kernels take least time; the first of those that take the same."""
-        best = min(self.programs, key=lambda program: total(program.calls, seconds))
-        return Solved(best.plan.decisions, best.calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from compiler.types.numerics import DEFAULT_NUMERICS
 from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
 from tuner.plans.kinds import kinds_of_plans, sites, uniform_layouts
-from tuner.plans.problems import Alternatives, LocalParts, Part, parts_of, total
-from tuner.plans.programs import PlannedProgram, Programs
+from tuner.plans.problems import LocalParts, Part, parts_of, total
+from tuner.plans.programs import Programs
 
 
 @pytest.fixture
@@ -24,10 +24,6 @@ def programs(tmp_path: Path) -> Programs:
     path = tmp_path / "tiny.onnx"
     onnx.save(tiny_model(), path)
     return Programs(import_model(path), host_target(), DEFAULT_NUMERICS, Limits())
-
-
-def program(value: str, **calls: int) -> PlannedProgram:
-    return PlannedProgram(GraphPlan((Separate(value),)), calls, {})
 
 
 def part(value: str, touches: str, **calls: int) -> Part:
@@ -39,12 +35,6 @@ COSTS = {"old": 4.0, "new": 1.0, "tail": 2.0, "broken": math.inf}
 
 def seconds(key: str) -> float:
     return COSTS[key]
-
-
-def test_the_cheapest_of_alternatives_is_chosen() -> None:
-    plans = [program("a", old=2), program("b", new=2, tail=2), program("c", new=4, tail=1)]
-    found = Alternatives("layouts", plans)
-    assert found.size == 3 and found.solve(seconds).decisions == (Separate("b"),)
 
 
 def test_parts_that_gain_are_taken_together() -> None:
