@@ -105,14 +105,19 @@ def _inlined_names(stages: tuple[Stage, ...], stored: Collection[str]) -> set[st
     anchor = max((i for i, stage in enumerate(stages) if stage.reduce_axes), default=-1)
     evaluations = {stages[-1].name: iterations(stages[-1])}
     inlined: set[str] = set()
+    # What nothing but a stored stage needs is one with it, unless that reduces.
+    epilogues = {stage.name for stage in stages if stage.name in stored and not stage.reduce_axes}
     for position in range(len(stages) - 2, -1, -1):
         stage = stages[position]
-        reads = 0
+        reads, readers = 0, set[str]()
         for reader in stages[position + 1 :]:
             count = sum(load.buffer == stage.name for load in loads(reader.body))
             reads += count * evaluations[reader.name]
+            readers |= {reader.name} if count else set()
         keep = bool(stage.reduce_axes) or stage.name in stored
-        if not keep and position < anchor:
+        if not keep and readers and readers <= epilogues:
+            epilogues.add(stage.name)
+        elif not keep and position < anchor:
             again = reads > iterations(stage)
             keep = _is_padding(stage) or (is_expensive(stage.body) and again)
         evaluations[stage.name] = iterations(stage) if keep else reads

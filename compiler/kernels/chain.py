@@ -110,14 +110,11 @@ def rows_read(part: FusedKernel, axis: str, rows: int) -> int:
 
 def _data_shape(part: FusedKernel, load: Load) -> tuple[int, ...]:
     """The shape of what is read, without padding."""
-    padding = next((stage for stage in part.stages if stage.name == load.buffer), None)
-    if padding is None:
+    before = next((stage for stage in part.stages if stage.name == load.buffer), None)
+    if before is None:
         return part.buffer(load.buffer).shape
-    return next(
-        part.buffer(inner.buffer).shape
-        for inner in loads(padding.body)
-        if len(inner.indices) == len(load.indices)
-    )
+    inner = next(item for item in loads(before.body) if len(item.indices) == len(load.indices))
+    return _data_shape(part, inner)
 
 
 def follows(part: FusedKernel, axis: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from compiler.errors import PlanError
 from compiler.graph.ir import Graph
-from compiler.kernels.chain import chain_parts
+from compiler.kernels.chain import chain_parts, rows_read
 from compiler.kernels.kernel import KernelCall
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import Chain, GraphPlan, Separate
@@ -55,6 +55,21 @@ def test_chained_values_are_computed_in_their_readers_kernel(chosen: tuple[int, 
     inputs = random_inputs(graph)
     (found,), (expected,) = evaluate_program(program, inputs), evaluate_graph(graph, inputs)
     assert np.allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_expensive_values_that_an_epilogue_reads_twice_are_part_of_it() -> None:
+    maker = GraphMaker()
+    first = conv(maker, maker.input(1, 1, 5, 6, 4), 4)
+    gate = maker.node("sigmoid", first)
+    y = conv(maker, maker.node("mul", gate, maker.node("sigmoid", gate)), 4, 3)
+    graph = maker.graph(y)
+    (call,) = calls_of(graph, first)
+    parts = chain_parts(call.kernel)
+    assert [[stage.name for stage in part.stages] for part in parts] == [
+        ["conv", "mul"],
+        ["pad", "conv_1", "bias_1"],
+    ]
+    assert rows_read(parts[1], "oh", 2) == 4
 
 
 def test_each_part_has_its_padding_reduction_and_epilogue() -> None:

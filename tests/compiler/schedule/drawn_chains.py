@@ -19,6 +19,7 @@ FORMS = (
     ("pw", "pw"),
     ("pw", "max"),
     ("3x3", "max"),
+    ("max", "pw"),
 )
 
 
