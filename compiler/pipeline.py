@@ -23,6 +23,7 @@ from compiler.llvm.object_cache import ObjectCache
 from compiler.llvm.scalar_work import scalar_work
 from compiler.plan.end_sums import end_sums
 from compiler.plan.estimated_chains import estimated_chains
+from compiler.plan.estimated_merges import estimated_merges
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.plan.group_kernels import GroupKernels
@@ -210,13 +211,15 @@ def _to_kernels(
     """
     target, numerics, plan = spaces.target, spaces.numerics, decided or RULES
     imported = stages.run("import", lambda: _imported(model, shapes, allowance))
+    if decided is None:
+        plan = estimated_merges(imported, spaces, allowance)
     graph = stages.run(
         "optimise",
         lambda: optimise_for(imported, target, stages.observe, allowance, numerics, plan),
     )
     kernels = GroupKernels(graph, numerics.rounds_each)
     if decided is None:
-        plan = estimated_chains(kernels, spaces)
+        plan = plan.with_decisions(*estimated_chains(kernels, spaces).decisions)
     program = stages.run(
         "extract_kernels", lambda: extract_kernels(graph, allowance, plan, kernels)
     )

@@ -12,6 +12,7 @@ from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
 from compiler.plan.describe import describe_plan
 from compiler.plan.estimate import Estimator
+from compiler.plan.estimated_plan import estimated_plan
 from compiler.plan.graph_plan import RULES
 from compiler.plan.graph_sites import graph_sites
 from compiler.plan.layout_questions import layout_questions
@@ -26,7 +27,11 @@ from tuner.building.lowered import LoweredModel
 from tuner.building.recorded_plan import PlanToApply, plan_to_apply
 from tuner.from_settings import limits_of
 from tuner.plans.costs import KernelCosts
+from tuner.records.graph_choice import GraphChoice
 from tuner.records.trials import task_key
+
+BY_ESTIMATES = "by estimates, without a database"
+"""How a plan is called that an untuned build takes."""
 
 
 def applied_plan(
@@ -36,11 +41,16 @@ def applied_plan(
     target: Target,
     store: Store | None,
 ) -> PlanToApply:
-    """The plan that a build of the model takes from the store; what does not fit is said."""
+    """The plan that a build of the model takes from the store, or by estimates where there is none;
+    what does not fit is said."""
     found = plan_to_apply(store, structural_hash(imported), settings, target)
+    allowance = Allowance(limits_of(settings))
+    if found.by_estimates:
+        spaces = Spaces(target, settings.compile.threads, lowered.numerics)
+        plan = estimated_plan(lowered.graph, spaces, allowance)
+        return PlanToApply() if plan == RULES else PlanToApply(GraphChoice(plan, BY_ESTIMATES))
     if found.plan == RULES:
         return found
-    allowance = Allowance(limits_of(settings))
     problem = verify_plan(lowered.graph, found.plan, target, lowered.numerics, allowance)
     if problem is None:
         return found

@@ -34,7 +34,7 @@ from tuner.plans.confirm import ConfirmPlans, confirmed_choice
 from tuner.plans.confirm_regions import ConfirmRegions
 from tuner.plans.costs import KernelCosts
 from tuner.plans.kinds import (
-    chains_by_estimates,
+    by_estimates,
     kinds_of_plans,
     uniform_layouts,
 )
@@ -319,7 +319,7 @@ class JobPlans:
                 self._memory,
                 base,
                 uniform_layouts,
-                partial(chains_by_estimates, threads=settings.compile.threads),
+                partial(by_estimates, threads=settings.compile.threads),
             )
             found = search.run().mapped(lambda plan: values.simplified(programs, plan, base))
         return found, sum(each.measured for each in trials)

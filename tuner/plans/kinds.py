@@ -12,12 +12,12 @@ from typing import TypeAlias
 from compiler.errors import PlanError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
+from compiler.limits import Allowance
 from compiler.plan.blocked_forms import BLOCKED_TYPES, blocked_forms
 from compiler.plan.choose_layouts import with_kept_dimensions
-from compiler.plan.estimated_chains import estimated_chains
+from compiler.plan.estimated_plan import estimated_plan
 from compiler.plan.graph_plan import PLAIN, RULES, Decision, GraphPlan, Layout, Spelled
 from compiler.plan.graph_sites import GraphSites, graph_sites
-from compiler.plan.group_kernels import GroupKernels
 from compiler.plan.layout_problem import LayoutProblem, layout_problem
 from compiler.plan.merge_candidates import merge_candidates
 from compiler.plan.solver import solve
@@ -126,14 +126,11 @@ def uniform_layouts(programs: Programs, base: GraphPlan) -> list[GraphPlan]:
     return plans
 
 
-def chains_by_estimates(programs: Programs, base: GraphPlan, threads: int) -> list[GraphPlan]:
-    """The plan with what an untuned build would chain, beside the base."""
-    found = sites(programs, base)
-    known = {node.output for node in found.planned.nodes}
-    kernels = GroupKernels(found.optimised, programs.numerics.rounds_each)
+def by_estimates(programs: Programs, base: GraphPlan, threads: int) -> list[GraphPlan]:
+    """The plan with what an untuned build would merge and chain, beside the base."""
     spaces = Spaces(programs.target, threads, programs.numerics)
-    plan = estimated_chains(kernels, spaces, known)
-    return [base.with_decisions(*plan.decisions)] if plan.decisions else []
+    plan = estimated_plan(programs.graph, spaces, Allowance(programs.limits), base)
+    return [plan] if plan != base else []
 
 
 _ALL_CHANNELS = -1

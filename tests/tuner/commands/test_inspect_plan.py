@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
 import pytest
 
 from compiler.errors import SettingsError
+from compiler.frontend.zoo.network import Layer, NetworkBuilder
 from compiler.plan.graph_plan import PLAIN, GraphPlan, Layout, Separate
-from configs.settings import Settings
+from configs.settings import Settings, load_settings
 from db.store import Store
 from tests.tuner.building.test_recorded_plan import PLAIN_CONV, Setting
 from tuner.commands.inspect_model import inspect_model
@@ -53,3 +55,16 @@ def test_recorded_plan_that_no_longer_fits_is_said_and_left(setting: Setting) ->
 def test_plan_has_no_kernels(setting: Setting) -> None:
     with pytest.raises(SettingsError, match="the plan has no kernels yet"):
         inspect_model(setting.model, "plan", setting.settings(), kernel="conv")
+
+
+def test_plan_without_a_database_is_what_an_untuned_build_takes(tmp_path: Path) -> None:
+    model = tmp_path / "heads.onnx"
+    net = NetworkBuilder("heads", 0)
+    image = net.conv("image", Layer(net.input("x", (1, 16, 28, 28)), 16), 32, 1)
+    branches = [net.relu(net.conv(f"head{number}", image, 16, 3, padding=1)) for number in (0, 1)]
+    net.output(net.add(*branches).name, "y", (1, 16, 28, 28))
+    onnx.save(net.model(), model)
+    settings = load_settings(None, {"compile.target": "sapphirerapids"}, environment={})
+    text = inspect_model(str(model), "plan", settings)
+    assert text.startswith("# by estimates, without a database")
+    assert "\nmerged head0" in text
