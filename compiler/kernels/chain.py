@@ -92,20 +92,34 @@ def rows_read(part: FusedKernel, axis: str, rows: int) -> int:
 
     At most as many as there are.
     """
-    anchor = part.stage(part.anchor)
-    ranges = {item.name: (0, item.extent - 1) for item in (*anchor.axes, *anchor.reduce_axes)}
-    ranges[axis] = (0, rows - 1)
-    constants = {buffer.name for buffer in part.inputs if buffer.constant}
+    ranges = _ranges(part) | {axis: (0, rows - 1)}
     most = 0
-    for load in loads(anchor.body):
-        if load.buffer in constants:
-            continue
+    for load in _data_loads(part):
         extents = _data_shape(part, load)
         for item, extent in zip(load.indices, extents, strict=True):
             if axis in axes_of(item):
                 low, high = affine_range(affine(item, ranges), ranges)
                 most = max(most, min(high - low + 1, extent))
     return most
+
+
+def lanes_read(part: FusedKernel) -> int:
+    """How many elements along the last axis of its data a part reads."""
+    ranges = _ranges(part)
+    reached = (affine_range(affine(load.indices[-1], ranges), ranges) for load in _data_loads(part))
+    return max(high - low + 1 for low, high in reached)
+
+
+def _ranges(part: FusedKernel) -> dict[str, tuple[int, int]]:
+    anchor = part.stage(part.anchor)
+    return {axis.name: (0, axis.extent - 1) for axis in (*anchor.axes, *anchor.reduce_axes)}
+
+
+def _data_loads(part: FusedKernel) -> list[Load]:
+    """Those of what a part multiplies with constants, or pools."""
+    constants = {buffer.name for buffer in part.inputs if buffer.constant}
+    body = part.stage(part.anchor).body
+    return [load for load in loads(body) if load.buffer not in constants]
 
 
 def _data_shape(part: FusedKernel, load: Load) -> tuple[int, ...]:
@@ -120,10 +134,7 @@ def _data_shape(part: FusedKernel, load: Load) -> tuple[int, ...]:
 def follows(part: FusedKernel, axis: str) -> bool:
     """Whether each point of this axis reads the same one of the data: of a batch, or of channels
     that are filtered."""
-    anchor = part.stage(part.anchor)
-    constants = {buffer.name for buffer in part.inputs if buffer.constant}
-    data = [load for load in loads(anchor.body) if load.buffer not in constants]
-    return all(index(axis) in load.indices for load in data)
+    return all(index(axis) in load.indices for load in _data_loads(part))
 
 
 def part_work(part: FusedKernel) -> int:

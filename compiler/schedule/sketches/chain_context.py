@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from compiler.kernels.chain import chain_parts, follows, part_work, rows_read
+from compiler.kernels.chain import chain_parts, follows, lanes_read, part_work, rows_read
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.roles import with_roles
 from compiler.schedule.sketches.roles import roles_of
@@ -129,11 +129,20 @@ def chain_context(kernel: FusedKernel, target: Target, threads: int) -> ChainCon
     known = tuple(part for part in parts if part is not None)
     if not known or len(known) < len(parts):
         return None
+    if not all(map(_gives_vectors, known, known[1:])):
+        return None
     work = sum(part_work(part.kernel) for part in known)
     threads = threads if work >= PARALLEL_WORK else 1
     last = replace(known[-1], context=replace(known[-1].context, threads=threads))
     chain = ChainContext((*known[:-1], last), threads)
     return chain if chain.block_rows else None
+
+
+def _gives_vectors(part: ChainPart, reader: ChainPart) -> bool:
+    """Whether what is read of a part are whole tiles of vectors, where a block has several."""
+    context = part.context
+    extent = context.extents[context.roles.vector]
+    return extent <= context.lanes or lanes_read(reader.kernel) == extent
 
 
 def _part(kernel: FusedKernel, target: Target) -> ChainPart | None:

@@ -12,7 +12,7 @@ from compiler.schedule.sketches import chain_context
 from compiler.schedule.spaces import schedule_space
 from compiler.target import Target
 from compiler.types.dtypes import DType
-from tests.compiler.graph.graph_helpers import evaluate_graph, random_inputs
+from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph, random_inputs
 from tests.compiler.schedule.drawn_chains import (
     FORMS,
     chained_call,
@@ -69,6 +69,20 @@ def test_chains_in_blocks_of_any_size_give_the_same(form: str, block: int) -> No
     call = chained_call(graph, between)
     space = schedule_space(call.kernel, target)
     assert {sketch.name for sketch in space.sketches} <= {"chain", "chain_apart"}
+    check(graph, call, space.schedule(space.default()), target, 1)
+
+
+def test_part_that_reads_half_a_tile_of_vectors_is_computed_apart() -> None:
+    target = TARGETS["narrow"]
+    block = 2 * target.lanes(DType.F32)
+    maker = GraphMaker()
+    x = maker.input(1, 1, 3, 5, block)
+    first = maker.node("conv", x, maker.weights(block, block, 1, 1), layout="NCHWc")
+    y = maker.node("conv", first, maker.weights(block, block - 1, 1, 1), layout="NCHWc")
+    graph = maker.graph(y)
+    call = chained_call(graph, [first])
+    space = schedule_space(call.kernel, target)
+    assert [sketch.name for sketch in space.sketches] == ["chain_apart"]
     check(graph, call, space.schedule(space.default()), target, 1)
 
 
