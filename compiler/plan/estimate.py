@@ -29,6 +29,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
 from compiler.kernels.workload_key import workload_key
 from compiler.schedule.nest_shape import NestShape
+from compiler.schedule.sketches.even_shares import waiting
 from compiler.schedule.space import Candidate, ScheduleSpace
 from compiler.schedule.spaces import Spaces
 from compiler.schedule.vectors import vector_lanes
@@ -153,8 +154,9 @@ def _of_default(
     near, far = _transfers(kernel, target)
     if name == "transposed":
         near, far = (cycles * _strewn(kernel) for cycles in (near, far))
-    sharing = min(threads, max(1, int(shape.pieces.item())))
-    cycles = CALL + (computed + near) / sharing + far + (SHARED_CALL if sharing > 1 else 0.0)
+    pieces = np.maximum(shape.pieces, 1.0)
+    sharing = threads / float(waiting(pieces, threads).item())
+    cycles = CALL + (computed + near) / sharing + far + (SHARED_CALL if sharing > 1.0 else 0.0)
     return Estimate(cycles / HERTZ, kind.deviation, name)
 
 

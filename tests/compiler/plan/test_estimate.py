@@ -164,6 +164,13 @@ def test_more_threads_share_what_is_large() -> None:
     assert estimate(small, AVX512, threads=2).seconds >= seconds(small)
 
 
+def test_the_thread_with_most_pieces_is_waited_for() -> None:
+    rows = kernel_of([f32(3, 1 << 15)], [("softmax", ["x0"], {"axis": 1})])
+    alone, two, three, four = (estimate(rows, AVX512, threads=n).seconds for n in (1, 2, 3, 4))
+    assert three == four < 0.4 * alone
+    assert two > 2 / 3 * alone
+
+
 def test_a_kernel_without_vectors_is_dear_and_uncertain(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = conv(32, 32, 14)
     fast = estimate(kernel, AVX512)
