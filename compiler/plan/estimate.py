@@ -44,7 +44,7 @@ SHARED_CALL = 3000.0  # cycles until other threads are at work, and done
 SCALAR = 4.0  # cycles of an operation where no sketch makes vectors
 
 CACHE_BYTES = 48.0  # a cycle, from and to the second-level cache
-SHARED_BYTES = 32.0  # the cache that cores share
+SHARED_BYTES = 24.0  # the cache that cores share, where other kernels have used it meanwhile
 MEMORY_BYTES = 13.0
 CONSTANT_BYTES = 31.0  # which other kernels have driven out of the caches near a core
 OF_SHARED = 0.5  # of the shared cache is there for a kernel's data

@@ -6,6 +6,7 @@ import numpy as np
 
 from compiler.graph.evaluate_graph import evaluate_graph
 from compiler.pipeline import compile_model
+from compiler.plan.chain_candidates import chain_candidates
 from compiler.plan.estimated_chains import estimated_chains
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import RULES, Chain
@@ -14,8 +15,10 @@ from compiler.runtime.executable import Executable
 from compiler.schedule.spaces import Spaces
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Attribute
 from configs.settings import load_target
 from tests.benchmarks.chains import residual
+from tests.compiler.graph.graph_helpers import GraphMaker
 
 TARGET = Target.from_json(load_target("sapphirerapids").model_dump())
 LANES = TARGET.lanes(DType.F32)
@@ -34,6 +37,21 @@ def test_nothing_is_chained_where_all_stays_in_the_cache() -> None:
     block = residual(14, 16, 96, 32, 2, LANES)
     roomy = replace(TARGET, l2_bytes=64 << 20)
     assert estimated_chains(GroupKernels(block.graph), Spaces(roomy)) == RULES
+
+
+def test_windows_over_channels_of_what_a_part_gives_are_left_to_a_search() -> None:
+    maker = GraphMaker()
+    y, layout = maker.input(1, 3, 320, 320), "NCHW->NCHWc"
+    values = []
+    for inputs, outputs in ((3, 16), (16, 32)):
+        weight = maker.weights(outputs, inputs, 3, 3)
+        windows: dict[str, Attribute] = {"strides": (2, 2), "pads": (1, 1, 1, 1)}
+        values.append(maker.node("conv", y, weight, layout=layout, block=LANES, **windows))
+        y, layout = maker.node("relu", values[-1]), "NCHWc"
+    kernels = GroupKernels(maker.graph(y))
+    (candidate,) = chain_candidates(kernels, TARGET)
+    assert candidate.chains == (Chain(values[0]),)
+    assert estimated_chains(kernels, Spaces(TARGET)) == RULES
 
 
 def test_model_without_a_plan_computes_the_same() -> None:
