@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from operator import is_
 
-from compiler.expr.affine import Ranges, affine, expr_range
-from compiler.expr.nodes import Binary, Const, Expr, Select, all_of, binary, integer, unary
+from compiler.expr.affine import Ranges, expr_range
+from compiler.expr.nodes import Expr, Select, all_of, binary, integer
 from compiler.kernels.kernel import Limit
 from compiler.loops.fused_trips import fused_parts
 from compiler.loops.ir import (
@@ -34,27 +34,16 @@ from compiler.loops.ir import (
     values_of,
     walk,
 )
+from compiler.loops.join_batches import join_batches
 from compiler.loops.known_padding import nodes
 from compiler.loops.live_writes import LiveWrites, assumed
+from compiler.loops.needed_statements import Facts, NeededStatements, outside_of
+from compiler.loops.row_tiles import tiles_of_rows, unrolled_rows, worth_cutting
 from compiler.loops.share_loops import share_loops
-from compiler.loops.size_conditions import (
-    Condition,
-    Key,
-    shared,
-    size_conditions,
-    strongest,
-)
+from compiler.loops.size_conditions import Condition, size_conditions, strongest
 from compiler.loops.split_borders import split_borders
 from compiler.types.dtypes import DType
 
-SIZES = (1, 2, 4, 6, 8, 11, 15, 20, 27)
-"""Rows of tiles that are smaller than the whole: the last tile of rows computes few in vain, while
-all of them together take little more code than two whole ones."""
-
-LONE = 3
-"""Rows of a tile that is all there is, at which it is worth smaller ones."""
-
-Facts = dict[Key, Condition]
 _RUNS = (LoopKind.SERIAL, LoopKind.PARALLEL)
 
 
@@ -64,9 +53,20 @@ def limit_loops(nest: LoopNest, limits: Sequence[Limit]) -> LoopNest:
         return nest
     nest, limits, filling = split_borders(nest, limits)
     before = nest
-    nest = replace(nest, body=LiveWrites(nest, limits).guarded_body(nest.body))
-    body = _Limiter(LiveWrites(nest, limits)).body(nest.body, {}, {})
+    writes = LiveWrites(nest, limits)
+    writes = _of_changed(writes, writes.guarded_body(nest.body))
+    writes = _of_changed(writes, join_batches(writes))
+    nest = writes.nest
+    body = _Limiter(writes).body(nest.body, {}, {})
     return share_loops(replace(nest, body=(*body, *filling)), before, limits)
+
+
+def _of_changed(writes: LiveWrites, body: Body) -> LiveWrites:
+    """The writes of the nest with another body, if it is another one."""
+    nest = writes.nest
+    if len(body) == len(nest.body) and all(map(is_, body, nest.body)):
+        return writes
+    return LiveWrites(replace(nest, body=body), writes.limits)
 
 
 def _has_sizes(nest: LoopNest) -> bool:
@@ -85,38 +85,7 @@ class _Limiter:
     """Rewrites a nest from the outside to the inside; `known` are conditions that hold there."""
 
     def __init__(self, writes: LiveWrites) -> None:
-        self.writes = writes
-        self._live: dict[int, tuple[Stmt, Facts]] = {}  # kept, so that no other gets its identity
-
-    # --- what a statement is needed for ---------------------------------------------------------
-
-    def live(self, statement: Stmt) -> Facts:
-        """Conditions over what is bound outside of a statement, without which it is of no use."""
-        if id(statement) not in self._live:
-            self._live[id(statement)] = statement, self._find(statement)
-        return self._live[id(statement)][1]
-
-    def _find(self, statement: Stmt) -> Facts:
-        match statement:
-            case For(variable=variable, start=start, stop=stop, body=body):
-                lowest = (
-                    item.at(variable, start if item.coefficient(variable) > 0 else stop - 1)
-                    for item in self.of_body(body).values()
-                )
-                return strongest(lowest)
-            case Let(body=body):
-                inner = (_outside_of(statement, item) for item in self.of_body(body).values())
-                return strongest(item for item in inner if item is not None)
-            case If(body=body) | Allocate(body=body):
-                return self.of_body(body)
-        return strongest(self.writes.conditions(statement))
-
-    def of_body(self, body: Body) -> Facts:
-        """The conditions without which no statement of a body is of any use."""
-        facts = self.live(body[0])
-        for statement in body[1:]:
-            facts = shared(facts, self.live(statement))
-        return facts
+        self.needed = NeededStatements(writes)
 
     # --- what becomes of statements -------------------------------------------------------------
 
@@ -133,7 +102,7 @@ class _Limiter:
             ended = self._ended(statement)
             missing = {
                 key: item
-                for key, item in self.live(statement).items()
+                for key, item in self.needed.of(statement).items()
                 if not _holds(item, known) and not _holds(item, ended)
             }
             if missing:
@@ -163,19 +132,19 @@ class _Limiter:
         if not isinstance(statement, For) or statement.kind not in _RUNS:
             return {}
         parts = fused_parts(statement)
-        fused = None if parts is None else parts.limited(self.of_body(parts.body))
+        fused = None if parts is None else parts.limited(self.needed.of_body(parts.body))
         if fused is not None:
             return fused.needed()
         variable = statement.variable
-        limits = self.of_body(statement.body).values()
+        limits = self.needed.of_body(statement.body).values()
         ends = (item for item in limits if item.coefficient(variable) > 0)
         return strongest(item.at(variable, statement.start) for item in ends)
 
     def _known_inside(self, let: Let, known: Facts) -> Facts:
         """What is known of the variable that a binding makes."""
         facts = {}
-        for key, item in self.of_body(let.body).items():
-            outer = _outside_of(let, item) if item.coefficient(let.variable) else None
+        for key, item in self.needed.of_body(let.body).items():
+            outer = outside_of(let, item) if item.coefficient(let.variable) else None
             if outer is not None and _holds(outer, known):
                 facts[key] = item
         return facts
@@ -184,7 +153,7 @@ class _Limiter:
         """The loop with a limit, and what is left where its last round is of another form."""
         parts = fused_parts(loop)
         if parts is not None and not held:
-            fused = parts.limited(self.of_body(parts.body))
+            fused = parts.limited(self.needed.of_body(parts.body))
             if fused is not None:
                 inner = {**ranges, **parts.ranges()}
                 facts = {**known, **fused.facts}
@@ -193,7 +162,7 @@ class _Limiter:
         inner = {**ranges, variable: (loop.start, loop.stop - 1)}
         limits = {
             key: item
-            for key, item in self.of_body(loop.body).items()
+            for key, item in self.needed.of_body(loop.body).items()
             if item.coefficient(variable) > 0
         }
         facts = {**known, **limits}
@@ -238,7 +207,7 @@ class _Limiter:
             return None
         if any(isinstance(statement, Let | If) for statement in walk(loop.body)):
             return None
-        ends = self.of_body(loop.body)
+        ends = self.needed.of_body(loop.body)
         found: Facts = {}
         exact = True
         for item in self._select_conditions(loop, {**ranges, **inside}):
@@ -270,67 +239,11 @@ class _Limiter:
         made = replace(statement, body=body)
         if held or not registers:
             return (made,)
-        for item in self.live(statement).values():
-            rows = self._unrolled_rows(statement, item)
-            if rows is not None and _holds(item, known):
-                variables, factor, count = rows
-                return _tiles(made, item, variables, factor, count)
+        for item in self.needed.of(statement).values():
+            rows = unrolled_rows(self.needed, statement, item)
+            if rows is not None and worth_cutting(item, rows) and _holds(item, known):
+                return tiles_of_rows(made, item, rows)
         return (made,)
-
-    def _unrolled_rows(
-        self, tile: Allocate, condition: Condition
-    ) -> tuple[frozenset[str], int, int] | None:
-        """The unrolled loops of a tile that the condition cuts: their names, factor and extent."""
-        found: set[tuple[int, int]] = set()
-        names: set[str] = set()
-        others: set[str] = set()
-        for loop in walk(tile.body):
-            if not isinstance(loop, For):
-                continue
-            factors = {
-                item.coefficient(loop.variable)
-                for item in self.of_body(loop.body).values()
-                if item.coefficient(loop.variable) > 0
-                and item.at(loop.variable, loop.start) == condition
-            }
-            if loop.kind is LoopKind.UNROLLED and loop.start == 0 and len(factors) == 1:
-                names.add(loop.variable)
-                found.add((factors.pop(), loop.stop))
-            else:
-                others.add(loop.variable)
-        if len(found) != 1 or names & others:
-            return None
-        ((factor, count),) = found
-        least = 2 if any(step > 0 for _, step in condition.terms) else LONE
-        return (frozenset(names), factor, count) if count >= least else None
-
-
-def _tiles(
-    tile: Allocate, condition: Condition, variables: frozenset[str], factor: int, count: int
-) -> Body:
-    """The tile for as many rows as matter: the least of some sizes that has them."""
-    sizes = [size for size in SIZES if size < count]
-    made: list[Stmt] = []
-    for least, size in reversed(list(pairwise([0, *sizes, count]))):
-        more = replace(condition, constant=condition.constant + factor * least).to_expr()
-        none = replace(condition, constant=condition.constant + factor * size).to_expr()
-        parts = [more] if least else []
-        parts += [unary("not", none)] if size < count else []
-        cut = tile if size == count else _cut((tile,), variables, size)[0]
-        made.append(If(all_of(*parts), (cut,)))
-    return tuple(made)
-
-
-def _cut(body: Body, variables: frozenset[str], size: int) -> Body:
-    """The body with unrolled loops of so many rounds."""
-    made: list[Stmt] = []
-    for statement in body:
-        if isinstance(statement, For | Let | If | Allocate):
-            statement = replace(statement, body=_cut(statement.body, variables, size))
-        if isinstance(statement, For) and statement.variable in variables:
-            statement = replace(statement, stop=size)
-        made.append(statement)
-    return tuple(made)
 
 
 def _folded(statement: Stmt, known: Facts, ranges: Ranges) -> Stmt:
@@ -343,23 +256,6 @@ def _folded(statement: Stmt, known: Facts, ranges: Ranges) -> Stmt:
 def _holds(condition: Condition, known: Facts) -> bool:
     best = known.get(condition.key)
     return best is not None and best.implies(condition)
-
-
-def _outside_of(let: Let, condition: Condition) -> Condition | None:
-    """A condition without the variable that a binding makes: one that the other implies.
-
-    A shifted tile is of use where it would be if it was not: what it has before is in others.
-    """
-    factor = condition.coefficient(let.variable)
-    if not factor:
-        return condition
-    rest = condition.at(let.variable, 0)
-    value: Expr = let.value
-    if isinstance(value, Binary) and value.op == "min" and isinstance(value.right, Const):
-        if factor < 0 or rest.constant:
-            return None
-        value = value.left
-    return rest.with_form(rest.form.plus(affine(value, {}), factor))
 
 
 def _lowest(condition: Condition, inside: Ranges) -> Condition:

@@ -1,0 +1,66 @@
+"""Under which conditions statements are of use, where sizes are known at run time only."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from compiler.expr.affine import affine
+from compiler.expr.nodes import Binary, Const, Expr
+from compiler.loops.ir import Allocate, Body, For, If, Let, Stmt
+from compiler.loops.live_writes import LiveWrites
+from compiler.loops.size_conditions import Condition, Key, shared, strongest
+
+Facts: TypeAlias = dict[Key, Condition]
+
+
+class NeededStatements:
+    """What the statements of a nest are needed for: its writes, and all that is around them."""
+
+    def __init__(self, writes: LiveWrites) -> None:
+        self.writes = writes
+        self._needs: dict[int, tuple[Stmt, Facts]] = {}  # kept, so that no other gets its identity
+
+    def of(self, statement: Stmt) -> Facts:
+        """Conditions over what is bound outside of a statement, without which it is of no use."""
+        if id(statement) not in self._needs:
+            self._needs[id(statement)] = statement, self._find(statement)
+        return self._needs[id(statement)][1]
+
+    def of_body(self, body: Body) -> Facts:
+        """The conditions without which no statement of a body is of any use."""
+        facts = self.of(body[0])
+        for statement in body[1:]:
+            facts = shared(facts, self.of(statement))
+        return facts
+
+    def _find(self, statement: Stmt) -> Facts:
+        match statement:
+            case For(variable=variable, start=start, stop=stop, body=body):
+                lowest = (
+                    item.at(variable, start if item.coefficient(variable) > 0 else stop - 1)
+                    for item in self.of_body(body).values()
+                )
+                return strongest(lowest)
+            case Let(body=body):
+                inner = (outside_of(statement, item) for item in self.of_body(body).values())
+                return strongest(item for item in inner if item is not None)
+            case If(body=body) | Allocate(body=body):
+                return self.of_body(body)
+        return strongest(self.writes.conditions(statement))
+
+
+def outside_of(let: Let, condition: Condition) -> Condition | None:
+    """A condition without the variable that a binding makes: one that the other implies.
+
+    A shifted tile is of use where it would be if it was not: what it has before is in others.
+    """
+    factor = condition.coefficient(let.variable)
+    if not factor:
+        return condition
+    rest = condition.at(let.variable, 0)
+    value: Expr = let.value
+    if isinstance(value, Binary) and value.op == "min" and isinstance(value.right, Const):
+        if factor < 0 or rest.constant:
+            return None
+        value = value.left
+    return rest.with_form(rest.form.plus(affine(value, {}), factor))

@@ -1,0 +1,99 @@
+"""Register tiles of rows that end at run time: tiles for fewer rows, of which one is run.
+
+register sum: f32[8, 16]                        if 4 < rows:
+  unrolled for i in 0..8: …          ->           register sum: f32[8, 16]
+                                                    unrolled for i in 0..8: …
+                                                if 2 < rows and not(4 < rows):
+                                                  register sum: f32[8, 16]
+                                                    unrolled for i in 0..4: …
+                                                …
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from compiler.expr.nodes import all_of, unary
+from compiler.loops.ir import Allocate, Body, For, If, Let, LoopKind, Stmt, walk
+from compiler.loops.needed_statements import NeededStatements
+from compiler.loops.size_conditions import Condition
+
+SIZES = (1, 2, 4, 6, 8, 11, 15, 20, 27)
+"""Rows of tiles that are smaller than the whole: the last tile of rows computes few in vain, while
+all of them together take little more code than two whole ones."""
+
+LONE = 3
+"""Rows of a tile that is all there is, at which it is worth smaller ones."""
+
+FEW = 32
+"""So many times its rows before a last tile, it may compute some in vain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The unrolled loops of a tile that a condition cuts: names, how far it goes on with each
+    round, and how many rounds there are."""
+
+    variables: frozenset[str]
+    factor: int
+    count: int
+
+
+def unrolled_rows(needed: NeededStatements, tile: Allocate, condition: Condition) -> Rows | None:
+    """The rows of a tile that the condition cuts; None where they are no unrolled loops alone."""
+    found: set[tuple[int, int]] = set()
+    names: set[str] = set()
+    others: set[str] = set()
+    for loop in walk(tile.body):
+        if not isinstance(loop, For):
+            continue
+        factors = {
+            item.coefficient(loop.variable)
+            for item in needed.of_body(loop.body).values()
+            if item.coefficient(loop.variable) > 0
+            and item.at(loop.variable, loop.start) == condition
+        }
+        if loop.kind is LoopKind.UNROLLED and loop.start == 0 and len(factors) == 1:
+            names.add(loop.variable)
+            found.add((factors.pop(), loop.stop))
+        else:
+            others.add(loop.variable)
+    if len(found) != 1 or names & others:
+        return None
+    ((factor, count),) = found
+    return Rows(frozenset(names), factor, count)
+
+
+def worth_cutting(condition: Condition, rows: Rows) -> bool:
+    """Whether tiles of fewer rows are worth their code."""
+    if any(step > 0 for _, step in condition.terms):
+        return rows.count > 1
+    return rows.count >= LONE and condition.constant < FEW * rows.factor * rows.count
+
+
+def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows) -> Body:
+    """The tile for as many rows as matter: the least of some sizes that has them."""
+    count = rows.count
+    sizes = [size for size in SIZES if size < count]
+    made: list[Stmt] = []
+    for least, size in reversed(list(pairwise([0, *sizes, count]))):
+        more = replace(condition, constant=condition.constant + rows.factor * least).to_expr()
+        none = replace(condition, constant=condition.constant + rows.factor * size).to_expr()
+        parts = [more] if least else []
+        parts += [unary("not", none)] if size < count else []
+        cut = tile if size == count else cut_rows((tile,), rows.variables, size)[0]
+        made.append(If(all_of(*parts), (cut,)))
+    return tuple(made)
+
+
+def cut_rows(body: Body, variables: frozenset[str], size: int) -> Body:
+    """The body with unrolled loops of so many rounds."""
+    made: list[Stmt] = []
+    for statement in body:
+        if isinstance(statement, For | Let | If | Allocate):
+            statement = replace(statement, body=cut_rows(statement.body, variables, size))
+        if isinstance(statement, For) and statement.variable in variables:
+            statement = replace(statement, stop=size)
+        made.append(statement)
+    return tuple(made)
