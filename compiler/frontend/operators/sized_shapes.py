@@ -50,6 +50,8 @@ def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
         if left is None:
             left = _quotient_by_axes(data.true_shape, shape)
         if left is None:
+            left = _with_equal_axes(data, shape, graph)
+        if left is None:
             raise graph.refusal(
                 f"[{_text(data.true_shape)}] under the shape [{_text(shape)}] leaves a size that "
                 "is not known",
@@ -74,6 +76,27 @@ def _quotient_by_axes(given: Sequence[Dimension], shape: Sequence[Dimension]) ->
             rest.remove(size)
             divisors.remove(size)
     return quotient(product_of(rest), product_of(divisors))
+
+
+def _with_equal_axes(data: Value, shape: list[Dimension], graph: GraphBuilder) -> Dimension | None:
+    """What is left where the first sizes are the data's own under other names.
+
+    Exporters name the batch of each input apart: such sizes are equal wherever a model runs at all,
+    which is checked at run time. `shape` gets the data's sizes for them.
+    """
+    pairs = []
+    for axis, (given, wanted) in enumerate(zip(data.true_shape, shape, strict=False)):
+        if isinstance(given, int) or isinstance(wanted, int):
+            break
+        if given != wanted:
+            pairs.append((axis, given, wanted))
+    equal = dict(enumerate(shape)) | {axis: given for axis, given, _ in pairs}
+    left = _quotient_by_axes(data.true_shape, list(equal.values()))
+    if left is not None:
+        for axis, given, wanted in pairs:
+            graph.run_time.require_equal(given, wanted, f"node {graph.source!r}")
+            shape[axis] = given
+    return left
 
 
 def sized_expand(

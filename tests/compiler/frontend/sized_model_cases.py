@@ -201,6 +201,17 @@ MORE_CASES: dict[str, Case] = {
         },
     ),
     "reshape_move": on_shapes([_node("Reshape", "x to")], to=integers(0, 6, -1)),
+    "batch that another input names": Case(
+        [
+            _node("Shape", "z", "count", end=1),
+            _node("Concat", "count rest", "to", axis=0),
+            _node("Reshape", "x to"),
+        ],
+        {"x": ("b", "s", 6), "z": ("c",)},
+        {"b": "1..3", "s": "2..7", "c": "1..4"},
+        [{"b": 1, "s": 3, "c": 1}, {"b": 2, "s": 7, "c": 2}, {"b": 3, "s": 4, "c": 3}],
+        {"rest": integers(-1)},
+    ),
     "flatten_batch_rows": on_shapes(
         [
             _node("Reshape", "x to", "f"),

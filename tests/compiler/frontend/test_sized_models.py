@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx.helper import make_node as node
 
+from compiler.frontend.import_onnx import import_model_proto
 from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import integers, model, tensor
 from tests.compiler.frontend.sized_cases import CASES
@@ -27,6 +28,14 @@ ALL_CASES = CASES | MORE_CASES | PLACE_CASES | MOVE_CASES
 def test_operators_give_what_is_there(name: str) -> None:
     case = ALL_CASES[name]
     check_sizes(case.proto, case.shapes, case.calls())
+
+
+def test_batches_of_two_inputs_are_taken_as_equal_and_checked() -> None:
+    case = ALL_CASES["batch that another input names"]
+    graph = import_model_proto(case.proto, case.shapes)
+    assert graph.signature is not None
+    (equality,) = graph.signature.equalities
+    assert {str(equality.left), str(equality.right)} == {"b", "c"}
 
 
 def attention() -> onnx.ModelProto:
