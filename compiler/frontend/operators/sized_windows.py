@@ -75,13 +75,15 @@ def counted(
         size, stride = size_of(axis), found.strides[number]
         begin, end = found.pads[number], found.pads[number + rank]
         room = size + (begin + end - found.reach(number))
-        count = smaller(_rounded_up(room, stride) + 1, _rounded_up(size + begin, stride))
+        count = _rounded_up(room, stride) + 1
+        if found.reach(number) < stride + end:  # a window may start behind the data
+            count = smaller(count, _rounded_up(size + begin, stride))
         result = with_axis(result, 2 + number, ((count, result.shape[2 + number]),), graph)
     return result
 
 
 def _rounded_up(size: Dimension, divisor: int) -> Dimension:
-    return -divide(-size, divisor)
+    return divide(size + (divisor - 1), divisor)
 
 
 def is_same_at_strides(node: OnnxNode, data: Value, kernel: tuple[int, ...]) -> bool:

@@ -1,0 +1,59 @@
+"""How many windows pools have where sizes are known at run time only."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import helper
+
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.types.dims import size_of
+from compiler.types.sizes import Dimension, Symbol, value_of
+from tests.compiler.frontend.onnx_models import model, tensor
+
+LENGTH = Symbol.of("length", 8, 24)
+
+
+def windows_of(kernel: int, stride: int, begin: int, end: int) -> Dimension:
+    """The number of windows of a pool that rounds it up, over LENGTH elements."""
+    node = helper.make_node(
+        "MaxPool",
+        ["x"],
+        ["y"],
+        kernel_shape=[kernel],
+        strides=[stride],
+        pads=[begin, end],
+        ceil_mode=1,
+    )
+    proto = model([node], [tensor("x", [1, 1, "length"])], ["y"], opset=18)
+    graph = import_model_proto(proto, {"length": ("8..24",)})
+    assert graph.signature is not None
+    (port,) = graph.signature.outputs
+    assert port.padded is not None
+    return size_of(port.padded[2])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pads"),
+    [
+        (3, 2, (0, 0)),
+        (2, 2, (0, 0)),
+        (3, 2, (1, 1)),
+        (2, 3, (0, 0)),
+        (2, 3, (1, 1)),
+        (3, 3, (1, 2)),
+    ],
+)
+def test_windows_rounded_up_begin_within_the_data(
+    kernel: int, stride: int, pads: tuple[int, int]
+) -> None:
+    found = windows_of(kernel, stride, *pads)
+    for length in range(8, 25):
+        padded = length + sum(pads)
+        starts = range(0, padded - kernel + stride, stride)
+        expected = sum(start < length + pads[0] for start in starts)
+        assert value_of(found, {"length": length}) == expected
+
+
+def test_windows_without_gaps_are_counted_by_one_fraction() -> None:
+    assert windows_of(3, 2, 0, 0) == LENGTH // 2
+    assert windows_of(2, 2, 0, 0) == (LENGTH + 1) // 2
