@@ -7,13 +7,20 @@ from compiler.operators.padding import PaddedUse, PaddingRule, padding_rule
 from compiler.operators.recurrence import HIDDEN
 from compiler.operators.windows import Windows, read_windows
 from compiler.types.dims import ONE, Axis, Dims, extent_of, is_whole, size_of, whole
-from compiler.types.sizes import Dimension, bounds_of, divide
+from compiler.types.sizes import Dimension, bounds_of, divide, greater
 
 
-def window_count(size: Dimension, reach: int, stride: int, more: int) -> Dimension:
-    """Windows of `reach` elements, `stride` apart, over `more` elements than there are."""
+def window_count(
+    size: Dimension, reach: int, stride: int, more: int, *, cut: bool = False
+) -> Dimension:
+    """Windows of `reach` elements, `stride` apart, over `more` elements than there are.
+
+    With `cut` there is one where less than a stride is missing, as ONNX's formula has it.
+    """
     count = divide(size + (more - reach), stride) + 1
     low, _ = bounds_of(count)
+    if cut and low < 1 and bounds_of(size)[0] + more - reach > -stride:
+        return greater(count, 1)
     if low < 1:
         raise ShapeError(
             f"a window of {reach} may not fit into the size {size} with a padding of {more}",
@@ -22,7 +29,9 @@ def window_count(size: Dimension, reach: int, stride: int, more: int) -> Dimensi
     return count
 
 
-def _slid(axis: Axis, windows: Windows, number: int, count: int | None = None) -> Axis:
+def _slid(
+    axis: Axis, windows: Windows, number: int, count: int | None = None, *, cut: bool = False
+) -> Axis:
     """The axis of windows over an axis, of which there are `count` over the padded one."""
     if is_whole(axis) and count is not None:
         return whole(count)
@@ -36,7 +45,7 @@ def _slid(axis: Axis, windows: Windows, number: int, count: int | None = None) -
         count = (extent_of(axis) + more - reach) // stride + 1
     if is_whole(axis):
         return whole(count)
-    return ((window_count(axis[0][0], reach, stride, more), count),)
+    return ((window_count(axis[0][0], reach, stride, more, cut=cut), count),)
 
 
 def _taps(use: PaddedUse) -> None:
@@ -101,7 +110,7 @@ def _conv_transpose(use: PaddedUse) -> Dims:
     return data[0], channels, *result
 
 
-def _pool(fill: str) -> PaddingRule:
+def _pool(fill: str, *, cut: bool) -> PaddingRule:
     def rule(use: PaddedUse) -> Dims:
         """As many windows as fit: an importer that wants one more says so."""
         data, windows = (
@@ -111,14 +120,14 @@ def _pool(fill: str) -> PaddingRule:
         shape = use.attributes.integers("shape")
         for axis in range(2, len(data)):
             use.fill(0, axis, fill)
-        slid = (_slid(axis, windows, n, shape[n]) for n, axis in enumerate(data[2:]))
+        slid = (_slid(axis, windows, n, shape[n], cut=cut) for n, axis in enumerate(data[2:]))
         return *data[:2], *slid
 
     return rule
 
 
-padding_rule("max_pool")(_pool("lowest"))
-padding_rule("sum_pool")(_pool("zero"))
+padding_rule("max_pool")(_pool("lowest", cut=True))
+padding_rule("sum_pool")(_pool("zero", cut=False))  # averages would have to know of what is cut
 
 
 @padding_rule("average_pool")
