@@ -26,15 +26,30 @@ PLAIN = 0
 """The block of values that lie in rows, NCHW."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Layout:
+@dataclass(frozen=True, slots=True)
+class _OfValue:
+    """What is decided of one value."""
+
+    kind: ClassVar[str]
+    value: str
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The value alone."""
+        return (self.value,)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout(_OfValue):
     """The result `value` lies in blocks of `block` channels; PLAIN: it does not.
 
     A block of all channels is NHWC.
     """
 
     kind: ClassVar[str] = "layout"
-    value: str
     block: int
 
     def __post_init__(self) -> None:
@@ -45,43 +60,31 @@ class Layout:
         return f"layout {self.value} {f'NCHW{self.block}c' if self.block else 'NCHW'}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Separate:
+@dataclass(frozen=True, slots=True)
+class Separate(_OfValue):
     """What makes `value` ends its kernel: none of the value's readers is fused with it."""
 
     kind: ClassVar[str] = "separate"
-    value: str
-
-    def __str__(self) -> str:
-        return f"separate {self.value}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Spelled:
+@dataclass(frozen=True, slots=True)
+class Spelled(_OfValue):
     """The operators whose result is `value` stay as they are spelled: no pattern takes them."""
 
     kind: ClassVar[str] = "spelled"
-    value: str
-
-    def __str__(self) -> str:
-        return f"spelled {self.value}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Chain:
+@dataclass(frozen=True, slots=True)
+class Chain(_OfValue):
     """The contraction or pool that makes `value` is computed in its reader's kernel, tile by tile.
 
     Its reader is one contraction or pool, which takes what lies between as well.
     """
 
     kind: ClassVar[str] = "chain"
-    value: str
-
-    def __str__(self) -> str:
-        return f"chain {self.value}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Merged:
     """The contractions of these results read the same data and run as one kernel."""
 
@@ -97,8 +100,8 @@ class Merged:
 
 
 Decision: TypeAlias = Layout | Separate | Spelled | Chain | Merged
-_KINDS: Mapping[str, type[Decision]] = {
-    kind.kind: kind for kind in (Layout, Separate, Spelled, Chain, Merged)
+_OF_VALUES: Mapping[str, type[Separate | Spelled | Chain]] = {
+    kind.kind: kind for kind in (Separate, Spelled, Chain)
 }
 _D = TypeVar("_D", Layout, Separate, Spelled, Chain, Merged)
 
@@ -114,7 +117,7 @@ class GraphPlan:
         object.__setattr__(self, "decisions", ordered)
         seen: set[tuple[str, str]] = set()
         for decision in ordered:
-            for value in _values(decision):
+            for value in decision.values:
                 if (decision.kind, value) in seen:
                     raise PlanError(f"the plan decides {decision.kind} of {value!r} twice")
                 seen.add((decision.kind, value))
@@ -125,11 +128,11 @@ class GraphPlan:
 
     def with_decisions(self, *decisions: Decision) -> GraphPlan:
         """The plan with these too; they replace what was decided of the same values."""
-        new = {(item.kind, value) for item in decisions for value in _values(item)}
+        new = {(item.kind, value) for item in decisions for value in item.values}
         kept = (
             item
             for item in self.decisions
-            if not any((item.kind, value) in new for value in _values(item))
+            if not any((item.kind, value) in new for value in item.values)
         )
         return GraphPlan((*kept, *decisions))
 
@@ -152,10 +155,6 @@ RULES = GraphPlan()
 """Decides nothing: the rules of each pass do."""
 
 
-def _values(decision: Decision) -> tuple[str, ...]:
-    return decision.values if isinstance(decision, Merged) else (decision.value,)
-
-
 def _to_json(decision: Decision) -> dict[str, Any]:
     named: dict[str, Any] = {"decide": decision.kind}
     match decision:
@@ -168,19 +167,13 @@ def _to_json(decision: Decision) -> dict[str, Any]:
 
 
 def _from_json(value: object) -> Decision:
-    if not isinstance(value, dict) or value.get("decide") not in _KINDS:
-        raise PlanError(f"no decision of a plan: {value!r:.80}")
-    fields = {name: item for name, item in value.items() if name != "decide"}
-    match value["decide"], fields:
+    given = dict(value) if isinstance(value, dict) else {}
+    match given.pop("decide", None), given:
         case "merged", {"values": list(values), **others} if not others:
             if all(isinstance(name, str) for name in values):
                 return Merged(tuple(values))
         case "layout", {"value": str(name), "block": int(block), **others} if not others:
             return Layout(name, block)
-        case ("separate", {"value": str(name), **others}) if not others:
-            return Separate(name)
-        case ("spelled", {"value": str(name), **others}) if not others:
-            return Spelled(name)
-        case ("chain", {"value": str(name), **others}) if not others:
-            return Chain(name)
+        case str(kind), {"value": str(name)} if kind in _OF_VALUES and len(given) == 1:
+            return _OF_VALUES[kind](name)
     raise PlanError(f"no decision of a plan: {value!r:.80}")

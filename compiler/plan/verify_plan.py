@@ -9,7 +9,7 @@ from compiler.graph.ir import Graph
 from compiler.limits import Allowance
 from compiler.plan.chain_groups import chain_groups
 from compiler.plan.fuse import fuse
-from compiler.plan.graph_plan import Chain, Decision, GraphPlan, Merged, Separate, Spelled
+from compiler.plan.graph_plan import Chain, GraphPlan, Separate, Spelled
 from compiler.plan.optimise import optimise_for
 from compiler.plan.plan_names import unknown_value
 from compiler.target import Target
@@ -51,12 +51,6 @@ def check_plan(plan: GraphPlan, known: Collection[str] | None = None) -> None:
     if known is None:
         return
     for decision in plan.decisions:
-        for value in _named(decision):
+        for value in () if isinstance(decision, Spelled) else decision.values:
             if value not in known:
                 raise unknown_value(decision, value, known)
-
-
-def _named(decision: Decision) -> tuple[str, ...]:
-    if isinstance(decision, Spelled):
-        return ()
-    return decision.values if isinstance(decision, Merged) else (decision.value,)
