@@ -35,6 +35,7 @@ from compiler.operators.conv import may_be_winograd
 from compiler.operators.registry import complete_attributes, multiplications, operator
 from compiler.plan.blocked_emission import BlockedEmitter
 from compiler.plan.blocked_forms import BLOCKED_TYPES, BlockedForms, blocked_forms
+from compiler.plan.connected_values import connected_values
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
 from compiler.plan.plan_names import unknown_value
 from compiler.types.node import Node
@@ -125,7 +126,8 @@ def with_kept_dimensions(graph: Graph) -> Graph:
 
 def _worthless_convolutions(graph: Graph, plan: BlockedForms) -> set[str]:
     """Convolutions of regions in which conversions cost more than blocking saves."""
-    region = _regions(plan)
+    connected = connected_values(plan.forms, plan.edges)
+    region = {name: values[0] for values in connected for name in values}
     flops: dict[str, int] = {}
     moved: dict[str, int] = {}
     convolutions: dict[str, set[str]] = {}
@@ -160,18 +162,3 @@ def _needs_blocks(node: Node, graph: Graph) -> bool:
     if node.operator != "conv":
         return True
     return may_be_winograd(complete_attributes(node), graph.types[node.inputs[1]].shape[2:])
-
-
-def _regions(plan: BlockedForms) -> dict[str, str]:
-    """A representative of the connected region of each blocked node (union-find)."""
-    parent = {name: name for name in plan.forms}
-
-    def find(name: str) -> str:
-        while parent[name] != name:
-            parent[name] = parent[parent[name]]
-            name = parent[name]
-        return name
-
-    for left, right in plan.edges:
-        parent[find(left)] = find(right)
-    return {name: find(name) for name in parent}

@@ -144,12 +144,10 @@ class _Fuser:
     # --- towards the consumers ------------------------------------------------------------------
 
     def _with_epilogue(self, core: Node) -> list[Node]:
-        if operator(core.operator).alone:
+        definition, shape = operator(core.operator), self.graph.types[core.output].shape
+        if definition.alone or definition.reads_result:
             return self._claim([core])
-        shape = self.graph.types[core.output].shape
-        if operator(core.operator).reads_result:
-            return self._claim([core])
-        only_casts = operator(core.operator).ends_in_cast
+        only_casts = definition.ends_in_cast
 
         def joins(node: Node, members: Sequence[Node], open_values: Sequence[str]) -> bool:
             if only_casts and not operator(node.operator).identity_if_same_type:
@@ -308,11 +306,9 @@ class _Fuser:
 
     def _may_absorb(self, node: Node, part: Sequence[Node], patterns: Sequence[Pattern]) -> bool:
         inside = {member.output for member in part}
-        if node.output in self.grouped or _pattern(node) not in patterns:
+        if node.output in self.grouped or node.output in self.separate:
             return False
-        if node.output in self.separate:
-            return False
-        if not self._run_as_often(node, part[0]):
+        if _pattern(node) not in patterns or not self._run_as_often(node, part[0]):
             return False
         if not self._closed(node, inside):
             return False

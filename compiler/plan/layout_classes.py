@@ -15,6 +15,7 @@ from compiler.graph.ir import Graph
 from compiler.operators.registry import Pattern, complete_attributes, operator
 from compiler.operators.use import Types
 from compiler.plan.blocked_forms import BLOCKED_TYPES, blocked_forms
+from compiler.plan.connected_values import connected_values
 from compiler.plan.graph_plan import PLAIN
 from compiler.types.node import Node
 
@@ -47,9 +48,14 @@ def layout_classes(graph: Graph, lanes: int) -> tuple[LayoutClass, ...]:
     images = [node for node in graph.nodes if _is_image(graph, node)]
     legal = _legal_blocks(graph, images, lanes)
     members = {node.output for node in images if lanes in legal[node.output]}
-    joined = _tied(graph, [node for node in images if node.output in members], members)
+    ties = (
+        (node.output, name)
+        for node in images
+        for name in tied_operands(graph, node)
+        if {node.output, name} <= members
+    )
     classes = []
-    for values in joined:
+    for values in connected_values((n.output for n in images if n.output in members), ties):
         shared = set.intersection(*(legal[value] for value in values))
         if shared:
             worth = _worth_a_try({graph.types[value].shape[1] for value in values}, lanes)
@@ -95,26 +101,6 @@ def _legal_blocks(graph: Graph, images: list[Node], lanes: int) -> dict[str, set
             if name in found and found[name].gives == size:
                 legal[name].add(size)
     return legal
-
-
-def _tied(graph: Graph, nodes: list[Node], members: set[str]) -> list[tuple[str, ...]]:
-    """The members in groups that share a layout (union-find), each in the graph's order."""
-    parent = {node.output: node.output for node in nodes}
-
-    def find(name: str) -> str:
-        while parent[name] != name:
-            parent[name] = parent[parent[name]]
-            name = parent[name]
-        return name
-
-    for node in nodes:
-        for name in tied_operands(graph, node):
-            if name in members:
-                parent[find(node.output)] = find(name)
-    groups: dict[str, list[str]] = {}
-    for name in parent:
-        groups.setdefault(find(name), []).append(name)
-    return [tuple(values) for values in groups.values()]
 
 
 def tied_operands(graph: Graph, node: Node) -> list[str]:
