@@ -67,7 +67,7 @@ class Allowance:
         if allowed is not None and count > allowed:
             raise LimitError(
                 f"the values between kernels take {_size(count)}, and {_size(allowed)} are allowed",
-                hint=f"this plan of the graph needs {count} bytes (limits.memory, --max-memory)",
+                hint=f"this plan of the graph needs {count} bytes: tune with --max-memory",
             )
 
     def check_array(self, what: str, shape: Sequence[int], element_bytes: int) -> None:

@@ -32,6 +32,7 @@ from tuner.calibration.choice import PrecisionChoice
 from tuner.calibration.options import AUTO, INT8
 from tuner.from_settings import limits_of, target_of
 from tuner.job_request import JobRequest
+from tuner.plans.job_plans import SEARCH
 from tuner.precision.choose import choose_precisions
 from tuner.result import TuneResult
 from tuner.tune_model import check_job, tune_lowered, tune_model
@@ -93,6 +94,8 @@ def tune_auto(request: JobRequest) -> PrecisionChoice:
             raise KeyboardInterrupt
 
     plain = _plain(settings)
+    if settings.search.plan == SEARCH:
+        request.progress.message("plan: the rules decide, since precisions are chosen")
     with Store.open(settings.database.url) as store:
         compile = plain.compile
         choose = choose_from(store, target, compile.threads, compile.numerics)

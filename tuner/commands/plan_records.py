@@ -25,7 +25,8 @@ def plan_list(store: Store) -> list[str]:
         if key in seen:
             continue
         seen.add(key)
-        lines.append(f"plan {record.id[:_DIGITS]} of {_where(record)}: {_told(record)}")
+        others = "".join(f"; {note}" for note in _version_notes(record))
+        lines.append(f"plan {record.id[:_DIGITS]} of {_where(record)}: {_told(record)}{others}")
     return lines
 
 
@@ -37,8 +38,7 @@ def shown_plans(store: Store, start: str) -> list[str]:
             continue
         lines += [f"plan {record.id} of {_where(record)}, {format_time(record.created)} UTC"]
         lines += [f"  {_told(record)}"]
-        if record.compiler_version != compiler.VERSION:
-            lines += [f"  of version {record.compiler_version} of the compiler: not applied"]
+        lines += [f"  {note}" for note in _version_notes(record)]
         try:
             choice = GraphChoice.from_json(record.plan)
         except PlanError:
@@ -57,6 +57,13 @@ def _of_graphs(store: Store) -> Iterator[PlanRecord]:
 def _where(record: PlanRecord) -> str:
     numerics = record.numerics.removesuffix(BY_GRAPH)
     return f"{record.model_name}, {record.target}, {record.threads} thread(s), {numerics}"
+
+
+def _version_notes(record: PlanRecord) -> list[str]:
+    """That another version of the compiler recorded it, if so."""
+    if record.compiler_version == compiler.VERSION:
+        return []
+    return [f"of version {record.compiler_version} of the compiler: not applied"]
 
 
 def _told(record: PlanRecord) -> str:

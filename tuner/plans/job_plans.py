@@ -63,8 +63,9 @@ SHARE = 0.2
 
 @dataclass(slots=True)
 class JobPlans:
-    """The plans of one job by its targets' keys: those that were `recorded` when it began and those
-    that are `chosen`; targets without one are compiled as the rules decide.
+    """The plans of one job by its targets' keys: those that were `recorded` when it began, or that
+    memory allows instead, and those that are `chosen`; targets without one are compiled as the
+    rules decide.
 
     `built_from` are the hash of the model as it was imported and the settings of its builds.
     """
@@ -109,10 +110,15 @@ class JobPlans:
             try:
                 needed = self._programs(target).of(found.plan).arena_bytes
             except PlanError as error:
-                self.tell(f"the recorded plan does not fit the model: {error.message}")
+                self.tell(
+                    f"the recorded plan does not fit the model, the rules decide: {error.message}"
+                )
                 continue
             if self._memory is not None and needed > self._memory:
-                self.tell(f"the recorded plan needs more memory than allowed: {needed} bytes")
+                self.tell(
+                    f"the recorded plan needs {needed} bytes for values between kernels, more than "
+                    "allowed: it is not taken"
+                )
                 continue
             self.recorded[target.key] = self.chosen[target.key] = found.choice
 
@@ -261,7 +267,8 @@ class JobPlans:
         note = f"{needed} bytes for values between kernels, {before.arena_bytes} by the rules"
         found = GraphChoice(plan, values.described(plan), arena_bytes=needed, notes=(note,))
         self.tell(f"plan: {found.described} for its memory: {note}")
-        self.chosen[target.key] = found
+        # Whatever comes of the job is compared with that: what was before is not allowed.
+        self.recorded[target.key] = self.chosen[target.key] = found
         self._record(target, found, name)
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from compiler.plan.graph_plan import GraphPlan, Layout, Separate
@@ -48,6 +49,18 @@ def test_the_newest_plan_of_a_model_is_listed(tmp_path: Path) -> None:
         f"of net, {host_target().key}, 1 thread(s), default: NHWC24 at conv1, separate add7 "
         "(1.08x faster than the rules, 1.06-1.10, confirmed)"
     )
+
+
+def test_a_plan_of_another_compiler_is_listed_as_such(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "a.db") as store:
+        fill(store)
+        (record,) = [r for r in queries.plans(store) if r.plan == CHOICE.to_json()]
+    with Store.open(tmp_path / "b.db") as store:
+        target = host_target()
+        store.add([TargetRecord(target.key, target.to_json())])
+        store.add([replace(record, compiler_version="0")])
+        (line,) = plan_list(store)
+    assert line.endswith(", confirmed); of version 0 of the compiler: not applied")
 
 
 def test_a_plan_is_shown_by_the_start_of_its_id(tmp_path: Path) -> None:
