@@ -26,6 +26,27 @@ def _check_indices(node: OnnxNode, indices: Value, extent: int) -> None:
         raise ShapeError(f"{node.label}: an index {low}..{high} is outside an extent of {extent}")
 
 
+def _require_inside(
+    node: OnnxNode, graph: GraphBuilder, data: Value, indices: Value, axis: int
+) -> None:
+    """Have runs refuse indices behind the size of an axis that is known at run time only.
+
+    The kernels clamp at its bound, behind which is nothing: what lies before it is anything.
+    """
+    if _are_there(indices, data, axis) or not indices.type.size:
+        return
+    size = data.true_shape[axis]
+    index, count = graph.cast(indices, DType.I64), graph.size(size)
+    inside = graph.emit("less", index, count)
+    before = graph.emit("less", graph.emit("add", index, count), graph.scalar(0, DType.I64))
+    outside = graph.cast(graph.emit("or", graph.emit("not", inside), before), DType.I64)
+    axes = tuple(range(indices.rank))
+    some = graph.emit("reduce_max", outside, axes=axes, keepdims=False) if axes else outside
+    wrong = graph.cast(some, DType.BOOL)
+    reason = f"{node.label} has an index outside of axis {axis}, of which {size} elements are there"
+    graph.require(wrong, graph.origin(indices), reason)
+
+
 @converter("Gather", 1, 11, 13)
 def gather(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, indices = node.input(0), node.input(1)
@@ -33,6 +54,7 @@ def gather(node: OnnxNode, graph: GraphBuilder) -> Value:
     _check_indices(node, indices, data.shape[axis])
     even = _evenly_spaced(indices, data.shape[axis]) if _are_there(indices, data, axis) else None
     if even is None:
+        _require_inside(node, graph, data, indices, axis)
         return graph.emit("gather", data, indices, axis=axis)
     start, step = even
     shape = (*data.shape[:axis], indices.type.size, *data.shape[axis + 1 :])
@@ -69,6 +91,7 @@ def gather_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, indices = node.input(0), node.input(1)
     axis = node.axis(node.integer("axis", 0), data.rank)
     _check_indices(node, indices, data.shape[axis])
+    _require_inside(node, graph, data, indices, axis)
     return graph.emit("gather_elements", data, indices, axis=axis)
 
 
