@@ -2,11 +2,12 @@
 
     python -m tests.benchmarks.merged [MODEL ...] [--threads 1,2] [--seconds 4] [--each]
 
-A model is a name of the zoo, or `inception`: modules like those of GoogLeNet (Szegedy et al.,
-arXiv:1409.4842), by default those that have such contractions. Both builds have default schedules
-and take turns in one process; printed is the time of the merged one over the other's with its 95 %
-interval, below 1 where merging is faster, of CPU time on one thread. `--each` merges one set at a
-time as well.
+A model is a name of the zoo, `inception`: modules like those of GoogLeNet (Szegedy et al.,
+arXiv:1409.4842), or `heads:40:64:64,80`: 3x3 convolutions to 64 and 80 channels of three images of
+40x40 and 64 channels; by default those of the zoo that have such contractions. Both builds have
+default schedules and take turns in one process; printed is the time of the merged one over the
+other's with its 95 % interval, below 1 where merging is faster, of CPU time on one thread. `--each`
+merges one set at a time as well. What an untuned build merges by estimates is a line of its own.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ import onnx
 from compiler.frontend.import_onnx import import_onnx
 from compiler.frontend.zoo import write_model
 from compiler.frontend.zoo.network import Layer, NetworkBuilder
+from compiler.plan.estimated_merges import estimated_merges
 from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.plan.graph_sites import graph_sites
+from compiler.schedule.spaces import Spaces
 from compiler.target import host_target
 from measure.compare import compare_paired
 from tests.benchmarks.models import different, planned_build
@@ -75,11 +78,31 @@ def _module(net: NetworkBuilder, name: str, data: Layer, channels: Module) -> La
     return net.concat(*parts)
 
 
+def heads(path: Path, extent: int, channels: int, branches: Sequence[int]) -> None:
+    """Write a model of three images with such branches, whose results are all added."""
+    net = NetworkBuilder("heads", 0)
+    data = Layer(net.input("input", (1, 16, extent, extent)), 16)
+    total: Layer | None = None
+    for image in range(3):
+        read = net.relu(net.conv(f"image{image}", data, channels, 1, bias=True))
+        for number, outputs in enumerate(branches):
+            name = f"head{image}.{number}"
+            made = net.relu(net.conv(name, read, outputs, 3, padding=1, bias=True))
+            small = net.conv(f"{name}.small", made, 16, 1, bias=True)
+            total = small if total is None else net.add(total, small)
+    if total is not None:
+        net.output(total.name, "output", (1, 16, extent, extent))
+    onnx.save(net.model(), path)
+
+
 def measure(path: Path, threads: int, seconds: float, each: bool) -> None:
     """Print a line for all sets merged, and with `each` one for each of them."""
     graph = import_onnx(path)
     sets = graph_sites(graph, host_target()).merges
     plans = {f"all {len(sets)}": GraphPlan(sets)}
+    estimated = estimated_merges(graph, Spaces(host_target(), threads))
+    if estimated.decisions:
+        plans[f"by estimates {len(estimated.decisions)}"] = estimated
     if each:
         plans |= {str(decision): GraphPlan((decision,)) for decision in sets}
     if not sets:
@@ -117,6 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             path = Path(folder, f"{model}.onnx")
             if model == "inception":
                 inception(path)
+            elif model.startswith("heads:"):
+                _, extent, channels, branches = model.split(":")
+                heads(path, int(extent), int(channels), [*map(int, branches.split(","))])
             else:
                 write_model(model, path)
             for threads in map(int, options.threads.split(",")):
