@@ -16,10 +16,9 @@ from compiler.limits import Allowance
 from compiler.plan.blocked_forms import BLOCKED_TYPES, blocked_forms
 from compiler.plan.choose_layouts import with_kept_dimensions
 from compiler.plan.estimated_plan import estimated_plan
-from compiler.plan.graph_plan import PLAIN, RULES, Decision, GraphPlan, Layout, Spelled
-from compiler.plan.graph_sites import GraphSites, graph_sites
+from compiler.plan.graph_plan import PLAIN, Decision, GraphPlan, Layout, Spelled
+from compiler.plan.graph_sites import GraphSites
 from compiler.plan.layout_problem import LayoutProblem, layout_problem
-from compiler.plan.merge_candidates import merge_candidates
 from compiler.plan.solver import solve
 from compiler.schedule.spaces import Spaces
 from compiler.types.dtypes import DType
@@ -35,18 +34,13 @@ FindDecisions: TypeAlias = Callable[[GraphSites, Programs, GraphPlan], Found]
 """What could be decided of one kind, each by itself beside the plan that the sites are of."""
 
 
-def sites(programs: Programs, plan: GraphPlan = RULES) -> GraphSites:
-    """What can be decided of a model beside a plan."""
-    return graph_sites(programs.graph, programs.target, programs.numerics, plan)
-
-
 def local_kind(
     kind: str, find: FindDecisions, is_late: Callable[[], bool] = lambda: False
 ) -> MakeProblem:
     """A kind whose decisions can be taken one by one."""
 
     def make(programs: Programs, before: GraphPlan) -> PlanProblem:
-        found = find(sites(programs, before), programs, before)
+        found = find(programs.sites(before), programs, before)
         return LocalParts(kind, parts_of(programs, before, found, is_late))
 
     return make
@@ -82,7 +76,7 @@ class Layouts:
             self.programs.kernels.setdefault(key, kernel)
             return seconds(key), 0.0
 
-        graph = sites(self.programs, self.before).planned
+        graph = self.programs.sites(self.before).planned
         lanes = self.programs.target.lanes(DType.F32)
         return layout_problem(graph, lanes, cost, self.before)
 
@@ -108,7 +102,7 @@ def uniform_layouts(programs: Programs, base: GraphPlan) -> list[GraphPlan]:
     lanes = programs.target.lanes(DType.F32)
     if lanes < 2:
         return []
-    graph = with_kept_dimensions(sites(programs, base).planned)
+    graph = with_kept_dimensions(programs.sites(base).planned)
     images = {
         node.output: type.shape[1]
         for node in graph.nodes
@@ -150,7 +144,7 @@ def kinds_of_plans(is_late: Callable[[], bool]) -> list[MakeProblem]:
 
 def local_decisions(programs: Programs, plan: GraphPlan) -> list[tuple[Decision, ...]]:
     """All that could be decided one by one beside a plan."""
-    found = sites(programs, plan)
+    found = programs.sites(plan)
     kinds = (_chains, _merges, _cuts, _spellings)
     return [decisions for find in kinds for decisions in find(found, programs, plan)]
 
@@ -160,7 +154,7 @@ def _chains(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:
 
 
 def _merges(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:
-    return ((decision,) for decision in merge_candidates(found.planned))
+    return ((decision,) for decision in found.merges)
 
 
 def _cuts(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:

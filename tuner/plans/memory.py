@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from compiler.errors import LimitError
 from compiler.plan.graph_plan import PLAIN, RULES, Decision, GraphPlan, Layout
-from tuner.plans.kinds import local_decisions, sites
+from tuner.plans.kinds import local_decisions
 from tuner.plans.programs import PlannedProgram, Programs
 
 
@@ -48,7 +48,7 @@ def _smaller(
 
 
 def _candidates(programs: Programs, plan: GraphPlan) -> Sequence[tuple[Decision, ...]]:
-    graph = sites(programs, plan).planned
+    graph = programs.sites(plan).planned
     images = [node.output for node in graph.nodes if len(graph.types[node.output].shape) == 4]
     plain = tuple(Layout(name, PLAIN) for name in images)
     own = [(decision,) for decision in plan.decisions]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from compiler.plan.choose_layouts import forms_by_rules
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
 from compiler.types.dtypes import DType
-from tuner.plans.kinds import sites
 from tuner.plans.programs import Programs
 from tuner.records.graph_choice import described
 
@@ -24,7 +23,7 @@ class ModelValues:
     @staticmethod
     def of(programs: Programs) -> ModelValues:
         """Those of the model that these are the programs of."""
-        graph = sites(programs).planned
+        graph = programs.sites(RULES).planned
         lanes = programs.target.lanes(DType.F32)
         forms = forms_by_rules(graph, lanes).forms if lanes > 1 else {}
         names = [node.output for node in graph.nodes]

@@ -16,6 +16,7 @@ from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.limits import Allowance, Limits
 from compiler.pipeline import kernels_of
 from compiler.plan.graph_plan import GraphPlan
+from compiler.plan.graph_sites import GraphSites, graph_sites
 from compiler.runtime.memory_plan import plan_memory
 from compiler.target import Target
 from compiler.types.numerics import Numerics
@@ -52,6 +53,7 @@ class Programs:
         self.numerics, self.limits = numerics, limits
         self.kernels: dict[str, FusedKernel] = {}
         self._known: dict[GraphPlan, PlannedProgram | PlanError] = {}
+        self._sites: tuple[GraphPlan, GraphSites] | None = None  # one: each has constants
 
     def of(self, plan: GraphPlan) -> PlannedProgram:
         """The program under a plan. Raises PlanError if that does not fit the model."""
@@ -68,6 +70,12 @@ class Programs:
             return self.of(plan)
         except PlanError:
             return None
+
+    def sites(self, plan: GraphPlan) -> GraphSites:
+        """What else can be decided beside a plan. Raises PlanError if that does not fit."""
+        if self._sites is None or self._sites[0] != plan:
+            self._sites = plan, graph_sites(self.graph, self.target, self.numerics, plan)
+        return self._sites[1]
 
     def _made(self, plan: GraphPlan) -> PlannedProgram | PlanError:
         try:

@@ -23,7 +23,6 @@ from compiler.plan.graph_plan import (
 )
 from compiler.plan.graph_sites import GraphSites
 from compiler.plan.layout_problem import layout_name
-from tuner.plans.kinds import sites
 from tuner.plans.model_values import ModelValues, without
 from tuner.plans.programs import PlannedProgram, Programs
 from tuner.records.plan_region import PlanRegion
@@ -41,7 +40,7 @@ def regions_of(
     `seconds` is what the kernels of a program take together. Decisions that change nothing are in
     no region. Raises PlanError for a plan that does not fit.
     """
-    whole, found = programs.of(plan), sites(programs, plan)
+    whole, found = programs.of(plan), programs.sites(plan)
     alike: dict[object, list[Decision]] = {}
     gains: dict[object, float] = {}
     own = GraphPlan(tuple(set(plan.decisions) - set(base.decisions)))

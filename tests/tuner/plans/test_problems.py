@@ -14,7 +14,7 @@ from compiler.target import host_target
 from compiler.types.numerics import DEFAULT_NUMERICS
 from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.plans.kinds import kinds_of_plans, sites, uniform_layouts
+from tuner.plans.kinds import kinds_of_plans, uniform_layouts
 from tuner.plans.problems import LocalParts, Part, parts_of, total
 from tuner.plans.programs import Programs
 
@@ -88,7 +88,7 @@ def test_every_kind_offers_only_plans_that_fit(programs: Programs) -> None:
     kinds = [make(programs, RULES) for make in kinds_of_plans(lambda: False)]
     found = {kind.kind: kind.size for kind in kinds if kind is not None}
     assert found["layouts"] >= 1 and found["cuts"] >= 1
-    assert "c" in sites(programs).planned.types
+    assert "c" in programs.sites(RULES).planned.types
 
 
 def test_uniform_layouts_are_what_operators_can(programs: Programs) -> None:
