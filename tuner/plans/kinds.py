@@ -30,7 +30,7 @@ LAYOUTS = "layouts"
 """What that kind is called."""
 
 Found: TypeAlias = Iterable[tuple[Decision, ...]]
-FindDecisions: TypeAlias = Callable[[GraphSites, Programs, GraphPlan], Found]
+FindDecisions: TypeAlias = Callable[[GraphSites], Found]
 """What could be decided of one kind, each by itself beside the plan that the sites are of."""
 
 
@@ -40,7 +40,7 @@ def local_kind(
     """A kind whose decisions can be taken one by one."""
 
     def make(programs: Programs, before: GraphPlan) -> PlanProblem:
-        found = find(programs.sites(before), programs, before)
+        found = find(programs.sites(before))
         return LocalParts(kind, parts_of(programs, before, found, is_late))
 
     return make
@@ -146,21 +146,21 @@ def local_decisions(programs: Programs, plan: GraphPlan) -> list[tuple[Decision,
     """All that could be decided one by one beside a plan."""
     found = programs.sites(plan)
     kinds = (_chains, _merges, _cuts, _spellings)
-    return [decisions for find in kinds for decisions in find(found, programs, plan)]
+    return [decisions for find in kinds for decisions in find(found)]
 
 
-def _chains(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:
+def _chains(found: GraphSites) -> Found:
     return (item.chains for item in sorted(found.chains, key=lambda item: -item.saved_bytes))
 
 
-def _merges(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:
+def _merges(found: GraphSites) -> Found:
     return ((decision,) for decision in found.merges)
 
 
-def _cuts(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:
+def _cuts(found: GraphSites) -> Found:
     """The cuts behind the smallest values first: these are cheap to write and read again."""
     return ((cut.decision,) for cut in sorted(found.cuts, key=lambda cut: cut.bytes))
 
 
-def _spellings(found: GraphSites, programs: Programs, plan: GraphPlan) -> Found:
+def _spellings(found: GraphSites) -> Found:
     return ((Spelled(site.value),) for site in found.patterns)
