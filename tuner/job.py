@@ -204,9 +204,9 @@ class Job:
         self._enter(phases.PLANNING)
         with interruptible() as interrupt:
             changed = self.models.choose_plans(self.tasks, self.make_runner, interrupt, job=self.id)
+            self.measured = plans.measured
             if interrupt.asked:
                 return False
-        self.measured = plans.measured
         if changed or self.measured:
             self.tasks, self.background = self.make_tasks()
             self.store.replace_tasks(self.id, self._recorded_tasks())

@@ -79,9 +79,8 @@ class KernelCosts:
         estimates: Estimates,
     ) -> None:
         self._store, self._kernels = store, kernels
-        self._key_of, self._estimated_of = key_of, estimates
+        self._key_of, self._estimates = key_of, estimates
         self._records: dict[str, _Record | None] = {}
-        self._estimates: dict[str, Estimate] = {}
         self._known: _Common | None = None
 
     def learn(self, keys: Collection[str]) -> None:
@@ -128,9 +127,7 @@ class KernelCosts:
         return self._known
 
     def _estimated(self, key: str) -> Estimate:
-        if key not in self._estimates:
-            self._estimates[key] = self._estimated_of(self._kernels[key], key)
-        return self._estimates[key]
+        return self._estimates(self._kernels[key], key)
 
     def _record(self, key: str) -> _Record | None:
         if key not in self._records:
