@@ -26,7 +26,7 @@ from compiler.plan.estimated_chains import estimated_chains
 from compiler.plan.estimated_merges import estimated_merges
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import RULES, GraphPlan
-from compiler.plan.group_kernels import GroupKernels
+from compiler.plan.group_kernels import GroupKernels, MadeKernels
 from compiler.plan.live_extents import limit_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise_for
 from compiler.runtime.entry import entry_of
@@ -190,11 +190,15 @@ def kernels_of(
     limits: Limits | None = None,
     numerics: Numerics | str = DEFAULT_NUMERICS,
     plan: GraphPlan = RULES,
+    made: MadeKernels | None = None,
 ) -> KernelProgram:
-    """The fused kernels of a model, in order: what a tuner tunes. `plan` as in `compile_model`."""
+    """The fused kernels of a model, in order: what a tuner tunes. `plan` as in `compile_model`.
+
+    `made` are kernels of other plans of models, under these numerics; it comes to have this one's.
+    """
     spaces = Spaces(host_target() if target is None else target, numerics=numerics)
     stages, allowance = Stages(STAGES, dump_after), Allowance(limits)
-    return _to_kernels(model, spaces, shapes, stages, allowance, plan)[1]
+    return _to_kernels(model, spaces, shapes, stages, allowance, plan, made)[1]
 
 
 def _to_kernels(
@@ -204,6 +208,7 @@ def _to_kernels(
     stages: Stages,
     allowance: Allowance,
     decided: GraphPlan | None,
+    made: MadeKernels | None = None,
 ) -> tuple[Graph, KernelProgram]:
     """The part of the pipeline that tuning and building share: the optimised graph, its kernels.
 
@@ -217,7 +222,7 @@ def _to_kernels(
         "optimise",
         lambda: optimise_for(imported, target, stages.observe, allowance, numerics, plan),
     )
-    kernels = GroupKernels(graph, numerics.rounds_each)
+    kernels = GroupKernels(graph, numerics.rounds_each, made)
     if decided is None:
         plan = plan.with_decisions(*estimated_chains(kernels, spaces).decisions)
     program = stages.run(

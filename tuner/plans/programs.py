@@ -17,6 +17,7 @@ from compiler.limits import Allowance, Limits
 from compiler.pipeline import kernels_of
 from compiler.plan.graph_plan import GraphPlan
 from compiler.plan.graph_sites import GraphSites, graph_sites
+from compiler.plan.group_kernels import MadeKernels
 from compiler.runtime.memory_plan import plan_memory
 from compiler.target import Target
 from compiler.types.numerics import Numerics
@@ -52,6 +53,7 @@ class Programs:
         self.graph, self.target = graph, target
         self.numerics, self.limits = numerics, limits
         self.kernels: dict[str, FusedKernel] = {}
+        self._made_kernels: MadeKernels = {}  # most are the same under other plans
         self._known: dict[GraphPlan, PlannedProgram | PlanError] = {}
         self._sites: tuple[GraphPlan, GraphSites] | None = None  # one: each has constants
 
@@ -80,7 +82,12 @@ class Programs:
     def _made(self, plan: GraphPlan) -> PlannedProgram | PlanError:
         try:
             program = kernels_of(
-                self.graph, self.target, limits=self.limits, numerics=self.numerics, plan=plan
+                self.graph,
+                self.target,
+                limits=self.limits,
+                numerics=self.numerics,
+                plan=plan,
+                made=self._made_kernels,
             )
         except PlanError as error:
             return error

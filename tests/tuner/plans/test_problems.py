@@ -8,7 +8,9 @@ from pathlib import Path
 import onnx
 import pytest
 
+from compiler.kernels.calls_in_run import calls_in_run
 from compiler.limits import Limits
+from compiler.pipeline import kernels_of
 from compiler.plan.graph_plan import PLAIN, RULES, Chain, GraphPlan, Layout, Separate
 from compiler.target import host_target
 from compiler.types.numerics import DEFAULT_NUMERICS
@@ -71,6 +73,15 @@ def test_the_program_of_a_plan_is_made_once(programs: Programs) -> None:
     assert set(first.calls) <= programs.kernels.keys()
     assert first.arena_bytes > 0
     assert programs.fitting(GraphPlan((Separate("nothing"),))) is None
+
+
+def test_kernels_of_other_plans_are_those_of_this_one(programs: Programs) -> None:
+    for plan in (RULES, GraphPlan((Layout("c", PLAIN),)), GraphPlan((Separate("c"),))):
+        alone = kernels_of(programs.graph, programs.target, plan=plan)
+        assert programs.of(plan).calls == calls_in_run(alone)
+        assert all(
+            programs.kernels[key] == uses[0].kernel for key, uses in alone.kernel_calls().items()
+        )
 
 
 def test_a_part_is_what_its_decision_changes(programs: Programs) -> None:
