@@ -45,6 +45,7 @@ SCALAR = 4.0  # cycles of an operation where no sketch makes vectors
 
 CACHE_BYTES = 48.0  # a cycle, from and to the second-level cache
 SHARED_BYTES = 24.0  # the cache that cores share, where other kernels have used it meanwhile
+TEAM_SHARED_BYTES = 32.0  # where several threads ask for it (more chains were slower on two)
 MEMORY_BYTES = 13.0
 CONSTANT_BYTES = 31.0  # which other kernels have driven out of the caches near a core
 OF_SHARED = 0.5  # of the shared cache is there for a kernel's data
@@ -151,7 +152,7 @@ def _of_default(
     name = _kind(kernel, candidate.sketch)
     kind = KINDS[name]
     computed = float(shape.cycles.item()) * kind.factor + _pointwise(kernel, target, shape)
-    near, far = _transfers(kernel, target)
+    near, far = _transfers(kernel, target, TEAM_SHARED_BYTES if threads > 1 else SHARED_BYTES)
     if name == "transposed":
         near, far = (cycles * _strewn(kernel) for cycles in (near, far))
     pieces = np.maximum(shape.pieces, 1.0)
@@ -244,7 +245,7 @@ def _scalar(kernel: FusedKernel) -> Estimate:
 # --- data ---------------------------------------------------------------------------------------
 
 
-def _transfers(kernel: FusedKernel, target: Target) -> tuple[float, float]:
+def _transfers(kernel: FusedKernel, target: Target, shared: float) -> tuple[float, float]:
     """Cycles in which data is moved from and to caches, and those from and to memory."""
     touched: dict[str, int] = {}
     for stage in kernel.stages:
@@ -260,7 +261,7 @@ def _transfers(kernel: FusedKernel, target: Target) -> tuple[float, float]:
     if data <= target.l2_bytes:
         return cycles + data / min(CACHE_BYTES, target.vector_bytes), 0.0
     if data <= OF_SHARED * target.l3_bytes:
-        return cycles + data / min(SHARED_BYTES, target.vector_bytes), 0.0
+        return cycles + data / min(shared, target.vector_bytes), 0.0
     return cycles, data / MEMORY_BYTES
 
 
