@@ -69,6 +69,7 @@ def test_only_what_was_measured_is_weighed() -> None:
     assert estimated_merges(graph, narrow) == RULES
     strict = Spaces(SPACES.target, 1, NUMERICS["strict"])
     assert estimated_merges(graph, strict) == RULES
+    assert estimated_merges(graph, Spaces(SPACES.target, 2)) == RULES
     limited = Allowance(replace(Limits(), arena=1 << 30))
     assert estimated_merges(graph, SPACES, limited) == RULES
 
