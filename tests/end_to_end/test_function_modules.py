@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.compiler.runtime.c_models import cc
+
 MODULE = """
 import compiler
 
@@ -41,6 +43,22 @@ def folder(tmp_path: Path) -> Path:
 BUILD = ("build", "--untuned", "--model", "m.onnx", "--output", "m.tuned")
 RUN = ("run", "m.tuned", "--input", "x=x.npy", "--output", "y.npz")
 
+CRASHING = """
+#include <stdint.h>
+#include <stdlib.h>
+
+int32_t twice(int32_t inputs, int32_t outputs, void *const *data, const int32_t *types,
+              const int32_t *ranks, const int64_t *const *sizes, const char *attributes,
+              const void *context, char *error, int64_t error_bytes)
+{
+    if (((const float *)data[0])[0] < 0)
+        abort();
+    for (int64_t i = 0; i < sizes[0][0]; i++)
+        ((float *)data[inputs])[i] = 2 * ((const float *)data[0])[i];
+    return 0;
+}
+"""
+
 
 def test_a_model_is_built_and_run_with_functions_of_a_file(folder: Path) -> None:
     for factor in ("2", "3"):  # the second build does not take the first one's result for its own
@@ -55,6 +73,24 @@ def test_a_model_is_built_and_run_with_functions_of_a_file(folder: Path) -> None
     missing = tune(folder, *RUN)
     assert missing.returncode == 1
     assert "my.domain::Twice" in missing.stderr and "Traceback" not in missing.stderr
+
+
+def test_a_crash_of_a_c_function_is_told_in_one_line(folder: Path) -> None:
+    (folder / "twice.c").write_text(CRASHING)
+    cc(folder, "-shared", "-fPIC", "-o", "libtwice.so", "twice.c")
+    registered = 'compiler.CFunction(str(Path(__file__).with_name("libtwice.so")), "twice")'
+    text = MODULE.replace("lambda x: FACTOR * x", registered)
+    (folder / "mine.py").write_text(f"from pathlib import Path\n{text}")
+    for threads in ("1", "2"):
+        built = tune(folder, *BUILD, "--functions", "mine.py", "--threads", threads)
+        assert built.returncode == 0, built.stderr
+        done = tune(folder, *RUN, "--functions", "mine.py")
+        assert done.returncode == 0, done.stderr
+        np.save(folder / "below.npy", np.full(4, -1, np.float32))
+        crashed = tune(folder, "run", "m.tuned", "--input", "x=below.npy", "--functions", "mine.py")
+        assert crashed.returncode == 1
+        (line,) = crashed.stderr.splitlines()
+        assert "my.domain::Twice" in line and "crashed with signal SIGABRT" in line
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from compiler.runtime.array_files import as_stored, read_array
 from compiler.runtime.executable import Executable
 from compiler.runtime.guards import sizes_text
 from compiler.runtime.profile import KernelTime, Profile
+from compiler.runtime.try_run import require_surviving_run
 from compiler.types.dtypes import DType
 from compiler.types.structure import plain
 from compiler.types.tensor_type import Array, TensorType
@@ -72,7 +73,8 @@ def run_model(
     Open sizes are those of the files and of `shapes`, which has extents by input, or one by the
     name of a symbol; the others are in the middle of their bounds. With `profile` every kernel is
     timed as often. `repeat` defaults to 1, then to 20. Raises InputError for a file that cannot be
-    read or does not fit, and for sizes that the model was not built for.
+    read or does not fit, and for sizes that the model was not built for; FunctionError for a
+    function that fails or crashes.
     """
     repeat = repeat or (_PROFILE_REPEAT if profile else 1)
     read = {name: read_array(path) for name, path in files.items()}
@@ -81,6 +83,7 @@ def run_model(
     types = executable.inputs
     given = {name: as_stored(types.get(name), array) for name, array in read.items()}
     inputs = {**drawn_inputs(executable, seed, chosen), **given}
+    require_surviving_run(executable, lambda: executable.run(inputs))
     outputs = plain(executable.run(inputs))
     samples = []
     for _ in range(repeat):
