@@ -34,7 +34,6 @@ from compiler.loops.ir import (
     values_of,
     walk,
 )
-from compiler.loops.join_batches import join_batches
 from compiler.loops.known_padding import nodes
 from compiler.loops.live_writes import LiveWrites, assumed
 from compiler.loops.needed_statements import Facts, NeededStatements, outside_of
@@ -55,7 +54,6 @@ def limit_loops(nest: LoopNest, limits: Sequence[Limit]) -> LoopNest:
     before = nest
     writes = LiveWrites(nest, limits)
     writes = _of_changed(writes, writes.guarded_body(nest.body))
-    writes = _of_changed(writes, join_batches(writes))
     nest = writes.nest
     body = _Limiter(writes).body(nest.body, {}, {})
     return share_loops(replace(nest, body=(*body, *filling)), before, limits)
