@@ -12,8 +12,8 @@ from compiler import build
 from tests.attack.sized import avx2
 
 TEXT = (
-    '<ir_version: 10, opset_import: ["" : 23]> g (float[19, n] w, float[m, 19] x) => (float[m, n] y)'
-    " { y = MatMul (x, w) }"
+    '<ir_version: 10, opset_import: ["" : 23]>'
+    " g (float[19, n] w, float[m, 19] x) => (float[m, n] y) { y = MatMul (x, w) }"
 )
 
 
