@@ -24,6 +24,7 @@ from tests.attack.drawn_model import (
 from tests.attack.drawn_operators import add_node
 from tests.attack.forked import End, Forked
 from tests.attack.pickled import Made, made_in_fork
+from tests.attack.targets import drawn_target, told_of_target
 
 AnyDrawn = TypeVar("AnyDrawn", bound=Drawn)
 
@@ -60,13 +61,16 @@ class Graphs(Attack):
     @classmethod
     def run(cls, path: Path, inputs: Mapping[str, Array], seed: int) -> list[Array]:
         """The outputs of what is built of a model, as it is built for this seed."""
-        executable = compiler.build(path, threads=threads_of(seed))
+        executable = compiler.build(path, target=drawn_target(seed), threads=threads_of(seed))
         return list(executable.run(dict(inputs)).values())
 
     def attempt(self, seed: int) -> Outcome:
         """Build and run the model of this seed, and compare it with onnxruntime."""
         drawn = self._draw(seed)
-        return drawn if isinstance(drawn, Outcome) else self._ask(drawn, seed)
+        if isinstance(drawn, Outcome):
+            return drawn
+        outcome = self._ask(drawn, seed)
+        return told_of_target(outcome, seed) if outcome.broke else outcome
 
     def minimise(self, seed: int, outcome: Outcome) -> str:
         """Cut values into inputs, and drop outputs, as long as the same goes wrong."""

@@ -15,14 +15,15 @@ from compiler.frontend.import_onnx import import_onnx
 from compiler.pipeline import compile_model
 from compiler.plan.graph_plan import GraphPlan
 from compiler.runtime.executable import Executable
-from compiler.target import Target, host_target
+from compiler.target import Target
 from compiler.types.extents import Shapes
 from tests.attack.attack import Outcome
 from tests.attack.drawn_model import Array, Drawn
 from tests.attack.drawn_networks import draw_network
 from tests.attack.graphs import Graphs, threads_of
-from tests.attack.sized import Sized, avx2
+from tests.attack.sized import Sized
 from tests.attack.sized_drawing import SizedDrawn
+from tests.attack.targets import drawn_target
 from tests.compiler.plan.drawn_plans import drawn_plan
 
 AS_BY_RULES = "wrong or refused by the rules as well"
@@ -42,7 +43,7 @@ class Plans(Graphs):
         """The plan of this seed, of its whole network."""
         path = self.folder / "planned.onnx"
         path.write_bytes(draw_network(seed).proto().SerializeToString())
-        return drawn_plan(import_onnx(path), _target(seed), seed)
+        return drawn_plan(import_onnx(path), drawn_target(seed), seed)
 
     @classmethod
     def drawn(cls, seed: int) -> Drawn:
@@ -52,7 +53,7 @@ class Plans(Graphs):
     @classmethod
     def run(cls, path: Path, inputs: Mapping[str, Array], seed: int) -> list[Array]:
         """The outputs of what is built under a plan of this seed."""
-        built = _built(path, None, _target(seed), seed)
+        built = _built(path, None, drawn_target(seed), seed)
         return list(built.run(dict(inputs)).values())
 
 
@@ -68,7 +69,7 @@ class SizedPlans(Sized):
         """The model under a plan of this seed."""
         if self._by_rules:
             return super().built(path, shapes, seed)
-        return _built(path, shapes, self.target(seed), seed)
+        return _built(path, shapes, drawn_target(seed), seed)
 
     def _ask(self, drawn: SizedDrawn, seed: int) -> Outcome:
         """What goes wrong by the rules as well is none of the plan's."""
@@ -88,8 +89,3 @@ def _built(path: Path, shapes: Shapes | None, target: Target, seed: int) -> Exec
     plan = drawn_plan(graph, target, seed)
     built = compile_model(graph, target=target, threads=threads_of(seed), plan=plan)
     return Executable(built.spec)
-
-
-def _target(seed: int) -> Target:
-    """This machine, or most machines if this is one of them."""
-    return avx2() or host_target() if seed % 3 == 1 else host_target()

@@ -17,6 +17,7 @@ import onnx
 import compiler
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import End, run_forked
+from tests.attack.targets import drawn_target, told_of_target
 from tests.compiler.drawn_quantised import draw
 
 SECONDS = 60.0
@@ -35,6 +36,10 @@ class Quantised(Attack):
 
     def attempt(self, seed: int) -> Outcome:
         """Build and run the model of this seed, in a fork, and compare each element."""
+        outcome = self._ask(seed)
+        return told_of_target(outcome, seed) if outcome.broke else outcome
+
+    def _ask(self, seed: int) -> Outcome:
         ended = run_forked(lambda: self._outcome(seed), seconds=SECONDS)
         if ended.end is not End.RETURNED:
             return Outcome(CRASH, broke=True, detail=f"{ended.end}: {ended.text}")
@@ -50,6 +55,7 @@ class Quantised(Attack):
         """What the two differ in, or the label of an attempt in which they do not."""
         drawn, path = draw(seed), self.folder / "drawn.onnx"
         onnx.save(drawn.model, path)
-        built = compiler.build(path, threads=2 if seed % 7 == 0 else 1)
+        threads = 2 if seed % 7 == 0 else 1
+        built = compiler.build(path, target=drawn_target(seed), threads=threads)
         found = np.asarray(built.run(drawn.inputs)["y"])
         return drawn.difference(found) or (SAME if drawn.is_bit_equal(found) else TIES)

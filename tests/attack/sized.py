@@ -3,8 +3,9 @@
 A model is built once for the bounds of its symbols and run at five sizes: the greatest, the least,
 and three between. All memory between kernels is NaN before the first pass of runs; the second goes
 from larger to smaller sizes, so that what larger runs left lies in the padding of smaller ones.
-By turns models are built for AVX2, for two threads, and for values of a symbol; of some the same
-model built for one fixed size must agree as well, and it has to where onnxruntime refuses a model.
+By turns models are built for lesser CPUs, for two threads, and for values of a symbol; of some the
+same model built for one fixed size must agree as well, and it has to where onnxruntime refuses a
+model.
 
     python -m tests.attack sized --attempts 300 --seconds 7200
 """
@@ -24,9 +25,7 @@ from onnx.reference import ReferenceEvaluator
 
 import compiler
 from compiler.runtime.executable import Executable
-from compiler.target import Target, host_target
 from compiler.types.extents import Shapes
-from configs.settings import load_target
 from tests.attack.attack import Attack, Outcome
 from tests.attack.drawn_model import Array, run_session
 from tests.attack.forked import End, Forked
@@ -34,6 +33,7 @@ from tests.attack.graphs import NODES, NUDGE, difference, smaller
 from tests.attack.pickled import Made, made_in_fork
 from tests.attack.sized_drawing import SizedDrawing, SizedDrawn
 from tests.attack.sized_kinds import add_node
+from tests.attack.targets import drawn_target, told_of_target
 
 SECONDS = 120.0
 SAME, REFUSED, WRONG, CRASH = "same", "refused", "wrong", "crash"
@@ -44,7 +44,6 @@ BY_CHANCE = "fits by chance"
 _BY_CHANCE = re.compile("is 1,? and |must be equal, as node")
 """What is refused at run time: sizes that have to be equal, of which one that is 1 broadcasts."""
 POISON = 0xFF  # of every byte: NaN, -1
-AVX2 = "x86-64-v3"
 
 Calls = list[list[Array]]
 
@@ -58,13 +57,15 @@ class Sized(Attack):
     def __init__(self, folder: Path) -> None:
         """Builds a model, so that forks have imported and set up already what that needs."""
         super().__init__(folder)
-        self._target = avx2()
         self._run_ours(draw(0), 0)
 
     def attempt(self, seed: int) -> Outcome:
         """Build the model of this seed, and compare it with onnxruntime at each of its sizes."""
         drawn = self._draw(seed)
-        return drawn if isinstance(drawn, Outcome) else self._ask(drawn, seed)
+        if isinstance(drawn, Outcome):
+            return drawn
+        outcome = self._ask(drawn, seed)
+        return told_of_target(outcome, seed) if outcome.broke else outcome
 
     def minimise(self, seed: int, outcome: Outcome) -> str:
         """Cut values into inputs, and drop outputs, as long as the same goes wrong."""
@@ -132,11 +133,7 @@ class Sized(Attack):
     def built(self, path: Path, shapes: Shapes, seed: int) -> Executable:
         """What a model of these shapes is built to for this seed."""
         threads = 2 if seed % 5 == 0 else 1
-        return compiler.build(path, target=self.target(seed), threads=threads, shapes=shapes)
-
-    def target(self, seed: int) -> Target:
-        """What is built for: this machine, or most machines if this is one of them."""
-        return self._target if seed % 3 == 1 and self._target is not None else host_target()
+        return compiler.build(path, target=drawn_target(seed), threads=threads, shapes=shapes)
 
     def _made(self, make: Callable[[], Made]) -> Made | Forked:
         return made_in_fork(make, self.folder / "made.pickle", seconds=SECONDS)
@@ -163,12 +160,6 @@ def _reference(model: onnx.ModelProto, calls: Sequence[Mapping[str, Array]]) -> 
     """What onnx's own evaluator makes of a model, for a second opinion."""
     evaluator = ReferenceEvaluator(model)
     return [[np.asarray(value) for value in evaluator.run(None, dict(call))] for call in calls]
-
-
-def avx2() -> Target | None:
-    """The target of most machines, None where this one is none of them."""
-    target = Target.from_json(load_target(AVX2).model_dump())
-    return target if set(target.features) <= set(host_target().features) else None
 
 
 def _poisoned(executable: Executable, drawn: SizedDrawn) -> Calls:

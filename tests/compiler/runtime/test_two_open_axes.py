@@ -1,4 +1,4 @@
-"""Products whose rows and columns both end at run time, in vectors of two widths."""
+"""Products whose rows and columns both end at run time, in the vectors of each CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import onnx
 import pytest
 
 from compiler import build
-from tests.attack.sized import avx2
+from compiler.target import Target
+from tests.attack.targets import runnable_targets
 
 TEXT = (
     '<ir_version: 10, opset_import: ["" : 23]>'
@@ -17,10 +18,9 @@ TEXT = (
 )
 
 
-@pytest.mark.parametrize("is_narrow", [False, True])
-def test_all_rows_have_all_columns(tmp_path: Path, is_narrow: bool) -> None:
+@pytest.mark.parametrize("target", runnable_targets(), ids=lambda target: target.cpu)
+def test_all_rows_have_all_columns(tmp_path: Path, target: Target) -> None:
     onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "m.onnx")
-    target = avx2() if is_narrow else None
     bounds = {"n": ("20..21",), "m": ("22..23",)}
     executable = build(tmp_path / "m.onnx", shapes=bounds, target=target)
     rng = np.random.default_rng(0)
