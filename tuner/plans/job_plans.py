@@ -301,22 +301,20 @@ class JobPlans:
         trials: list[DefaultTrials] = []
         with ExitStack() as stack:
 
-            def no_time() -> bool:
-                return not planning.may_measure(search.kind)
+            def measure(kind: str, kernels: Mapping[str, FusedKernel]) -> list[str]:
+                def no_time() -> bool:
+                    return not planning.may_measure(kind)
 
-            def measure(kernels: Mapping[str, FusedKernel]) -> list[str]:
                 if no_time():
                     return []
                 if not trials:
                     runner = stack.enter_context(make_runner(settings, target, self.tell))
                     stack.enter_context(off_the_slots(settings))
                     most = None if total is None else max(1, int(SHARE * total))
-                    found = DefaultTrials(
-                        self.store, target, settings, runner, job=job, is_late=no_time, most=most
-                    )
+                    found = DefaultTrials(self.store, target, settings, runner, job=job, most=most)
                     interrupt.tell(found.stop)
                     trials.append(found)
-                return trials[0].measure(kernels)
+                return trials[0].measure(kernels, no_time)
 
             search = PlanSearch(
                 programs,

@@ -15,6 +15,9 @@ from typing import Protocol, TypeAlias
 from compiler.plan.graph_plan import Decision, GraphPlan
 from tuner.plans.programs import Programs
 
+OWN = ""
+"""The kind of what no decision leads to: kernels of the model as it is."""
+
 Seconds: TypeAlias = Callable[[str], float]
 """What a call of the kernel with a workload key takes."""
 

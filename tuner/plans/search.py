@@ -17,7 +17,7 @@ from typing import TypeAlias
 from compiler.kernels.kernel import FusedKernel
 from compiler.plan.graph_plan import RULES, Decision, GraphPlan
 from tuner.plans.costs import KernelCosts
-from tuner.plans.problems import PlanProblem, Solved
+from tuner.plans.problems import OWN, PlanProblem, Solved
 from tuner.plans.programs import PlannedProgram, Programs
 
 LEAST_GAIN = 0.005
@@ -33,8 +33,9 @@ AT_ONCE = 16
 MakeProblem: TypeAlias = Callable[[Programs, GraphPlan], PlanProblem | None]
 """The problem of one kind beside what was decided before; None where there is nothing to decide."""
 
-Measure: TypeAlias = Callable[[Mapping[str, FusedKernel]], Sequence[str]]
-"""Measures kernels, by workload key; the keys of those that were, none when it is over."""
+Measure: TypeAlias = Callable[[str, Mapping[str, FusedKernel]], Sequence[str]]
+"""Measures kernels that a kind of decisions leads to (`OWN`: the model as it is), by workload key;
+the keys of those that were, none when it is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,10 @@ class PlanSearch:
         self._kinds, self._measure = kinds, measure
         self._most_bytes = most_bytes
         self._over = False
-        self.kind = ""  # what it is at
 
     def run(self) -> Proposals:
         """Search; what is proposed, nothing where that is not expected to be faster."""
-        self._settle(self._programs.of(self._base).calls)
+        self._settle(OWN, self._programs.of(self._base).calls)
         plan = self._base
         decided: dict[str, tuple[Decision, ...]] = {}
         hoped: dict[str, tuple[Decision, ...]] = {}
@@ -103,7 +103,7 @@ class PlanSearch:
             if problem is None or not problem.size:
                 continue
             candidates[problem.kind] = problem.size
-            self.kind, self._over = problem.kind, False
+            self._over = False
             decisions = self._solved(problem).decisions
             if problem.kind in HOPEFUL:
                 hoped[problem.kind] = problem.solve(lambda key: self._costs[key].seconds).decisions
@@ -147,7 +147,7 @@ class PlanSearch:
             found = problem.solve(lambda key: self._costs[key].optimistic)
             if self._costs.is_measured(found.calls):
                 break
-            self._settle(found.calls)
+            self._settle(problem.kind, found.calls)
         return problem.solve(lambda key: self._costs[key].seconds, self._doubt)
 
     def _doubt(self, key: str) -> float:
@@ -155,15 +155,15 @@ class PlanSearch:
         cost = self._costs[key]
         return cost.seconds * cost.deviation if math.isfinite(cost.seconds) else 0.0
 
-    def _settle(self, calls: Mapping[str, int]) -> None:
+    def _settle(self, kind: str, calls: Mapping[str, int]) -> None:
         """Measure the least certain of these kernels, by what they weigh."""
         costs = {key: self._costs[key] for key in calls}
         unknown = [key for key, cost in costs.items() if not cost.measured]
         unknown.sort(key=lambda key: -calls[key] * (costs[key].seconds - costs[key].optimistic))
         while unknown and not self._over:
             batch, unknown = unknown[:AT_ONCE], unknown[AT_ONCE:]
-            measured = self._measure({key: self._programs.kernels[key] for key in batch})
-            self._costs.learn(measured)
+            kernels = {key: self._programs.kernels[key] for key in batch}
+            self._costs.learn(self._measure(kind, kernels))
             self._over = not any(self._costs[key].measured for key in batch)
 
     def _gains(self, program: PlannedProgram, before: GraphPlan) -> bool:

@@ -48,14 +48,13 @@ class DefaultTrials:
         runner: Runner,
         *,
         job: str,
-        is_late: Callable[[], bool] = lambda: False,
         most: int | None = None,
     ) -> None:
-        """At most so many are measured (None: any number), and none when it `is_late`."""
+        """At most so many are measured; None: any number."""
         self.measured = 0
         self._store, self._target, self._settings = store, target, settings
         self._runner, self._job = runner, job
-        self._is_late, self._most = is_late, most
+        self._most = most
         self._number = 0
         self._stopped = False
         self._asked: set[str] = set()
@@ -67,16 +66,22 @@ class DefaultTrials:
     @property
     def ended(self) -> bool:
         """Whether nothing more can be measured."""
-        used_up = self._most is not None and self._number >= self._most
-        return self._stopped or used_up or self._is_late()
+        return self._stopped or (self._most is not None and self._number >= self._most)
 
-    def measure(self, kernels: Mapping[str, FusedKernel]) -> list[str]:
-        """Measure these kernels, by workload key, each once; the keys of those that were."""
+    def measure(
+        self, kernels: Mapping[str, FusedKernel], is_late: Callable[[], bool] = lambda: False
+    ) -> list[str]:
+        """Measure these kernels, by workload key, each once, until it `is_late`; the keys of those
+        that were."""
         waiting = [key for key in kernels if key not in self._asked]
         pending: dict[str, _Asked] = {}
         done: list[str] = []
-        while pending or (waiting and not self.ended):
-            while waiting and len(pending) < self._runner.capacity and not self.ended:
+
+        def may_begin() -> bool:
+            return not self.ended and not is_late()
+
+        while pending or (waiting and may_begin()):
+            while waiting and len(pending) < self._runner.capacity and may_begin():
                 key = waiting.pop(0)
                 self._asked.add(key)
                 asked, request = self._request(key, kernels[key])

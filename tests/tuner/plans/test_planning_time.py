@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tuner.interrupt import Interrupt
+from tuner.plans.kinds import LAYOUTS
 from tuner.plans.planning_time import LEAVING_OUT, LOOKING, REGIONS, PlanningTime
+from tuner.plans.problems import OWN
 
-CUTS, LAYOUTS, OWN = "cuts", "layouts", ""
+CUTS = "cuts"
 
 
 class Clock:

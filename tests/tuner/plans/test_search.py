@@ -83,7 +83,7 @@ def search(
 ) -> tuple[Proposals, list[str]]:
     asked: list[str] = []
 
-    def measure(kernels: Mapping[str, Any]) -> list[str]:
+    def measure(_kind: str, kernels: Mapping[str, Any]) -> list[str]:
         taken = list(kernels)[: most - len(asked)]
         asked.extend(taken)
         return taken
@@ -170,7 +170,7 @@ def test_other_plans_are_proposed_by_themselves() -> None:
         cast(Programs, FakePrograms("abc")),
         cast(KernelCosts, costs),
         [],
-        lambda kernels: list(kernels),
+        lambda _, kernels: list(kernels),
         others=lambda *_: plans,
     ).run()
     assert [item.plan for item in found.single] == [plans[0], plans[2]]
@@ -191,7 +191,7 @@ def test_guesses_are_proposed_though_their_kernels_take_longer_alone() -> None:
         cast(Programs, FakePrograms("ab")),
         cast(KernelCosts, FakeCosts(REAL, {})),
         [cuts("a")],
-        lambda kernels: list(kernels),
+        lambda _, kernels: list(kernels),
         guesses=lambda *_: [guess, RULES],
     ).run()
     assert found.joint is not None and found.joint.plan == GraphPlan((Separate("a"),))
