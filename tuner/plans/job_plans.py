@@ -214,15 +214,19 @@ class JobPlans:
         try:
             latency = compare((built(RULES), built(choice.plan)))
         except MeasureError as error:
+            if self._needs_less(target):  # and it was recorded when it was chosen
+                self.tell(
+                    f"plan: {choice.described} stays, since the rules need more memory than is "
+                    f"allowed, but could not be compared with them: {error.message}"
+                )
+                return
             self.tell(f"plan: {choice.described} is not taken: {error.message}")
-            latency = None
-        is_slower = latency is not None and latency.low > 1.0
-        if latency is not None and (not is_slower or self._needs_less(target)):
-            found = confirmed_choice(choice, latency)
-            self.chosen[target.key] = found
-            self._record(target, found, name)
-            return
-        if is_slower:
+        else:
+            if latency.low <= 1.0 or self._needs_less(target):
+                found = confirmed_choice(choice, latency)
+                self.chosen[target.key] = found
+                self._record(target, found, name)
+                return
             self.tell(f"plan: {choice.described} is slower when tuned: the rules stay")
         del self.chosen[target.key]
         self._record(target, GraphChoice(), name)

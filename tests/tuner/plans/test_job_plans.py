@@ -238,6 +238,20 @@ def test_what_was_applied_before_comes_back_if_the_whole_is_slower(setting: Sett
     assert setting.recorded() is not None
 
 
+def test_a_plan_that_memory_needs_stays_though_it_cannot_be_compared(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differ(specs: Sequence[ExecutableSpec]) -> ModelLatency:
+        raise MeasureError("the models' outputs differ")
+
+    setting.search()
+    chosen = setting.plans.chosen[TARGET.key]
+    monkeypatch.setattr(JobPlans, "_needs_less", lambda *_: True)
+    setting.plans.confirm(TARGET, setting.builds, differ, (), "tiny")
+    assert setting.recorded() == setting.plans.chosen[TARGET.key] == chosen
+    assert "stays, since the rules need more memory than is allowed" in setting.said[-1]
+
+
 @pytest.mark.nightly
 def test_models_that_differ_are_no_plan(setting: Setting) -> None:
     def differ(specs: Sequence[ExecutableSpec]) -> ModelLatency:
