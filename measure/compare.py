@@ -86,6 +86,24 @@ def log_ratio(a: Sequence[float], b: Sequence[float]) -> LogRatio:
     return LogRatio(mean, math.sqrt(variance), len(a))
 
 
+def pooled(ratios: Sequence[LogRatio]) -> LogRatio:
+    """What several independent log-ratios of the same two say, each by the inverse of its variance.
+
+    Where they contradict each other, the deviation grows accordingly (Birge, Phys. Rev. 40, 1932).
+    Raises MeasureError without any.
+    """
+    if not ratios:
+        raise MeasureError("there is no ratio to pool")
+    weights = [1.0 / ratio.deviation**2 for ratio in ratios]
+    total = math.fsum(weights)
+    both = list(zip(ratios, weights, strict=True))
+    mean = math.fsum(weight * ratio.mean for ratio, weight in both) / total
+    squares = math.fsum(weight * (ratio.mean - mean) ** 2 for ratio, weight in both)
+    disagreement = max(1.0, squares / max(1, len(ratios) - 1))
+    pairs = sum(ratio.pairs for ratio in ratios)
+    return LogRatio(mean, math.sqrt(disagreement / total), pairs)
+
+
 def pair_of(result: MeasureResult) -> LogRatio | None:
     """A result's schedule against its first rival; None for one that was measured alone."""
     if not result.rivals or not result.samples:

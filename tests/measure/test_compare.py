@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.errors import MeasureError
-from measure.compare import compare_paired
+from measure.compare import LogRatio, compare_paired, pooled
 
 
 def noisy(rng: np.random.Generator, scale: float, pairs: int) -> list[float]:
@@ -50,3 +50,20 @@ def test_comparison_is_the_inverse_with_sides_swapped() -> None:
 def test_what_cannot_be_paired_is_refused(a: list[float], b: list[float]) -> None:
     with pytest.raises(MeasureError):
         compare_paired(a, b)
+
+
+def test_ratios_of_several_runs_weigh_by_their_certainty() -> None:
+    found = pooled([LogRatio(0.0, 0.01, 5), LogRatio(0.01, 0.02, 7)])
+    assert found.mean == pytest.approx(0.002) and found.pairs == 12
+    assert found.deviation == pytest.approx(0.02 / 5**0.5)
+    alone = pooled([LogRatio(0.3, 0.1, 5)])
+    assert (alone.mean, alone.deviation) == pytest.approx((0.3, 0.1))
+
+
+def test_runs_that_contradict_each_other_leave_more_doubt() -> None:
+    agreeing = pooled([LogRatio(0.0, 0.01, 5), LogRatio(0.001, 0.01, 5)])
+    assert pooled([LogRatio(0.0, 0.01, 5), LogRatio(0.1, 0.01, 5)]).deviation > (
+        5 * agreeing.deviation
+    )
+    with pytest.raises(MeasureError, match="no ratio"):
+        pooled([])

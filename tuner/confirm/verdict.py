@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist, median
 from typing import TypeAlias
 
-from measure.compare import Comparison, LogRatio, log_ratio
+from measure.compare import Comparison, log_ratio, pooled
 from tuner.search.standings import BETWEEN_RUNS, Estimate
 
 LEAST_PAIRS = 9
@@ -31,16 +31,15 @@ class Verdict:
 def standing(meetings: Iterable[Meeting], one: int, other: int) -> Estimate | None:
     """log(time of `one` / time of `other`) over the processes in which both took part.
 
-    Each process counts by its own deviation and `BETWEEN_RUNS`; where processes contradict each
-    other, the deviation grows accordingly (Birge, Phys. Rev. 40, 1932). None without any.
+    Each process counts by its own deviation and `BETWEEN_RUNS`, see `pooled`. None without any.
     """
     pairs = [log_ratio(m[one], m[other]) for m in meetings if one in m and other in m]
     if not pairs:
         return None
-    weights = [1.0 / (pair.deviation**2 + BETWEEN_RUNS**2) for pair in pairs]
-    total = sum(weights)
-    mean = sum(w * pair.mean for w, pair in zip(weights, pairs, strict=True)) / total
-    return Estimate(mean, math.sqrt(_disagreement(pairs, weights, mean) / total))
+    found = pooled(
+        [replace(pair, deviation=math.hypot(pair.deviation, BETWEEN_RUNS)) for pair in pairs]
+    )
+    return Estimate(found.mean, found.deviation)
 
 
 def judge(meetings: Sequence[Meeting], default: int = 0) -> Verdict | None:
@@ -80,11 +79,3 @@ def compare(meetings: Sequence[Meeting], one: int, other: int, doubt: float = 0.
 
 def _pairs(meetings: Sequence[Meeting], number: int) -> int:
     return sum(len(meeting.get(number, ())) for meeting in meetings)
-
-
-def _disagreement(pairs: Sequence[LogRatio], weights: Sequence[float], mean: float) -> float:
-    """How much more than expected the pairs differ, as a ratio of variances; 1 at least."""
-    if len(pairs) < 2:
-        return 1.0
-    squares = sum(w * (pair.mean - mean) ** 2 for w, pair in zip(weights, pairs, strict=True))
-    return max(1.0, squares / (len(pairs) - 1))

@@ -1,9 +1,10 @@
 """What each region of a plan gains: the model under the plan and under the plan without the region.
 
-A region that shows no gain, or a loss, is left out where the plan without it is not slower: simpler
-plans are better, and of many regions some seem good by luck. What each of several gains may be too
-little to be seen, though, and much together: so those that are to go are measured as a whole once
-more, and stay if the plan is slower without them.
+A region that gains nothing worth having, or loses, is left out where the plan without it is not
+slower: simpler plans are better, and of many regions some seem good by luck. What each of several
+gains may be too little to be seen, though, and much together: so those that are to go are measured
+as a whole once more, and stay if the plan is slower without them. Where noise hides which it is
+they are measured again, and stay while that is in doubt.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from dataclasses import replace
 from compiler.errors import TunefarmError
 from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.runtime.executable_spec import ExecutableSpec
-from tuner.confirm.latency import SLOWER
-from tuner.plans.confirm import ConfirmPlans
+from measure.compare import LogRatio, pooled
+from tuner.confirm.latency import ModelLatency
+from tuner.plans.confirm import GAIN, ConfirmPlans
 from tuner.plans.model_values import without
 from tuner.records.graph_choice import GraphChoice
 from tuner.records.plan_region import PlanRegion
 
 MOST = 12
 """Regions that are measured alone, whatever time there is."""
+AGAIN = 3
+"""Times more that regions are measured which may gain something, or nothing."""
+_NORMAL = 1.96  # half a 95 % interval in standard deviations
 
 
 class ConfirmRegions:
@@ -45,7 +50,8 @@ class ConfirmRegions:
         self._plans, self._arena_of, self._base = plans, arena_of, base
         self._is_late, self._is_over = is_late, is_over
         self._whole: ExecutableSpec | None = None
-        self._known: dict[GraphPlan, PlanRegion] = {}  # regions that were measured together
+        self._met: dict[GraphPlan, list[LogRatio]] = {}  # time with regions over that without
+        self._known: dict[GraphPlan, PlanRegion] = {}  # those that might be left out
 
     def judged(self, choice: GraphChoice, regions: Sequence[PlanRegion]) -> GraphChoice:
         """The choice with what its regions gain, without those that gain nothing."""
@@ -59,10 +65,12 @@ class ConfirmRegions:
         shorter = self._left_out(choice, doubtful)
         if shorter is None and len(losers) < len(doubtful):
             shorter = self._left_out(choice, losers)
-        return shorter or self._joined(choice, doubtful)
+        judged = shorter or self._joined(choice, doubtful)
+        return replace(judged, regions=tuple(map(self._latest, judged.regions)))
 
     def _measured(self, choice: GraphChoice, region: PlanRegion) -> PlanRegion:
-        """The region with what it gains; as it is where that cannot be measured."""
+        """The region with what it gains by all that was measured of it, this time and before; as it
+        is where that cannot be measured."""
         rest = without(choice.plan, region.plan, self._base)
         known = choice.speedup, choice.low, choice.high
         if rest == self._base == self._plans.before and None not in known:
@@ -77,21 +85,37 @@ class ConfirmRegions:
         except TunefarmError as error:
             self._plans.tell(f"plan: not measured: {error.message}")
             return region
-        return region.measured(1.0 / found.ratio, 1.0 / found.high, 1.0 / found.low)
+        met = self._met.setdefault(region.plan, [])
+        met.append(_log_ratio(found))
+        ratio = pooled(met)
+        return region.measured(1.0 / ratio.ratio, 1.0 / ratio.high, 1.0 / ratio.low)
+
+    def _decided(self, choice: GraphChoice, region: PlanRegion) -> PlanRegion:
+        """The region, measured again until it is known whether it gains, while there is time."""
+        for _ in range(AGAIN):
+            if not _is_in_doubt(region) or self._is_over():
+                break
+            region = self._measured(choice, region)
+        return region
+
+    def _latest(self, region: PlanRegion) -> PlanRegion:
+        """The region with all that is known of it by now."""
+        return self._known.get(region.plan, region)
 
     def _left_out(self, choice: GraphChoice, regions: Sequence[PlanRegion]) -> GraphChoice | None:
-        """The choice without these regions; None where it is slower, or nothing would be left."""
+        """The choice without these regions; None where it is or may be slower, or nothing would be
+        left."""
         together = self._together(choice, regions)
-        if together is None or together.speedup is None or self._is_over():
+        if together is None or not together.is_measured or self._is_over():
             return None
-        if together.gains or together.speedup > 1.0 + SLOWER:
+        if together.gains or _is_in_doubt(together):
             return None
         rest = without(choice.plan, together.plan, self._base)
         arena_bytes = self._arena_of(rest)
         confirmed = None if arena_bytes is None else self._plans.confirmed(rest, arena_bytes)
         if confirmed is None:
             return None
-        notes = tuple(f"left out: {region}" for region in regions)
+        notes = tuple(f"left out: {self._latest(region)}" for region in regions)
         for note in notes:
             self._plans.tell(f"plan: {note}")
         others = (region for region in choice.regions if region not in regions)
@@ -111,14 +135,15 @@ class ConfirmRegions:
         joint = GraphPlan(tuple({item for region in regions for item in region.plan.decisions}))
         if not regions or without(choice.plan, joint, self._base) == self._base:
             return None
-        if len(regions) == 1:
-            return regions[0]
         if joint not in self._known:
             if self._is_over():
                 return None
-            expected = math.fsum(region.expected for region in regions)
-            region = PlanRegion(joint, self._plans.describe(joint), "without them", expected)
-            self._known[joint] = self._measured(choice, region)
+            region = regions[0]
+            if len(regions) > 1:
+                expected = math.fsum(region.expected for region in regions)
+                region = PlanRegion(joint, self._plans.describe(joint), "without them", expected)
+                region = self._measured(choice, region)
+            self._known[joint] = self._decided(choice, region)
         return self._known[joint]
 
     def _within(self, region: PlanRegion, plan: GraphPlan) -> PlanRegion:
@@ -128,3 +153,14 @@ class ConfirmRegions:
             return region
         rest = GraphPlan(tuple(item for item in region.plan.decisions if item in decided))
         return replace(region, plan=rest, described=self._plans.describe(rest))
+
+
+def _is_in_doubt(region: PlanRegion) -> bool:
+    """Whether the region may gain nothing, and may gain something that is worth having."""
+    return not region.gains and region.high is not None and region.high > 1.0 + GAIN
+
+
+def _log_ratio(found: ModelLatency) -> LogRatio:
+    """The second model's time over the first one's; whoever compared them knows the pairs."""
+    deviation = math.log(found.high / found.low) / (2.0 * _NORMAL)
+    return LogRatio(math.log(found.ratio), max(deviation, 1e-9), 0)

@@ -11,7 +11,7 @@ from compiler.errors import MeasureError
 from compiler.plan.graph_plan import RULES, Chain, GraphPlan
 from tuner.confirm.latency import ModelLatency
 from tuner.plans.confirm import ConfirmPlans
-from tuner.plans.confirm_regions import MOST, ConfirmRegions
+from tuner.plans.confirm_regions import AGAIN, MOST, ConfirmRegions
 from tuner.records.graph_choice import GraphChoice
 from tuner.records.plan_region import PlanRegion
 
@@ -27,10 +27,13 @@ def names(of: GraphPlan) -> str:
 
 
 class Models:
-    """Whole models whose time falls by a share for each decision; `met` are those compared."""
+    """Whole models whose time falls by a share for each decision; `met` are those compared, each
+    time within `doubt`."""
 
-    def __init__(self, gains: Mapping[str, float], late: int = 100) -> None:
-        self.gains, self.late = gains, late
+    def __init__(
+        self, gains: Mapping[str, float], late: int = 100, doubt: float = DOUBT, over: int = 100
+    ) -> None:
+        self.gains, self.late, self.doubt, self.over = gains, late, doubt, over
         self.met: list[tuple[str, str]] = []
         self.said: list[str] = []
 
@@ -44,7 +47,7 @@ class Models:
         first, second = specs
         self.met.append((names(first), names(second)))
         ratio = self.seconds(second) / self.seconds(first)
-        low, high = ratio * (1 - DOUBT), ratio * (1 + DOUBT)
+        low, high = ratio * (1 - self.doubt), ratio * (1 + self.doubt)
         return ModelLatency(1e-3, 1e-3 * ratio, 0.0, 0.0, ratio, low, high)
 
     def judged(
@@ -59,7 +62,13 @@ class Models:
         assert choice is not None
         self.met.clear()
         regions = [PlanRegion(plan(name), name, "apart", 0.1) for name in self.gains]
-        found = ConfirmRegions(plans, arena_of, lambda: len(self.met) >= self.late, base=base)
+        found = ConfirmRegions(
+            plans,
+            arena_of,
+            lambda: len(self.met) >= self.late,
+            lambda: len(self.met) >= self.over,
+            base,
+        )
         return found.judged(choice, regions)
 
 
@@ -78,7 +87,7 @@ def test_each_region_is_measured_against_the_plan_without_it() -> None:
     }
 
 
-@pytest.mark.parametrize("gain", [0.0, -0.05])
+@pytest.mark.parametrize("gain", [-0.001, -0.05])
 def test_a_region_without_a_gain_is_left_out(gain: float) -> None:
     models = Models({"a": 0.1, "b": gain})
     choice = models.judged()
@@ -87,6 +96,27 @@ def test_a_region_without_a_gain_is_left_out(gain: float) -> None:
     assert choice.speedup == pytest.approx(1 / 0.9) and choice.arena_bytes == 64
     (note,) = choice.notes
     assert note.startswith("left out: b: ") and f"plan: {note}" in models.said
+
+
+@pytest.mark.parametrize(("gain", "stays"), [(0.015, True), (-0.004, False)])
+def test_a_region_that_noise_hides_is_measured_again_until_it_is_decided(
+    gain: float, stays: bool
+) -> None:
+    models = Models({"a": 0.1, "b": gain}, doubt=0.02)
+    choice = models.judged()
+    assert 1 < models.met.count(("a", "ab")) <= 1 + AGAIN
+    assert (names(choice.plan) == "ab") == stays
+    told = gains(choice)["b"] if stays else choice.notes[0]
+    assert ("faster than apart, confirmed (" if stays else "no difference found") in told
+
+
+@pytest.mark.parametrize("over", [100, 2])
+def test_a_region_that_stays_in_doubt_is_kept(over: int) -> None:
+    models = Models({"a": 0.2, "b": 0.0}, doubt=0.1, over=over)
+    choice = models.judged()
+    assert names(choice.plan) == "ab" and choice.notes == ()
+    assert models.met == [("b", "ab")] + [("a", "ab")] * (1 if over == 2 else 1 + AGAIN)
+    assert gains(choice)["b"].startswith("no difference found to apart (-")
 
 
 def test_small_gains_that_are_much_together_stay() -> None:
