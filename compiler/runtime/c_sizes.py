@@ -99,8 +99,8 @@ class CSizes:
     def results(self, place: dict[str, str]) -> Iterator[SizeCheck]:
         """What a run has found of its arguments; `place` is where graph outputs are, as i64."""
         for check in self.signature.checks:
-            text = f"{check.operand} does not fit: {check.reason}"
-            yield SizeCheck(f"any({place[check.output]}, {self._count(check.output)})", text)
+            wrong = f"any({place[check.output]}, {self._count(check.output)})"
+            yield SizeCheck(wrong, check.told)
         for source in self.signature.sources:
             if isinstance(source, ResultSource):
                 value = f"{place[source.output]}[{source.position}]"

@@ -142,7 +142,7 @@ def refuse_equality(item: Equality, left: int, right: int, sizes: Mapping[str, i
 def refuse_condition(check: Check, argument: AnyArray | None) -> NoReturn:
     """Raise the `InputError` of a condition that the graph has found not to hold."""
     if argument is None:
-        raise InputError(f"the value {check.operand!r} does not fit: {check.reason}")
+        raise InputError(check.told)
     shown = argument.tolist() if argument.size <= _SHOWN else f"of {argument.size} elements"
     raise InputError(f"input {check.operand!r} is {shown}: {check.reason}")
 

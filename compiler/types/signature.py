@@ -120,6 +120,13 @@ class Check:
     operand: str
     reason: str
 
+    @property
+    def told(self) -> str:
+        """What is wrong where it does not hold, and of which value, if the model has a name for it:
+        those of values that the importer has made begin with %."""
+        is_named = not self.operand.startswith("%")
+        return f"{self.reason} ({self.operand!r} says so)" if is_named else self.reason
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
