@@ -22,6 +22,9 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
         for at, (new, old) in enumerate(zip(update.shape, cache.shape, strict=True))
     )
     check(fits, f"the update {update} does not fit the cache {cache} along axis {axis}")
+    for size in (types.optional(3), types.optional(4)):
+        if size is not None:
+            check(size == TensorType(DType.I64, ()), f"{size} is no size")
     if starts is not None:
         check(axis > 0, "axis 0 is that of the sequences")
         check_dtype(starts, INDICES, "the places")
@@ -31,16 +34,21 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
 
 def _cache_update(attributes: Attributes, use: Use) -> Tensor:
     cache, update, starts = use.input(0), use.input(1), use.optional(2)
-    axis, count = attributes.integer("axis"), update.shape[attributes.integer("axis")]
+    axis = attributes.integer("axis")
+    last = integer(update.shape[axis] - 1)
+    size, count = (
+        integer(tensor.shape[axis]) if true is None else true[()]
+        for tensor, true in ((cache, use.optional(3)), (update, use.optional(4)))
+    )
 
     def body(indices: tuple[Expr, ...]) -> Expr:
         place = indices[axis]
         if starts is not None:
             place = sub(place, cast(DType.I64, starts[indices[0]]))
             if attributes.flag("circular"):
-                place = binary("mod", place, integer(cache.shape[axis]))
-        is_new = all_of(binary("ge", place, integer(0)), binary("lt", place, integer(count)))
-        place = binary("max", binary("min", place, integer(count - 1)), integer(0))
+                place = binary("mod", place, size)
+        is_new = all_of(binary("ge", place, integer(0)), binary("lt", place, count))
+        place = binary("max", binary("min", place, last), integer(0))
         new = update[(*indices[:axis], place, *indices[axis + 1 :])]
         return select(is_new, new, cache[indices])
 
@@ -51,11 +59,13 @@ register_move(
     "cache_update",
     _infer,
     _cache_update,
-    inputs=(2, 3),
+    inputs=(2, 5),
     positions=Positions.LOOKED_UP,
     axis=REQUIRED,
     circular=False,
 )
-"""`cache_update(cache, update, starts)`: along `axis` the update from `starts[sequence]` on (0
-without them), else the cache. What lies behind the end is left out, or begins again (`circular`).
+"""`cache_update(cache, update, starts, size, count)`: along `axis` the update from
+`starts[sequence]` on (0 without them), else the cache. What lies behind the end is left out, or
+begins again (`circular`). Of the axis `size` elements of the cache are there, and `count` of the
+update, i64 scalars, where it is not all of them.
 """

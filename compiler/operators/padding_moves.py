@@ -162,10 +162,11 @@ def _quantized(use: PaddedUse) -> Dims:
 
 @padding_rule("cache_update")
 def _cache_update(use: PaddedUse) -> Dims:
-    """All of the update is there: what comes behind it in the cache stays."""
+    """What comes behind the update in the cache stays; sizes of the axis are operands."""
     cache, axis = use.operand(0), use.attributes.integer("axis")
-    use.require_whole(1, axis, "the axis of an update")
-    if use.attributes.flag("circular"):
+    if 4 not in use.present():
+        use.require_whole(1, axis, "the axis of an update")
+    if use.attributes.flag("circular") and 3 not in use.present():
         use.require_whole(0, axis, "the axis of a cache that begins again")
     others = {
         other: use.same((0, other), (1, other)) for other in range(len(cache)) if other != axis

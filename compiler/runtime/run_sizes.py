@@ -131,7 +131,8 @@ class RunSizes:
         assert signature is not None  # else nothing is computed
         for check in signature.checks:
             if computed[check.output].any():
-                refuse_condition(check, arguments.get(check.operand))
+                argument = arguments.get(check.operand)
+                refuse_condition(self._ports, self.program, check, argument, self._found or [])
         for source in signature.sources:
             if not isinstance(source, ResultSource):
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -139,12 +140,35 @@ def refuse_equality(item: Equality, left: int, right: int, sizes: Mapping[str, i
     )
 
 
-def refuse_condition(check: Check, argument: AnyArray | None) -> NoReturn:
-    """Raise the `InputError` of a condition that the graph has found not to hold."""
+def refuse_condition(
+    ports: SizedPorts,
+    program: int,
+    check: Check,
+    argument: AnyArray | None,
+    found: Sequence[int],
+) -> NoReturn:
+    """Raise the `InputError` of a condition that the graph has found not to hold.
+
+    `found` is what was read of the arguments: sizes that the reason names are said.
+    """
+    known = _known(ports, program, found).items()
+    named = {source.symbol.name: size for source, size in known}
+    words = set(re.findall(r"[^\s,()]+", check.reason))
+    listed = ", ".join(f"{name} is {size}" for name, size in named.items() if name in words)
+    sizes = f" ({listed})" if listed else ""
     if argument is None:
-        raise InputError(check.told)
-    shown = argument.tolist() if argument.size <= _SHOWN else f"of {argument.size} elements"
-    raise InputError(f"input {check.operand!r} is {shown}: {check.reason}")
+        raise InputError(f"{check.told}{sizes}")
+    raise InputError(f"input {check.operand!r} is {_shown(argument)}: {check.reason}{sizes}")
+
+
+def _shown(argument: AnyArray) -> str:
+    """The elements of an argument, or how many of which numbers there are."""
+    if argument.size <= _SHOWN:
+        return str(argument.tolist())
+    count = f"of {argument.size} elements"
+    if argument.dtype.kind not in "iu":
+        return count
+    return f"{count}, {argument.min()} to {argument.max()}"
 
 
 def place_of(source: Source) -> str:

@@ -39,7 +39,6 @@ _PLAIN: dict[str, tuple[str, tuple[int, ...], Mapping[str, Default]]] = {
     "Erf": ("erf", (9, 13), {}),
     "Exp": ("exp", (1, 6, 13), {}),
     "Floor": ("floor", (1, 6, 13), {}),
-    "GatherND": ("gather_nd", (11, 12, 13), {"batch_dims": 0}),
     "Greater": ("greater", (7, 9, 13), {}),
     "GreaterOrEqual": ("greater_equal", (12, 16), {}),
     "HardSigmoid": ("hard_sigmoid", (1, 6, 22), {"alpha": 0.2, "beta": 0.5}),

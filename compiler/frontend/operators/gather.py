@@ -4,57 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.errors import ShapeError
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.checked_places import (
+    are_there,
+    check_constant,
+    require_inside,
+    require_tuples_inside,
+)
 from compiler.frontend.operators.data_dependent import compress_computed
-from compiler.frontend.operators.padded_moves import with_axis
+from compiler.frontend.operators.padded_moves import as_whole, from_start, with_axis
 from compiler.frontend.operators.rearranged import compacted
-from compiler.types.dims import is_whole, size_of
+from compiler.types.dims import is_whole
 from compiler.types.dtypes import DType
 from compiler.types.sizes import bounds_of
-
-
-def _check_indices(node: OnnxNode, indices: Value, extent: int) -> None:
-    """Constant indices must lie inside; the kernels clamp the others."""
-    array = indices.array
-    if array is None or array.size == 0:
-        return
-    low, high = int(array.min()), int(array.max())
-    if low < -extent or high >= extent:
-        raise ShapeError(f"{node.label}: an index {low}..{high} is outside an extent of {extent}")
-
-
-def _require_inside(
-    node: OnnxNode, graph: GraphBuilder, data: Value, indices: Value, axis: int
-) -> None:
-    """Have runs refuse indices behind the size of an axis that is known at run time only.
-
-    The kernels clamp at its bound, behind which is nothing: what lies before it is anything.
-    """
-    if _are_there(indices, data, axis) or not indices.type.size:
-        return
-    size = data.true_shape[axis]
-    index, count = graph.cast(indices, DType.I64), graph.size(size)
-    inside = graph.emit("less", index, count)
-    before = graph.emit("less", graph.emit("add", index, count), graph.scalar(0, DType.I64))
-    outside = graph.cast(graph.emit("or", graph.emit("not", inside), before), DType.I64)
-    axes = tuple(range(indices.rank))
-    some = graph.emit("reduce_max", outside, axes=axes, keepdims=False) if axes else outside
-    wrong = graph.cast(some, DType.BOOL)
-    reason = f"{node.label} has an index outside of axis {axis}, of which {size} elements are there"
-    graph.require(wrong, graph.origin(indices), reason)
 
 
 @converter("Gather", 1, 11, 13)
 def gather(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, indices = node.input(0), node.input(1)
     axis = node.axis(node.integer("axis", 0), data.rank)
-    _check_indices(node, indices, data.shape[axis])
-    even = _evenly_spaced(indices, data.shape[axis]) if _are_there(indices, data, axis) else None
+    check_constant(node, indices, [data.shape[axis]])
+    even = (
+        _evenly_spaced(indices, data.shape[axis]) if are_there(indices, data.dims[axis]) else None
+    )
     if even is None:
-        _require_inside(node, graph, data, indices, axis)
+        require_inside(node, graph, indices, data, axis)
         return graph.emit("gather", data, indices, axis=axis)
     start, step = even
     shape = (*data.shape[:axis], indices.type.size, *data.shape[axis + 1 :])
@@ -62,17 +38,6 @@ def gather(node: OnnxNode, graph: GraphBuilder) -> Value:
     starts[axis], steps[axis] = start, step
     part = graph.emit("slice", data, starts=tuple(starts), steps=tuple(steps), shape=shape)
     return graph.reshape(part, (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
-
-
-def _are_there(indices: Value, data: Value, axis: int) -> bool:
-    """Whether constant positions are those of elements that are there, whatever sizes are."""
-    dims = data.dims[axis]
-    if is_whole(dims):
-        return True
-    if indices.array is None or indices.array.size == 0 or len(dims) > 1:
-        return False
-    least = bounds_of(size_of(dims))[0]
-    return int(indices.array.min()) >= 0 and int(indices.array.max()) < least
 
 
 def _evenly_spaced(indices: Value, extent: int) -> tuple[int, int] | None:
@@ -90,9 +55,27 @@ def _evenly_spaced(indices: Value, extent: int) -> tuple[int, int] | None:
 def gather_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, indices = node.input(0), node.input(1)
     axis = node.axis(node.integer("axis", 0), data.rank)
-    _check_indices(node, indices, data.shape[axis])
-    _require_inside(node, graph, data, indices, axis)
+    check_constant(node, indices, [data.shape[axis]])
+    require_inside(node, graph, indices, data, axis)
     return graph.emit("gather_elements", data, indices, axis=axis)
+
+
+@converter("GatherND", 11, 12, 13)
+def gather_nd(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Negative entries of tuples count from the true end of their axis."""
+    data, indices = node.input(0), node.input(1)
+    batch, depth = node.integer("batch_dims", 0), indices.shape[-1] if indices.rank else 0
+    axes = range(batch, batch + depth)
+    fits = batch >= 0 and 0 < depth <= data.rank - batch  # else the type rule refuses it
+    if fits:
+        check_constant(node, indices, data.shape[batch : batch + depth])
+    if fits and not all(is_whole(data.dims[axis]) for axis in axes):
+        data = compacted(data, graph)
+        require_tuples_inside(node, graph, indices, data, axes)
+        indices = from_start(indices, [data.true_shape[axis] for axis in axes], graph)
+        for axis in axes:
+            data = as_whole(data, axis, graph)
+    return graph.emit("gather_nd", data, indices, batch_dims=batch)
 
 
 @converter("OneHot", 9, 11, 28)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.checked_places import require_inside, require_tuples_inside
 from compiler.frontend.operators.padded_moves import as_whole, from_start, with_axis
 from compiler.frontend.operators.rearranged import compacted
 from compiler.operators.scatter import REDUCTIONS
@@ -72,6 +73,7 @@ def _scatter_elements(
     if not is_whole(dims[axis]):
         data = compacted(data, graph)
         dims = data.dims
+        require_inside(node, graph, indices, data, axis)
         indices = from_start(indices, [size_of(dims[axis])], graph)
         data = as_whole(data, axis, graph)
     count, outside = indices.shape[axis], -data.shape[axis] - 1
@@ -103,6 +105,7 @@ def _scatter_tuples(
     if not all(map(is_whole, dims[:depth])):
         data = compacted(data, graph)
         dims = data.dims
+        require_tuples_inside(node, graph, indices, data, range(depth))
         indices = from_start(indices, data.true_shape[:depth], graph)
         data = graph.with_dims(data, (*whole_dims(named), *dims[depth:]))
     count = indices.type.size // depth

@@ -1,0 +1,117 @@
+"""Indices into an axis whose size is known at run time only: each must be of what is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+import compiler
+from compiler.errors import InputError, ShapeError
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.runtime.executable import Executable
+from tests.compiler.frontend.onnx_models import integers, model, tensor
+from tests.compiler.frontend.sized_cases import node
+
+DATA = np.arange(6, dtype=np.float32).reshape(2, 3)  # two of at most four rows are there
+
+
+def _built(operator: str, *shape: int | str) -> Executable:
+    inputs = [tensor("x", ["n", 3]), tensor("i", shape, TensorProto.INT64)]
+    proto = model([node(operator, "x i")], inputs, ["y"], opset=18)
+    bounds = {name: ("1..4",) for name in ("n", *shape) if isinstance(name, str)}
+    return compiler.build(import_model_proto(proto, bounds))
+
+
+def _inputs(indices: Any) -> dict[str, Any]:
+    return {"x": DATA, "i": np.array(indices, np.int64)}
+
+
+@pytest.mark.parametrize("indices", [[2, 0], [0, -3], [-5, 1], [9, 9]])
+def test_an_index_outside_of_what_is_there_is_refused(indices: list[int]) -> None:
+    with pytest.raises(InputError, match=r"input 'i' is \[.*\]: Gather node 'y' has an index out"):
+        _built("Gather", "k").run(_inputs(indices))
+
+
+def test_negative_indices_count_from_the_end_of_what_is_there() -> None:
+    rows = _built("Gather", "k").run(_inputs([-1, 0, -2]))["y"]
+    np.testing.assert_array_equal(rows, DATA[[-1, 0, -2]])
+
+
+def test_so_are_indices_of_elements() -> None:
+    executable = _built("GatherElements", 2, 3)
+    found = executable.run(_inputs([[-1, 0, 1], [0, -2, 1]]))["y"]
+    np.testing.assert_array_equal(
+        found, np.take_along_axis(DATA, np.array([[1, 0, 1], [0, 0, 1]]), 0)
+    )
+    with pytest.raises(InputError, match="GatherElements node 'y' has an index outside of axis 0"):
+        executable.run(_inputs([[0, 0, 2], [0, 0, 0]]))
+
+
+def _run(
+    operator: str, inputs: dict[str, list[int | str]], call: dict[str, Any], **how: Any
+) -> Any:
+    """y of an operator on inputs of these shapes, n in 1..4 and q in 1..3, in a run with `call`."""
+    opset = how.pop("opset", 18)
+    types = {"i": TensorProto.INT64}
+    proto = model(
+        [node(operator, " ".join(inputs), **how)],
+        [tensor(name, shape, types.get(name, TensorProto.FLOAT)) for name, shape in inputs.items()],
+        ["y"],
+        opset=opset,
+    )
+    used = {axis for shape in inputs.values() for axis in shape if isinstance(axis, str)}
+    bounds = {
+        name: given for name, given in {"n": ("1..4",), "q": ("1..3",)}.items() if name in used
+    }
+    return compiler.build(import_model_proto(proto, bounds)).run(call)["y"]
+
+
+def test_tuples_count_from_the_end_of_what_is_there_and_must_be_inside() -> None:
+    shapes: dict[str, list[int | str]] = {"x": ["n", 3], "i": [2, 2]}
+    found = _run("GatherND", shapes, _inputs([[-1, 0], [0, -3]]))
+    np.testing.assert_array_equal(found, DATA[[1, 0], [0, 0]])
+    with pytest.raises(InputError, match=r"GatherND node 'y' .*axes 0 to 1, of .*\(n is 2\)"):
+        _run("GatherND", shapes, _inputs([[0, 0], [2, 0]]))
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+@pytest.mark.parametrize("wrong", [2, -3])
+def test_scatters_refuse_places_behind_what_is_there(reduction: str, wrong: int) -> None:
+    rows: dict[str, list[int | str]] = {"x": ["n", 3], "i": [1, 1], "u": [1, 3]}
+    call = {**_inputs([[wrong]]), "u": np.ones((1, 3), np.float32)}
+    with pytest.raises(InputError, match="ScatterND node 'y' has an index outside of axis 0"):
+        _run("ScatterND", rows, call, reduction=reduction)
+    elements: dict[str, list[int | str]] = {"x": ["n", 3], "i": [1, 3], "u": [1, 3]}
+    with pytest.raises(InputError, match="ScatterElements node 'y' has an index outside of axis 0"):
+        _run("ScatterElements", elements, {**call, **_inputs([[0, wrong, 1]])}, reduction=reduction)
+
+
+@pytest.mark.parametrize("operator", ["GatherND", "ScatterND"])
+def test_a_constant_behind_the_greatest_size_is_refused_at_import(operator: str) -> None:
+    inputs = [tensor("x", ["n", 3]), tensor("u", [1, 3])][: 1 if operator == "GatherND" else 2]
+    single = node(operator, "x i" if operator == "GatherND" else "x i u")
+    proto = model([single], inputs, ["y"], {"i": integers(9).reshape(1, 1)}, opset=18)
+    with pytest.raises(ShapeError, match="index 9 is outside an extent of 4"):
+        import_model_proto(proto, {"n": ("1..4",)})
+
+
+CACHE: dict[str, list[int | str]] = {"x": [1, "n"], "u": [1, "q"], "i": [1]}
+
+
+@pytest.mark.parametrize(("mode", "start"), [("linear", 1), ("circular", 2), ("circular", 7)])
+def test_a_part_of_a_cache_is_written_by_a_part_of_an_update(mode: str, start: int) -> None:
+    call = {"x": DATA[:1], "u": np.array([[7, 8]], np.float32), "i": np.array([start])}
+    expected = DATA[:1].copy()
+    expected[0, [start % 3, (start + 1) % 3]] = 7, 8
+    found = _run("TensorScatter", CACHE, call, axis=1, mode=mode, opset=24)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("start", [2, -1])
+def test_an_update_that_does_not_fit_into_the_cache_is_refused(start: int) -> None:
+    call = {"x": DATA[:1], "u": np.array([[7, 8]], np.float32), "i": np.array([start])}
+    with pytest.raises(InputError, match=r"writes q elements .* \(n is 3, q is 2\)"):
+        _run("TensorScatter", CACHE, call, axis=1, opset=24)
