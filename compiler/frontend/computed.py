@@ -19,14 +19,17 @@ Computed: TypeAlias = Callable[[OnnxNode, GraphBuilder], OnnxNode | Value | Sequ
 
 _COMPUTED: dict[str, tuple[frozenset[int], Computed]] = {}
 _PADDED: set[str] = set()
+_SIZED: set[str] = set()
 
 
 def computed(
-    *operators: str, at: Sequence[int], padded: bool = False
+    *operators: str, at: Sequence[int], padded: bool = False, sized: bool = False
 ) -> Callable[[Computed], Computed]:
     """Register a function for nodes of ONNX's operators with a computed operand `at` a position.
 
-    With `padded` it knows of operands some of whose sizes are known at run time only.
+    With `padded` it knows of operands some of whose sizes are known at run time only. With `sized`
+    it is for these even where no operand is computed: for those of ONNX's functions whose bodies
+    say of sizes what cannot be told of symbols.
     """
 
     def register(function: Computed) -> Computed:
@@ -34,7 +37,8 @@ def computed(
             if operator in _COMPUTED:
                 raise ValueError(f"{operator} has two functions for computed operands")
             _COMPUTED[operator] = (frozenset(at), function)
-            _PADDED.update((operator,) if padded else ())
+            _PADDED.update((operator,) if padded or sized else ())
+            _SIZED.update((operator,) if sized else ())
         return function
 
     return register
@@ -43,16 +47,20 @@ def computed(
 def find_computed(domain: str, operator: str, inputs: Sequence[Entity | None]) -> Computed | None:
     """The function for a node with these operands.
 
-    None where all that matter are constants or computed of run-time sizes, and where one is padded
-    of which the function knows nothing.
+    None where all that matter are constants or computed of run-time sizes, unless it is for these,
+    and where one is padded of which the function knows nothing.
     """
     if domain or operator not in _COMPUTED:
         return None
     positions, function = _COMPUTED[operator]
     values = [value for value in inputs if isinstance(value, Value)]
-    if operator not in _PADDED and any(value.padded is not None for value in values):
-        return None
+    if any(value.padded is not None for value in values):
+        if operator in _SIZED:
+            return function
+        if operator not in _PADDED:
+            return None
     operands = [inputs[position] for position in positions if position < len(inputs)]
     given = [value for value in operands if isinstance(value, Value)]
     is_computed = any(value.array is None and value.sizes is None for value in given)
-    return function if is_computed else None
+    is_sized = operator in _SIZED and any(value.sizes is not None for value in given)
+    return function if is_computed or is_sized else None

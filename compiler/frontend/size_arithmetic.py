@@ -89,9 +89,11 @@ def _quotient(left: Dimension, right: Dimension) -> Dimension:
     if isinstance(left, int) and isinstance(right, int) and right:
         magnitude = abs(left) // abs(right)
         return magnitude if (left < 0) == (right < 0) else -magnitude
-    if bounds_of(left)[0] < 0:
+    if bounds_of(left)[0] >= 0:
+        return divide(left, right)
+    if bounds_of(right)[0] < 1:
         raise _UndecidedError
-    return divide(left, right)
+    return divide(greater(left, 0), right) - divide(greater(-left, 0), right)  # towards 0
 
 
 def _difference(left: Dimension, right: Dimension) -> tuple[int, int]:

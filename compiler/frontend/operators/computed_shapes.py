@@ -140,15 +140,6 @@ def max_unpool(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     return node.with_constants({2: settled(node, graph, 2, wanted, "the output shape")})
 
 
-@computed("CenterCropPad", at=(1,))
-def center_crop_pad(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
-    rank = node.input(0).rank
-    axes = [node.axis(axis, rank) for axis in node.integers("axes", tuple(range(rank)))]
-    result = declared(node, 1, "the shape")
-    wanted = [result[axis] for axis in axes]
-    return node.with_constants({1: settled(node, graph, 1, wanted, "the shape")})
-
-
 @computed("AffineGrid", at=(1,))
 def affine_grid(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     """The number of channels is of no importance."""

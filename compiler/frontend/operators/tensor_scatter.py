@@ -22,7 +22,6 @@ def tensor_scatter(node: OnnxNode, graph: GraphBuilder) -> Value:
     size, count = (size_of(value.dims[axis]) for value in (cache, update))
     if update.shape[axis] > cache.shape[axis]:
         update = graph.padded.cut(update, axis, cache.shape[axis])
-    size, count = (graph.size(value) for value in (size, count))
     operands = cache, update, starts, graph.size(size), graph.size(count)
     return graph.emit("cache_update", *operands, axis=axis, circular=circular)
 
