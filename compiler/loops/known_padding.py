@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +77,23 @@ def along_indices(
         outer = scaled.with_form(scaled.form.plus(form, -factor))
         if factor >= 1 and not rest and outer is not None:
             yield dimension, factor, outer
+
+
+def at_numbers(
+    indices: Sequence[Expr],
+    condition: Condition,
+    ranges: Ranges,
+    steps: Iterable[tuple[int, int]],
+) -> Iterator[tuple[int, int, Condition]]:
+    """The condition as one on indices that are numbers, by dimension and factor of `steps`.
+
+    A round that was peeled off a loop reads there what is 4 * index + 0 < size for all rounds:
+    element 15 where 60 < size.
+    """
+    for dimension, factor in steps:
+        form = affine(indices[dimension], ranges)
+        if not form.terms:
+            yield dimension, factor, condition.moved(-factor * form.constant)
 
 
 def candidates(value: Expr, ranges: Ranges, known: Known) -> list[Condition]:

@@ -37,6 +37,7 @@ from compiler.loops.known_padding import (
     Known,
     Padding,
     along_indices,
+    at_numbers,
     candidates,
     folded,
     nodes,
@@ -254,13 +255,23 @@ class LiveWrites:
         self._needs[buffer] = []
         if buffer in self._unknown:
             return []
+        reads = list(self._reads(buffer))
+        steps = {
+            (dimension, factor): None
+            for place, load, conditions in reads
+            for condition in conditions
+            for dimension, factor, _ in along_indices(load.indices, condition, place.ranges)
+            if factor
+        }
         needs: dict[tuple[int, int, Key], _Need] | None = None
-        for place, load, conditions in self._reads(buffer):
+        for place, load, conditions in reads:
             own: dict[tuple[int, int, Key], _Need] = {}
             for condition in conditions:
-                for dimension, factor, outer in along_indices(
-                    load.indices, condition, place.ranges
-                ):
+                ends = (
+                    *along_indices(load.indices, condition, place.ranges),
+                    *at_numbers(load.indices, condition, place.ranges, steps),
+                )
+                for dimension, factor, outer in ends:
                     outer = self._weakened(outer, place, buffer)
                     if self._is_outside(outer, buffer):
                         need = _Need(dimension, factor, outer)

@@ -45,6 +45,10 @@ class Condition:
         terms = tuple(term for term in self.terms if term[0] != variable)
         return replace(self, terms=terms, constant=self.constant + factor * value)
 
+    def moved(self, by: int) -> Condition:
+        """The condition on a sum that is larger by so many."""
+        return replace(self, constant=self.constant + by)
+
     def with_form(self, form: Affine) -> Condition | None:
         """The same bound for another sum; None where that is no sum of variables."""
         named = terms_of(form)

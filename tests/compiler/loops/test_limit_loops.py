@@ -170,6 +170,22 @@ def test_what_is_0_behind_an_exponential_ends_sums_of_it() -> None:
     np.testing.assert_allclose(result, [3])
 
 
+def test_what_a_peeled_round_reads_ends_with_the_others() -> None:
+    builder = KernelBuilder()
+    data = builder.input(TensorType(DType.F32, (ROWS,)))
+    assert builder.input(TensorType(DType.I64, (2,))).name == SIZES
+    grown = builder.stage("exp", [("i", ROWS)], lambda i: unary("exp", data[(i,)]))
+    builder.stage("neg", [("i", ROWS)], lambda i: unary("neg", grown[(i,)]))
+    stages, limits = tuple(builder.stages), (Limit(1, ROWS, SIZES, 1),)
+    kernel = FusedKernel("neg", tuple(builder.inputs), stages, "neg", limits)
+    nest = lower(kernel, Schedule((Tile("neg", "i", 4), Unroll("neg", "i.i"))))
+    assert "for i in 0..min(29, in1[1])" in format_loops(nest)
+    values = np.linspace(0, 1, ROWS, dtype=np.float32)
+    for rows in (1, 4, 5, 28, ROWS):
+        result: Any = interpret(nest, {"in0": values, SIZES: np.array([0, rows])})
+        np.testing.assert_allclose(result[:rows], -np.exp(values)[:rows], rtol=1e-6)
+
+
 def tiles() -> tuple[FusedKernel, Schedule]:
     """Products in register tiles of seven rows."""
     builder = KernelBuilder()
