@@ -48,6 +48,8 @@ COMPILER_ORDER = (
     "llvm",
     "runtime",
     "stages",
+    "kernel_stages",
+    "assemble_spec",
     "pipeline",
     "emit",
     "session",

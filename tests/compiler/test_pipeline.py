@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import compiler
-from compiler import pipeline
+from compiler import kernel_stages
 from compiler.content_cache import ContentCache
 from compiler.emit import llvm_text
 from compiler.errors import ImportModelError, ScheduleError, SettingsError, VerifyError
@@ -312,7 +312,7 @@ def test_loops_that_break_a_rule_are_refused_with_the_verifiers_message(
     def broken(kernel: FusedKernel, schedule: Schedule) -> LoopNest:
         return _out_of_range(lower(kernel, schedule))
 
-    monkeypatch.setattr(pipeline, "lower", broken)
+    monkeypatch.setattr(kernel_stages, "lower", broken)
     with pytest.raises(VerifyError, match=r"loops of .*: index \d runs over .*, extent"):
         compile_model(mlp)
 
@@ -325,7 +325,7 @@ def test_kernel_whose_loops_break_a_rule_falls_back(
         elsewhere = replace(nest, output=replace(nest.output, name="elsewhere"))
         return elsewhere if schedule.steps else nest
 
-    monkeypatch.setattr(pipeline, "lower", broken)
+    monkeypatch.setattr(kernel_stages, "lower", broken)
     compiled = compile_model(mlp)
     for report in compiled.spec.kernels:
         assert report.schedule_source == "naive"
@@ -338,7 +338,7 @@ def test_kernel_that_llvm_refuses_falls_back(mlp: Path, monkeypatch: pytest.Monk
         emitted = emit_loops(nest, schedule, target, symbol)
         return replace(emitted, text="no LLVM") if schedule.steps else emitted
 
-    monkeypatch.setattr(pipeline, "emit_loops", emit)
+    monkeypatch.setattr(kernel_stages, "emit_loops", emit)
     for report in compile_model(mlp).spec.kernels:
         assert report.schedule_source == "naive"
         assert report.note.startswith("the default schedule does not fit: LLVM refuses ")

@@ -9,11 +9,12 @@ from os import PathLike
 from typing import TypeAlias
 
 from compiler.errors import SettingsError
+from compiler.kernel_stages import ChosenSchedule, KernelStages
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.printer import format_kernel
 from compiler.limits import Allowance
 from compiler.llvm.machine import assembly
-from compiler.pipeline import STAGES, ChosenSchedule, KernelStages, kernels_of
+from compiler.pipeline import STAGES, kernels_of
 from compiler.schedule.choice import ChooseSchedule
 from compiler.schedule.spaces import Spaces, schedule_space
 from compiler.stages import Stages, check_stage, format_program

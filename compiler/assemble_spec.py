@@ -1,0 +1,118 @@
+"""What an executable is made of, from what the stages have made of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.graph.ir import Graph
+from compiler.kernel_stages import KernelSchedule
+from compiler.kernels.calls_in_run import calls_in_run
+from compiler.kernels.count_work import kernel_flops
+from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from compiler.kernels.narrow_factors import narrow_factors
+from compiler.llvm.compile_kernel import CompiledKernel
+from compiler.runtime.executable_spec import REPORT_BYTES, ExecutableSpec, ObjectPart, RunStep
+from compiler.runtime.guards import SizeGuard
+from compiler.runtime.kernel_report import KernelReport
+from compiler.runtime.memory_plan import MemoryPlan
+from compiler.runtime.pack_constants import PackedConstants
+from compiler.runtime.run_steps import function_links
+from compiler.runtime.seal import part_digests
+from compiler.schedule.spaces import Spaces
+from compiler.types.numerics import Algorithm
+from compiler.types.tensor_type import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the stages have made: the graph, its kernels with the schedules and the code of the
+    distinct ones by workload key, and how they run over which memory."""
+
+    graph: Graph
+    program: KernelProgram
+    schedules: Mapping[str, KernelSchedule]
+    compiled: Mapping[str, CompiledKernel]
+    constants: PackedConstants
+    memory: MemoryPlan
+    steps: tuple[RunStep, ...]
+
+
+def assemble_spec(
+    parts: Parts, spaces: Spaces, *, fallback: bool, guards: tuple[SizeGuard, ...]
+) -> ExecutableSpec:
+    """The executable of these parts, but for the code of its entry. `spaces` have what its kernels
+    were scheduled for; `fallback` and `guards` are those of the executable."""
+    graph, program, memory = parts.graph, parts.program, parts.memory
+    objects = tuple(ObjectPart(item.symbol, item.object_code) for item in parts.compiled.values())
+    functions = function_links(program)
+    return ExecutableSpec(
+        name=program.name,
+        target=spaces.target,
+        threads=spaces.threads,
+        inputs=tuple((name, program.types[name]) for name in program.inputs),
+        outputs=tuple((name, graph.types[name]) for name in graph.outputs),
+        arena_bytes=memory.arena_bytes + (REPORT_BYTES if functions else 0),
+        arena_lower_bound=memory.lower_bound,
+        steps=parts.steps,
+        constants=parts.constants.arrays,
+        kernels=_reports(program, parts.schedules, parts.compiled),
+        objects=objects,
+        digests=part_digests(objects, parts.constants.arrays),
+        entry=b"",
+        fallback=fallback,
+        numerics=spaces.numerics.name,
+        structure=graph.structure,
+        guards=guards,
+        signature=graph.signature,
+        functions=functions,
+        operands=tuple(_operands(calls[0]) for calls in program.kernel_calls().values()),
+    )
+
+
+def _reports(
+    program: KernelProgram,
+    schedules: Mapping[str, KernelSchedule],
+    compiled: Mapping[str, CompiledKernel],
+) -> tuple[KernelReport, ...]:
+    """One report per distinct kernel, in order of first use."""
+    counts = calls_in_run(program)
+    return tuple(
+        _report(calls, counts[key], schedules[key], compiled[key])
+        for key, calls in program.kernel_calls().items()
+    )
+
+
+def _operands(call: KernelCall) -> tuple[TensorType, ...]:
+    """The types of a kernel's operands, then that of its result."""
+    output = call.kernel.output
+    return *(buffer.type for buffer in call.kernel.inputs), TensorType(output.dtype, output.shape)
+
+
+def _numerics(kernel: FusedKernel, algorithm: Algorithm) -> str:
+    """The algorithm that changes rounding, and the types that are multiplied if they are narrow."""
+    factors = " x ".join(dict.fromkeys(narrow_factors(kernel)))
+    if not factors:
+        return str(algorithm)
+    return factors if algorithm is Algorithm.DIRECT else f"{algorithm}, {factors}"
+
+
+def _report(
+    calls: list[KernelCall], count: int, built: KernelSchedule, code: CompiledKernel
+) -> KernelReport:
+    return KernelReport(
+        name=calls[0].kernel.name,
+        key=calls[0].key,
+        occurrences=count,
+        schedule_source=built.used.source,
+        record_id=built.used.record_id,
+        latency=built.used.latency,
+        note=built.note,
+        numerics=_numerics(calls[0].kernel, code.algorithm),
+        parallel=code.parallel,
+        workspace_bytes=code.workspace_bytes,
+        flops=kernel_flops(calls[0].kernel),
+        operators=calls[0].operators,
+        sources=tuple(source for call in calls for source in call.sources),
+        not_vectorised=code.not_vectorised,
+    )
