@@ -229,13 +229,13 @@ class ExpressionEmitter(LoadEmitter):
         return Value(f"<{text}>", DType.I64, lane.width)
 
     def _divided(self, node: Binary) -> Value:
-        """An index divided by a literal: in 32 bits, without signs, where its range allows it.
+        """An index divided by a literal: in 32 bits, without signs, where both fit into those.
 
         Vectors of 64-bit integers have no division on any CPU, and no product's upper half.
         """
         left, right = self.common(self.value(node.left), self.value(node.right))
-        low, high = expr_range(node.left, self.addresses.ranges)
-        if not left.width or low < 0 or high >= 1 << 31:
+        bounds = [expr_range(side, self.addresses.ranges) for side in (node.left, node.right)]
+        if not left.width or any(low < 0 or high >= 1 << 31 for low, high in bounds):
             return scalar_ops.binary(self.writer, node.op, left, right)
         narrow = (scalar_ops.cast(self.writer, side, DType.U32) for side in (left, right))
         return scalar_ops.cast(

@@ -173,6 +173,18 @@ def test_division_by_a_literal(op: str, divisor: int, dtype: DType) -> None:
     np.testing.assert_array_equal(actual, np.array(exact, dtype.numpy))
 
 
+@pytest.mark.parametrize("divisor", [-3, 5, 1 << 31, (1 << 32) + 2])
+@pytest.mark.parametrize("op", ["floordiv", "mod"])
+def test_division_of_what_is_never_negative(op: str, divisor: int) -> None:
+    values = np.arange(-20, 20)
+    places = const(7, DType.I64)
+    actual = run_pointwise(
+        [values], lambda a: binary(op, binary("mod", a, places), const(divisor, DType.I64))
+    )
+    exact = [INTEGER_BINARY[op](int(a) % 7, divisor, 64) for a in values]
+    np.testing.assert_array_equal(actual, np.array(exact))
+
+
 @pytest.mark.parametrize("to", [DType.U8, DType.I8, DType.I16, DType.I32, DType.I64])
 def test_casts_of_what_is_clipped(to: DType) -> None:
     x = np.concatenate([float32_samples()[::50], np.arange(-300, 300, 0.25).astype(np.float32)])
