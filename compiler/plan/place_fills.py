@@ -5,6 +5,7 @@
 
 Where x has no other reader than its fill, they are one kernel, and nothing passes over memory for
 the fill alone. What folds whole axes is told by a fill of its own where they end, and stops there.
+Zeros that are there already stay: what reads them as such has no fill that would tell of it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from compiler.graph import dead_code
 from compiler.graph.ir import Graph
 from compiler.graph.rewriter import Rewriter, consumers
 from compiler.operators.registry import complete_attributes, operator, passes_over_data
+from compiler.types.dims import is_whole
 from compiler.types.node import Node
 
 
@@ -70,7 +72,9 @@ def _chain(
         same = [
             node
             for node in found
-            if node.inputs[0] == value and (not chain or _content(node) == _content(chain[0]))
+            if node.inputs[0] == value
+            and (not chain or _content(node) == _content(chain[0]))
+            and not _ends_zeros(node, graph)
         ]
         if not same:
             return chain
@@ -81,6 +85,13 @@ def _chain(
 
 def _content(node: Node) -> object:
     return complete_attributes(node)["value"]
+
+
+def _ends_zeros(node: Node, graph: Graph) -> bool:
+    """Whether the fill puts something else where its operand is known to hold 0."""
+    known = graph.zeros.get(node.inputs[0])
+    axis = complete_attributes(node).integer("axis")
+    return known is not None and not is_whole(known[axis]) and _content(node) != "zero"
 
 
 def _shared(chain: list[Node], readers: dict[str, list[Node]], graph: Graph) -> list[Node]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from compiler.graph.ir import Graph
@@ -81,6 +83,23 @@ def test_a_value_that_is_folded_only_stays_without() -> None:
     )
     placed = place_fills.run(given)
     assert [node.operator for node in consumers(placed)["v0"]] == ["fill", "mul"]
+
+
+def test_zeros_that_are_known_stay_for_those_who_read_them() -> None:
+    lowest = {**FILL, "value": "lowest"}
+    given = graph(
+        ("softmax", ("x",), {"axis": 2}),
+        ("reduce_sum", ("v0",), {"axes": (2,), "keepdims": True}),
+        ("fill", ("v0", SIZES), lowest),
+        ("softmax", ("v2",), {"axis": 2}),
+        ("add", ("v3", "v1"), {}),
+    )
+    assert given.signature is not None
+    (port,) = given.signature.inputs
+    placed = place_fills.run(replace(given, zeros={"v0": port.padded}))
+    assert [node.operator for node in consumers(placed)["v0"]] == ["reduce_sum", "fill"]
+    plain = place_fills.run(given)
+    assert [node.operator for node in consumers(plain)["v0"]] == ["fill"]
 
 
 def test_graphs_of_fixed_sizes_stay_as_they_are() -> None:
