@@ -21,7 +21,7 @@ from compiler.types.sizes import Dimension, bounds_of
 
 
 class LyingApartError(ShapeError):
-    """Operands whose elements lie unlike each other's: a copy without padding inside would do."""
+    """Elements that do not lie as they are read: a copy without padding inside would do."""
 
 
 @dataclass(slots=True)
@@ -61,6 +61,12 @@ class PaddedUse:
         axis_dims = self.operand(operand)[axis]
         if not is_whole(axis_dims):
             raise ShapeError(f"{what} would have the size {size_of(axis_dims)}")
+
+    def require_in_one_piece(self, operand: int, axis: int, what: str) -> None:
+        """Raise `LyingApartError` where there is padding between an axis' elements."""
+        axis_dims = self.operand(operand)[axis]
+        if len(axis_dims) > 1:
+            raise LyingApartError(f"{what} of {size_of(axis_dims)} would reach across padding")
 
     def same(self, *places: tuple[int, int]) -> Axis:
         """The axis of the result that (operand, axis) share, which are of one size or of size 1.

@@ -76,6 +76,9 @@ def _tile(use: PaddedUse) -> Dims:
 
 @padding_rule("trilu")
 def _trilu(use: PaddedUse) -> Dims:
+    """Rows and columns are counted."""
+    for axis in (-2, -1):
+        use.require_in_one_piece(0, len(use.operand(0)) + axis, "a triangle")
     return use.operand(0)
 
 
@@ -113,6 +116,8 @@ def _gather_nd(use: PaddedUse) -> Dims:
     use.require_whole(1, len(picks) - 1, "an index tuple")
     shared = tuple(use.same((0, axis), (1, axis)) for axis in range(batch))
     depth = extent_of(picks[-1])
+    for axis in range(batch, batch + depth):
+        use.require_in_one_piece(0, axis, "positions")
     return *shared, *picks[batch:-1], *data[batch + depth :]
 
 

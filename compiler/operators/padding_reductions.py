@@ -62,9 +62,11 @@ def _mean(use: PaddedUse) -> Dims:
 
 def _running(fill: str) -> PaddingRule:
     def rule(use: PaddedUse) -> Dims:
-        """What comes before an element is there; what comes behind need not be."""
-        if use.attributes.flag("reverse"):
-            use.fill(0, use.attributes.integer("axis"), fill)
+        """What comes before an element is there, but for padding between; what comes behind need
+        not be."""
+        axis = use.attributes.integer("axis")
+        if use.attributes.flag("reverse") or len(use.operand(0)[axis]) > 1:
+            use.fill(0, axis, fill)
         return use.operand(0)
 
     return rule

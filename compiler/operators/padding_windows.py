@@ -6,7 +6,7 @@ from compiler.errors import ShapeError
 from compiler.operators.padding import PaddedUse, PaddingRule, padding_rule
 from compiler.operators.recurrence import HIDDEN
 from compiler.operators.windows import Windows, read_windows
-from compiler.types.dims import ONE, Axis, Dims, extent_of, is_whole, size_of, whole
+from compiler.types.dims import ONE, Axis, Dims, extent_of, is_whole, whole
 from compiler.types.sizes import Dimension, bounds_of, divide, greater
 
 
@@ -30,17 +30,17 @@ def window_count(
 
 
 def _slid(
-    axis: Axis, windows: Windows, number: int, count: int | None = None, *, cut: bool = False
+    use: PaddedUse, windows: Windows, number: int, count: int | None = None, *, cut: bool = False
 ) -> Axis:
     """The axis of windows over an axis, of which there are `count` over the padded one."""
+    axis = use.operand(0)[2 + number]
     if is_whole(axis) and count is not None:
         return whole(count)
     reach, stride = windows.reach(number), windows.strides[number]
     more = windows.begins[number] + windows.ends[number]
     if reach == stride == 1 and not more:
         return axis
-    if len(axis) > 1:
-        raise ShapeError(f"windows over an axis of {size_of(axis)} would reach across padding")
+    use.require_in_one_piece(0, 2 + number, "windows over an axis")
     if count is None:
         count = (extent_of(axis) + more - reach) // stride + 1
     if is_whole(axis):
@@ -81,7 +81,7 @@ def _conv(use: PaddedUse) -> Dims:
     for number in range(len(data) - 2):
         if windows.reach(number) > 1 or windows.begins[number] or windows.ends[number]:
             use.fill(0, 2 + number, "zero")
-    slid = (_slid(axis, windows, number) for number, axis in enumerate(data[2:]))
+    slid = (_slid(use, windows, number) for number in range(len(data) - 2))
     return data[0], weight[0], *slid
 
 
@@ -98,8 +98,7 @@ def _conv_transpose(use: PaddedUse) -> Dims:
         if is_whole(axis):
             result.append(whole(extent))
             continue
-        if len(axis) > 1:
-            raise ShapeError(f"windows over an axis of {size_of(axis)} would reach across padding")
+        use.require_in_one_piece(0, 2 + number, "windows over an axis")
         use.fill(0, 2 + number, "zero")
         stride = windows.strides[number]
         result.append(((axis[0][0] * stride + (extent - stride * extent_of(axis)), extent),))
@@ -120,7 +119,7 @@ def _pool(fill: str, *, cut: bool) -> PaddingRule:
         shape = use.attributes.integers("shape")
         for axis in range(2, len(data)):
             use.fill(0, axis, fill)
-        slid = (_slid(axis, windows, n, shape[n], cut=cut) for n, axis in enumerate(data[2:]))
+        slid = (_slid(use, windows, n, shape[n], cut=cut) for n in range(len(data) - 2))
         return *data[:2], *slid
 
     return rule
@@ -152,8 +151,7 @@ def _frames(use: PaddedUse) -> Dims:
     count, length, step = (use.attributes.integer(name) for name in ("count", "length", "step"))
     frames = whole(count)
     if not is_whole(data[axis]):
-        if len(data[axis]) > 1:
-            raise ShapeError(f"frames of an axis of {size_of(data[axis])} would reach into padding")
+        use.require_in_one_piece(0, axis, "frames of an axis")
         frames = ((window_count(data[axis][0][0], length, step, 0), count),)
     return *data[:axis], frames, whole(length), *data[axis + 1 :]
 

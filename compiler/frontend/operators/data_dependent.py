@@ -56,7 +56,7 @@ def compress_computed(node: OnnxNode, graph: GraphBuilder, data: Value, axis: in
         raise node.bad_shape("the condition must be a vector")
     if condition.shape[0] > data.shape[axis]:
         raise node.bad_shape(f"the condition is longer than axis {axis} of {data.type}")
-    data = _in_one_piece(data, axis, graph)
+    data, condition = _in_one_piece(data, axis, graph), _in_one_piece(condition, 0, graph)
     flags = all_there(graph.padded.filled(condition, 0, "zero"), graph)
     found, count = compacted(flags, graph)
     whole_axis = graph.with_dims(

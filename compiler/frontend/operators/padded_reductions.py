@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.operators.padded_moves import as_whole
+from compiler.frontend.operators.sized_places import renumbered
 from compiler.frontend.padded_forms import PaddedForm, padded_form
 from compiler.operators.use import Attributes
 from compiler.types.dims import is_whole, size_of
@@ -111,14 +112,18 @@ def _extreme(operator: str, content: str) -> PaddedForm:
     def form(
         graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
     ) -> Value | None:
-        """The last of equal elements is no padding, even where all are the least number."""
+        """The last of equal elements is no padding, even where all are the least number; and no
+        padding between an axis' elements counts."""
         data, axis = _data(operands), attributes.integer("axis")
-        if not attributes.flag("select_last_index") or not _is_padded(data, (axis,)):
+        dims, is_last = data.dims[axis], attributes.flag("select_last_index")
+        if is_whole(dims) or (len(dims) == 1 and not is_last):
             return None
         filled = as_whole(graph.padded.filled(data, axis, content), axis, graph)
         keep = attributes.flag("keepdims")
-        found = graph.emit(operator, filled, axis=axis, keepdims=keep, select_last_index=True)
-        return graph.emit("min", found, graph.size(size_of(data.dims[axis]) - 1))
+        found = graph.emit(operator, filled, axis=axis, keepdims=keep, select_last_index=is_last)
+        sizes, extents = zip(*dims, strict=True)
+        place = renumbered(found, extents, sizes, graph)
+        return graph.emit("min", place, graph.size(size_of(dims) - 1)) if is_last else place
 
     return form
 

@@ -334,6 +334,8 @@ def recurrent(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
         raise node.bad_shape("X, W and R must have three axes")
     if batch_first:
         x = graph.transpose(x, (1, 0, 2))
+    if len(x.dims[0]) > 1:  # steps are walked one behind the other
+        x = graph.padded.dense(x)
     steps, lengths, count = x.dims[0], node.optional(4), size_of(x.dims[0])
     may_be_none = not is_whole(steps) and bounds_of(count)[0] < 1
     if may_be_none:

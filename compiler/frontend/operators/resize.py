@@ -247,8 +247,11 @@ def _resize_sized(
     """An axis with padding: as it is, by a scale that settles all positions, or by sizes."""
     if sizes.given == sizes.wanted and sizes.scale in (None, 1.0):
         return data
-    if axis.size < 1 or len(data.dims[axis.axis]) > 1:
+    if axis.size < 1:
         raise graph.refusal(f"resizing axis {axis.axis} of {data.type}", [data])
+    if len(data.dims[axis.axis]) > 1:
+        data = graph.padded.dense(data)
+        axis = replace(axis, extent=data.shape[axis.axis])
     scale = fixed_scale(sizes.given, sizes.wanted, sizes.scale, how.coordinates)
     if how.exclude_outside or (how.antialias and (scale is None or scale < 1)):
         reason = "antialias or exclude_outside, whose weights depend on where the data ends"

@@ -13,6 +13,8 @@ from compiler.frontend.onnx_node import OnnxNode
 
 def _hardmax(value: Value, axis: int, graph: GraphBuilder) -> Value:
     """One at the first maximum along the axis, zero elsewhere."""
+    if len(value.dims[axis]) > 1:
+        value = graph.padded.dense(value)
     first = graph.emit("arg_max", value, axis=axis, keepdims=False, select_last_index=False)
     values = graph.constant(np.array([0, 1], value.dtype.numpy))
     hot = graph.emit("one_hot", first, values, depth=value.shape[axis], axis=axis)

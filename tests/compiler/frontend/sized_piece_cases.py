@@ -1,0 +1,75 @@
+"""Operators that count along an axis which has padding between its elements.
+
+The axis is two of the model's, joined by a reshape: the second one ends before its room does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from compiler.types.tensor_type import Array
+from tests.compiler.frontend.onnx_models import integers
+from tests.compiler.frontend.sized_cases import Case, floats, node
+
+SIZES = [{"n": 2, "a": 5, "b": 3}, {"n": 4, "a": 2, "b": 6}, {"n": 3, "a": 3, "b": 1}]
+
+
+def _joined(*nodes: onnx.NodeProto, **constants: Array) -> Case:
+    """Nodes on v [n, a * b]."""
+    return Case(
+        [node("Reshape", "x rows", "v"), *nodes],
+        {"x": ("n", "a", "b")},
+        {"n": "2..4", "a": "2..5", "b": "1..6"},
+        SIZES,
+        {"rows": integers(0, -1), "axis": np.array(1), "channel": integers(1), **constants},
+    )
+
+
+def _of_rows(operator: str, **attributes: Any) -> Case:
+    return _joined(node(operator, "v", axis=1, **attributes))
+
+
+def _in_windows(*nodes: onnx.NodeProto, **constants: Array) -> Case:
+    """Nodes on an image u [n, 1, a * b]."""
+    return _joined(node("Unsqueeze", "v channel", "u"), *nodes, **constants)
+
+
+_CASES: dict[str, Case] = {
+    "first_greatest": _of_rows("ArgMax", keepdims=0),
+    "last_greatest": _of_rows("ArgMax", select_last_index=1),
+    "last_least": _of_rows("ArgMin", select_last_index=1),
+    "hard_greatest": _of_rows("Hardmax"),
+    "running_sum": _joined(node("CumSum", "v axis")),
+    "running_sum_before": _joined(node("CumSum", "v axis", exclusive=1)),
+    "running_sum_back": _joined(node("CumSum", "v axis", reverse=1)),
+    "triangle": _joined(node("Trilu", "v", upper=0)),
+    "triangle_above": _joined(node("Trilu", "v two", upper=1), two=np.array(2)),
+    "positions_in_rows": _joined(
+        node("ArgMax", "v", "place", axis=1), node("GatherND", "v place", batch_dims=1)
+    ),
+    "those_above_zero": _joined(
+        node("ReduceSum", "v first", "sums", keepdims=0),
+        node("Greater", "sums zero", "kept"),
+        node("Compress", "v kept", axis=1),
+        first=integers(0),
+        zero=np.array(0, np.float32),
+    ),
+    "windows": _in_windows(node("Conv", "u w", pads=[1, 1]), w=floats(2, 1, 3)),
+    "greatest_of_windows": _in_windows(node("MaxPool", "u", kernel_shape=[2])),
+    "steps": _in_windows(
+        node("Transpose", "u", "steps", perm=[2, 0, 1]),
+        helper.make_node("GRU", ["steps", "w", "r"], ["y", "h"], hidden_size=2),
+        w=floats(1, 6, 1),
+        r=floats(1, 6, 2),
+    ),
+    "twice_as_long": _in_windows(
+        helper.make_node("Resize", ["u", "", "scales"], ["y"], mode="linear"),
+        scales=np.array([1, 1, 2], np.float32),
+    ),
+}
+
+PIECE_CASES = {f"{name}_in_pieces": case for name, case in _CASES.items()}
