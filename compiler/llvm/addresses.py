@@ -10,12 +10,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from compiler.expr.affine import Affine, Atom, Ranges, affine, expr_range, rejoined
 from compiler.expr.nodes import Expr, Load
 from compiler.expr.walk import axes_of
 from compiler.llvm.writer import FunctionWriter, Value
 from compiler.loops.ir import Carry, Dot, Memory, Store, TileStore, Update
+
+_Access: TypeAlias = Load | Store | Update | Dot | Carry | TileStore
+_Forms: TypeAlias = dict[int, tuple[_Access, Affine, tuple[tuple[str, int], ...]]]
+"""By the identity of an access: itself, so that it stays its own, its flattened index, and what of
+that varies with unrolled variables."""
+
+
+class Surrounding:
+    """The forms of accesses under what is known of the variables round them, and the surroundings
+    within it: by a variable's name, range and form."""
+
+    __slots__ = ("forms", "inner")
+
+    def __init__(self) -> None:
+        self.forms: _Forms = {}
+        self.inner: dict[tuple[object, ...], Surrounding] = {}
+
+    def within(self, *known: object) -> Surrounding:
+        """The one where this is known of a variable, too."""
+        found = self.inner.get(known)
+        if found is None:
+            found = self.inner[known] = Surrounding()
+        return found
 
 
 @dataclass(slots=True)
@@ -41,11 +65,13 @@ class Addresses:
         self.unrolled: dict[str, tuple[int, int]] = {}
         # Ranges, over all unrolled instances, of bound variables that depend on unrolled ones.
         self.spans: dict[str, tuple[int, int]] = {}
-        self._terms: dict[int, tuple[Affine, tuple[tuple[str, int], ...]]] = {}
+        # The same access may stand in several, as in a loop and in the unrolled rest of it.
+        self._surrounding = Surrounding()
 
-    def of(self, access: Load | Store | Update | Dot | Carry | TileStore) -> Affine:
+    def of(self, access: _Access) -> Affine:
         """The flattened index in elements, under the current values of unrolled variables."""
-        known = self._terms.get(id(access))
+        forms = self._surrounding.forms
+        known = forms.get(id(access))
         if known is None:
             form = self._flatten(access, {**self.ranges, **self.spans, **self.unrolled})
             simple = all(isinstance(atom, str) for atom, _ in form.terms)
@@ -59,8 +85,8 @@ class Addresses:
             fixed = tuple(
                 (atom, coefficient) for atom, coefficient in form.terms if atom not in self.unrolled
             )
-            known = self._terms[id(access)] = (Affine(form.constant, fixed), varying)
-        fixed_form, varying = known
+            known = forms[id(access)] = (access, Affine(form.constant, fixed), varying)
+        _, fixed_form, varying = known
         if not varying:
             return fixed_form
         constant = fixed_form.constant
@@ -71,24 +97,41 @@ class Addresses:
             constant += coefficient * low
         return Affine(constant, fixed_form.terms)
 
+    def enter(self, variable: str, first: int, last: int, unrolled: bool = False) -> Surrounding:
+        """From here on `variable` has one of these values, or each in turn if `unrolled`; what
+        `leave` takes back. (No context manager: tiles have thousands of loops.)"""
+        outer = self._surrounding
+        self._surrounding = outer.within(variable, first, last, unrolled)
+        self.ranges[variable] = (first, last)
+        if unrolled:
+            self.unrolled[variable] = (first, last)
+        return outer
+
+    def leave(self, variable: str, outer: Surrounding) -> None:
+        """The end of what began with `enter`."""
+        del self.ranges[variable]
+        self.unrolled.pop(variable, None)
+        self._surrounding = outer
+
     @contextmanager
     def bound(self, variable: str, value: Expr, text: str) -> Iterator[None]:
         """Within, `variable` is the operand `text`, which has this value."""
+        outer = self._surrounding
         self.names[variable] = text
         self.ranges[variable] = expr_range(value, self.ranges)
         axes = axes_of(value)
         spans = self.unrolled if axes <= self.unrolled.keys() else self.spans
         if not axes.isdisjoint({*self.unrolled, *self.spans}):
             spans[variable] = expr_range(value, {**self.ranges, **self.spans, **self.unrolled})
+        self._surrounding = outer.within(variable, spans.get(variable) or self.ranges[variable])
         try:
             yield
         finally:
             del self.ranges[variable]
             spans.pop(variable, None)
+            self._surrounding = outer
 
-    def _flatten(
-        self, access: Load | Store | Update | Dot | Carry | TileStore, ranges: Ranges
-    ) -> Affine:
+    def _flatten(self, access: _Access, ranges: Ranges) -> Affine:
         shape = self.storages[access.buffer].memory.shape
         result = Affine(0, ())
         stride = 1
@@ -100,13 +143,13 @@ class Addresses:
     @contextmanager
     def fixed(self, variable: str, value: int) -> Iterator[None]:
         """Within, `variable` has this value and no lane."""
-        outer, terms = self.ranges[variable], self._terms
+        outer, surrounding = self.ranges[variable], self._surrounding
+        self._surrounding = surrounding.within(variable, value)
         self.ranges[variable] = self.unrolled[variable] = (value, value)
-        self._terms = {}
         try:
             yield
         finally:
-            self.ranges[variable], self._terms = outer, terms
+            self.ranges[variable], self._surrounding = outer, surrounding
             del self.unrolled[variable]
 
     def variable(self, name: str) -> str:

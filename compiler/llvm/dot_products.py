@@ -78,14 +78,14 @@ class DotEmitter:
         if types not in self._forms:
             self._forms[types] = self._form(*types)
         form, slots = self._forms[types], WORD.bytes // left.dtype.bytes
-        self.addresses.ranges[variable] = (0, statement.count - 1)
+        outer = self.addresses.enter(variable, 0, statement.count - 1)
         try:
             if lane is None or form is None or statement.count > slots:
                 return self._term_by_term(statement, old)
             terms = Terms(variable, statement.count, slots)
             sides = [self.word_emitter.words(side, terms, lane) for side in (left, right)]
         finally:
-            del self.addresses.ranges[variable]
+            self.addresses.leave(variable, outer)
         if old.dtype.is_float:  # NaN times 0 would not be 0
             sides = [self.word_emitter.cleaned(side, terms) for side in sides]
         elif not any(side.clean for side in sides):

@@ -179,18 +179,18 @@ class _FunctionEmitter:
         writer.begin_block(head)
         # The latch is not known yet: its label is filled in when the body has been emitted.
         phi = writer.placeholder()
-        self.addresses.ranges[variable] = (loop.start, loop.stop - 1)
         self.addresses.names[variable] = counter
         # What the body stores is stale from its second round on, and after the loop.
         stored = self._stored(loop)
         for buffer in stored:
             self.addresses.written(buffer)
+        outer = self.addresses.enter(variable, loop.start, loop.stop - 1)
         with writer.body(variable):
             self.statements(loop.body)
             self.registers.join()
+        self.addresses.leave(variable, outer)
         for buffer in stored:
             self.addresses.written(buffer)
-        del self.addresses.ranges[variable]
         phi.append(f"{counter} = phi i64 [ {start}, %{before} ], [ {following}, %{writer.block} ]")
         writer.line(f"{following} = add nsw i64 {counter}, 1")
         finished = writer.emit(f"icmp slt i64 {following}, {stop}")
@@ -231,7 +231,7 @@ class _FunctionEmitter:
     def _unrolled(self, loop: For) -> None:
         addresses, variable = self.addresses, loop.variable
         forget = self._is_reduce_only(loop)
-        addresses.unrolled[variable] = (loop.start, loop.stop - 1)
+        outer = addresses.enter(variable, loop.start, loop.stop - 1, unrolled=True)
         for value in range(loop.start, loop.stop):
             addresses.ranges[variable] = (value, value)
             if forget:
@@ -239,7 +239,7 @@ class _FunctionEmitter:
                 addresses.forget_values()
                 self.writer.line('call void asm sideeffect "", "~{memory}"()')
             self.statements(loop.body)
-        del addresses.ranges[variable], addresses.unrolled[variable]
+        addresses.leave(variable, outer)
 
     def _is_reduce_only(self, loop: For) -> bool:
         known = self._reduce_only.get(id(loop))
@@ -252,12 +252,12 @@ class _FunctionEmitter:
         width = loop.stop - loop.start
         if self.lane is not None:
             raise LoweringError("a vectorised loop cannot surround another")
-        # The lane's variable stays symbolic in addresses: it is the contiguous axis.
-        self.addresses.ranges[loop.variable] = (loop.start, loop.stop - 1)
         self.lane = Lane(loop.variable, width)
+        # The lane's variable stays symbolic in addresses: it is the contiguous axis.
+        outer = self.addresses.enter(loop.variable, loop.start, loop.stop - 1)
         self.statements(loop.body)
+        self.addresses.leave(loop.variable, outer)
         self.lane = None
-        del self.addresses.ranges[loop.variable]
 
     def _parallel(self, loop: For) -> None:
         """Outline the loop; threads draw chunk numbers from a shared counter until none is left."""

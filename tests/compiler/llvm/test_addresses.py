@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Expr, add, binary, integer
+from compiler.expr.nodes import Expr, Load, add, binary, index, integer
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.llvm.emit_kernel import emit_kernel
+from compiler.llvm.machine import object_code
+from compiler.loops.interpret import interpret
+from compiler.loops.ir import For, LoopKind, LoopNest, Memory, Store
+from compiler.loops.verify import verify_loops
+from compiler.runtime.loaded_code import LoadedCode
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.steps.tile import Tile
 from compiler.schedule.steps.unroll import Unroll
 from compiler.target import host_target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array
 from tests.compiler.loops.tiny_kernels import f
 from tests.compiler.schedule.small_kernels import f32, inputs_for, run_kernel
 
@@ -44,3 +52,28 @@ def test_positions_in_whole_rows_are_not_divided_for(divisor: int, divides: bool
     inputs = inputs_for(kernel)
     expected = evaluate_kernel(kernel, inputs)
     np.testing.assert_array_equal(run_kernel(kernel, schedule, inputs), expected)
+
+
+def _run(nest: LoopNest, x: Array) -> Array:
+    """What the code of a serial nest of one input makes of it."""
+    code = LoadedCode(
+        [object_code(emit_kernel(nest, host_target(), "kernel")[0], host_target())], ["kernel"]
+    )
+    output = np.empty(nest.output.shape, nest.output.dtype.numpy)
+    buffers = (ctypes.c_void_p * 2)(x.ctypes.data, output.ctypes.data)
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    function(code.address("kernel"))(ctypes.addressof(buffers), None, None)
+    return output
+
+
+@pytest.mark.parametrize("kinds", [("SERIAL", "UNROLLED"), ("UNROLLED", "SERIAL")])
+def test_an_access_in_two_loops_has_the_address_of_each(kinds: tuple[str, str]) -> None:
+    i = index("i")
+    body = (Store("y", (i,), Load(DType.F32, "x", (binary("floordiv", i, integer(4)), i))),)
+    first, second = (LoopKind[kind] for kind in kinds)
+    loops = For("i", 0, 4, first, body), For("i", 4, 8, second, body)
+    x, y = Memory("x", DType.F32, (2, 8)), Memory("y", DType.F32, (8,))
+    nest = LoopNest("twice", (x,), y, loops)
+    verify_loops(nest)
+    data = np.arange(16, dtype=np.float32).reshape(2, 8)
+    np.testing.assert_array_equal(_run(nest, data), interpret(nest, {"x": data}))
