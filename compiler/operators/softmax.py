@@ -1,0 +1,86 @@
+"""Softmax and its logarithm: the maximum first, so that no exponential overflows."""
+
+from __future__ import annotations
+
+from compiler.expr.nodes import Expr, mul, sub, unary
+from compiler.kernels.kernel import KernelBuilder, Tensor
+from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from compiler.operators.rules import check_dtype
+from compiler.operators.use import Attributes, Types, Use, axes_of
+from compiler.types.dtypes import FLOATS
+from compiler.types.tensor_type import TensorType
+
+
+def _infer_softmax(attributes: Attributes, types: Types) -> TensorType:
+    type = types.present(0)
+    check_dtype(type, FLOATS)
+    attributes.axis("axis", len(type.shape))
+    return type
+
+
+def _maximum(builder: KernelBuilder, data: Tensor, axis: int) -> Tensor:
+    """Add the stage "max": the largest element along `axis`, which the result does not have."""
+    axes = axes_of(data.shape)
+
+    def body(*indices: Expr) -> Expr:
+        *outer, position = indices
+        return data[(*outer[:axis], position, *outer[axis:])]
+
+    return builder.stage(
+        "max", [*axes[:axis], *axes[axis + 1 :]], body, reduce=[axes[axis]], combiner="max"
+    )
+
+
+def _softmax(attributes: Attributes, use: Use) -> Tensor:
+    data = use.input(0)
+    axis = attributes.axis("axis", len(use.shape))
+    axes = axes_of(use.shape)
+    largest = _maximum(use.builder, data, axis)
+    exponential = use.pointwise(
+        "exp", lambda i: unary("exp", sub(data[i], largest[(*i[:axis], *i[axis + 1 :])]))
+    )
+    total = use.builder.stage(
+        "sum",
+        [*axes[:axis], *axes[axis + 1 :]],
+        lambda *i: exponential[(*i[:axis], i[-1], *i[axis:-1])],
+        reduce=[axes[axis]],
+        combiner="sum",
+    )
+    return use.pointwise(
+        "softmax",
+        lambda i: mul(exponential[i], unary("reciprocal", total[(*i[:axis], *i[axis + 1 :])])),
+    )
+
+
+def _log_softmax(attributes: Attributes, use: Use) -> Tensor:
+    """x - max - log(sum(exp(x - max)))."""
+    data = use.input(0)
+    axis = attributes.axis("axis", len(use.shape))
+    axes = axes_of(use.shape)
+    outer = [*axes[:axis], *axes[axis + 1 :]]
+    largest = _maximum(use.builder, data, axis)
+
+    def exponential(*indices: Expr) -> Expr:
+        *rest, position = indices
+        element = data[(*rest[:axis], position, *rest[axis:])]
+        return unary("exp", sub(element, largest[tuple(rest)]))
+
+    total = use.builder.stage("exp_sum", outer, exponential, reduce=[axes[axis]], combiner="sum")
+    log_sum = use.builder.stage("log_sum", outer, lambda *i: unary("log", total[i]))
+
+    def value(indices: tuple[Expr, ...]) -> Expr:
+        rest = (*indices[:axis], *indices[axis + 1 :])
+        # The differences first: max + log(sum) would lose the digits of a small logarithm.
+        return sub(sub(data[indices], largest[rest]), log_sum[rest])
+
+    return use.pointwise("log_softmax", value)
+
+
+_AXIS = {"axis": REQUIRED}
+
+register(
+    OperatorDefinition("softmax", Pattern.OPAQUE, 1, _infer_softmax, _softmax, _AXIS, passes=3),
+    OperatorDefinition(
+        "log_softmax", Pattern.OPAQUE, 1, _infer_softmax, _log_softmax, _AXIS, passes=3
+    ),
+)
