@@ -15,6 +15,10 @@ from compiler.types.sizes import Dimension
 _MAX_DIVISOR = 16  # of positions: beyond it a table is as fast,
 _WHOLE_ROW = 256  # but for rows so short that all of their positions are known when compiling
 
+TIE = 1e-6
+"""How far from the middle of two elements a position still counts as there, for its rounding: 17.5
+of 21 elements out of 18 is 14.500001 in float32. It is onnxruntime's number."""
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
@@ -174,11 +178,12 @@ def _clamped(indices: Integers, extent: int) -> Integers:
 
 
 def _nearest(positions: Floats, mode: str) -> Integers:
+    below = np.floor(positions)
     match mode:
         case "round_prefer_floor":
-            rounded = np.ceil(positions - 0.5)
+            rounded = below + (positions - below > 0.5 + TIE)
         case "round_prefer_ceil":
-            rounded = np.floor(positions + 0.5)
+            rounded = below + (positions - below >= 0.5 - TIE)
         case "floor":
             rounded = np.floor(positions)
         case _:

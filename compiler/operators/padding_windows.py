@@ -109,9 +109,9 @@ def _conv_transpose(use: PaddedUse) -> Dims:
     return data[0], channels, *result
 
 
-def _pool(fill: str, *, cut: bool) -> PaddingRule:
+def _pool(fill: str) -> PaddingRule:
     def rule(use: PaddedUse) -> Dims:
-        """As many windows as fit: an importer that wants one more says so."""
+        """As many windows as fit: an importer that wants one more says so. The only may be cut."""
         data, windows = (
             use.operand(0),
             read_windows(use.attributes, use.attributes.integers("kernel")),
@@ -119,14 +119,14 @@ def _pool(fill: str, *, cut: bool) -> PaddingRule:
         shape = use.attributes.integers("shape")
         for axis in range(2, len(data)):
             use.fill(0, axis, fill)
-        slid = (_slid(use, windows, n, shape[n], cut=cut) for n in range(len(data) - 2))
+        slid = (_slid(use, windows, n, shape[n], cut=True) for n in range(len(data) - 2))
         return *data[:2], *slid
 
     return rule
 
 
-padding_rule("max_pool")(_pool("lowest", cut=True))
-padding_rule("sum_pool")(_pool("zero", cut=False))  # averages would have to know of what is cut
+padding_rule("max_pool")(_pool("lowest"))
+padding_rule("sum_pool")(_pool("zero"))
 
 
 @padding_rule("average_pool")

@@ -105,8 +105,13 @@ def average_value(node: OnnxNode, data: Value, graph: GraphBuilder, *, counts_wh
         return same_average(node, data, graph)
     found = pool_windows(node, data.shape[2:])
     begins, ends = found.pads[: data.rank - 2], found.pads[data.rank - 2 :]
-    if counts_whole and not node.integer("ceil_mode", 0):
-        ends = tuple(map(max, ends, overhanging_ends(data.shape[2:], found)))
+    counts_whole = counts_whole and not node.integer("ceil_mode", 0)
+    if counts_whole:
+        more = overhanging_ends(data.shape[2:], found)
+        ends = tuple(
+            max(end, over) if is_whole(axis) else end
+            for end, over, axis in zip(ends, more, data.dims[2:], strict=True)
+        )
     windows = {**found.steps, "kernel": found.kernel, "pads": begins + ends, "shape": found.shape}
     counts_pads = bool(node.integer("count_include_pad", 0))
     if all(map(is_whole, data.dims[2:])):
@@ -115,7 +120,8 @@ def average_value(node: OnnxNode, data: Value, graph: GraphBuilder, *, counts_wh
     def sized(total: Value) -> Value:
         return counted(total, data, found, node, graph)
 
-    return average_of_there(data, windows, counts_pads, sized, graph)
+    least = tuple(map(found.reach, range(data.rank - 2))) if counts_whole else None
+    return average_of_there(data, windows, counts_pads, sized, graph, least)
 
 
 def _over_space(node: OnnxNode, name: str, data: Value, graph: GraphBuilder) -> Value:

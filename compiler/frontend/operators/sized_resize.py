@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.operators.padded_moves import along, as_whole, positions, taken, with_axis
-from compiler.frontend.resize_taps import Interpolation
+from compiler.frontend.resize_taps import TIE, Interpolation
 from compiler.types.dims import Axis, size_of, whole
 from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension, bounds_of, divide, quotient
@@ -155,15 +155,19 @@ def _coordinates(
 
 
 def _rounded(places: Value, mode: str, graph: GraphBuilder) -> Value:
-    half = graph.scalar(0.5, DType.F32)
+    """As `resize_taps` rounds positions when they are known."""
+    below = graph.emit("floor", places)
+    share = graph.emit("sub", places, below)
     match mode:
         case "round_prefer_floor":
-            return graph.emit("ceil", graph.emit("sub", places, half))
+            above = graph.emit("greater", share, graph.scalar(0.5 + TIE, DType.F32))
         case "round_prefer_ceil":
-            return graph.emit("floor", graph.emit("add", places, half))
+            above = graph.emit("greater_equal", share, graph.scalar(0.5 - TIE, DType.F32))
         case "floor":
-            return graph.emit("floor", places)
-    return graph.emit("ceil", places)
+            return below
+        case _:
+            return graph.emit("ceil", places)
+    return graph.emit("add", below, graph.cast(above, DType.F32))
 
 
 def _clamped(index: Value, last: Value, graph: GraphBuilder) -> Value:

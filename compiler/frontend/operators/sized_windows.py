@@ -142,10 +142,13 @@ def average_of_there(
     counts_pads: bool,
     sized: Callable[[Value], Value],
     graph: GraphBuilder,
+    least: Sequence[int] | None = None,
 ) -> Value:
     """Sums over windows by the number of elements that are there.
 
-    `windows` has the attributes of a pool; `sized` gives what it makes the number of windows.
+    `windows` has the attributes of a pool; `sized` gives what it makes the number of windows. Where
+    padding counts, a window that it reaches across counts as one of `least` elements by axis: those
+    that are cut off, too.
     """
     pads, rank = windows["pads"], data.rank - 2
     total = sized(graph.emit("sum_pool", graph.cast(data, data.dtype.wide), **windows))
@@ -154,11 +157,12 @@ def average_of_there(
         around = tuple(map(sum, zip(pads[:rank], pads[rank:], strict=True)))
         pads = (0,) * (2 * rank)
     extents = tuple(extent + more for extent, more in zip(data.shape[2:], around, strict=True))
+    sizes = [size_of(axis) + more for axis, more in zip(data.dims[2:], around, strict=True)]
+    if counts_pads and least is not None:
+        sizes = list(map(greater, sizes, least))
+        extents = tuple(map(max, extents, least))
     ones = graph.constant(np.ones((1, 1, *extents), total.dtype.numpy))
-    there = [
-        axis if is_whole(axis) and not more else ((size_of(axis) + more, extent),)
-        for axis, more, extent in zip(data.dims[2:], around, extents, strict=True)
-    ]
+    there = [((size, extent),) for size, extent in zip(sizes, extents, strict=True)]
     ones = graph.padded.begins(ones, (ONE, ONE, *there))
     counts = sized(graph.emit("sum_pool", ones, **{**windows, "pads": pads}))
     return graph.cast(graph.emit("div", total, counts), data.dtype)

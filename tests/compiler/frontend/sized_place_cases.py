@@ -91,6 +91,62 @@ PLACE_CASES: dict[str, Case] = {
         )
         for side, counts in (("UPPER", 0), ("LOWER", 0), ("UPPER", 1))
     },
+    **{
+        f"average_of_a_cut_window_{opset}_{ceil}_{counts}": Case(
+            [
+                node(
+                    "AveragePool",
+                    "x",
+                    kernel_shape=[4],
+                    strides=[3],
+                    ceil_mode=ceil,
+                    count_include_pad=counts,
+                )
+            ],
+            {"x": (1, 2, "s")},
+            {"s": "3..10"},
+            [{"s": 3}, {"s": 4}, {"s": 10}],
+            opset=opset,
+        )
+        for opset, ceil, counts in ((11, 0, 1), (11, 0, 0), (22, 1, 1), (22, 0, 0))
+    },
+    "average_of_windows_that_are_always_cut": Case(
+        [node("AveragePool", "x", kernel_shape=[4], strides=[3], count_include_pad=1)],
+        {"x": (1, 2, "s")},
+        {"s": "2..3"},
+        [{"s": 2}, {"s": 3}],
+        opset=11,
+    ),
+    "center_crop_pad": Case(
+        [
+            node("Shape", "z", "sz"),
+            node("CenterCropPad", "x size", "fixed", axes=[1]),
+            node("CenterCropPad", "fixed sz"),
+        ],
+        {"x": ("b", "s"), "z": ("p", "q")},
+        {"b": "1..3", "s": "1..9", "p": "1..5", "q": "1..8"},
+        [
+            {"b": 1, "s": 9, "p": 3, "q": 8},
+            {"b": 3, "s": 2, "p": 2, "q": 1},
+            {"b": 2, "s": 5, "p": 5, "q": 4},
+        ],
+        {"size": integers(5)},
+    ),
+    "resize_nearest_at_middles": Case(
+        [
+            helper.make_node(
+                "Resize",
+                ["x", "", "", "to"],
+                ["y"],
+                mode="nearest",
+                nearest_mode="round_prefer_floor",
+            )
+        ],
+        {"x": (1, 1, "s")},
+        {"s": "17..19"},
+        [{"s": 17}, {"s": 18}, {"s": 19}],
+        {"to": integers(1, 1, 21)},
+    ),
     "average_ceil": on_image(
         "AveragePool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1, opset=22
     ),
