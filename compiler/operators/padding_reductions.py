@@ -96,6 +96,12 @@ def _lp_norm(use: PaddedUse) -> Dims:
     return use.operand(0)
 
 
+@padding_rule("rank_ascending", "rank_descending")
+def _ranks(use: PaddedUse) -> Dims:
+    """Who asks says which elements of a row are there."""
+    return use.operand(0)
+
+
 @padding_rule("layer_norm", "rms_norm")
 def _rows(use: PaddedUse) -> Dims:
     """Rows are whole, and scales and biases broadcast to them."""

@@ -1,6 +1,7 @@
 """Counts over pairs of elements of a row: how many others come before each one.
 
 y[r, i] = sum over j < 97 of select(flags[r, j] and x[r, j] before x[r, i], 1, 0)
+y[r, i] = sum over j < 97 of select(j < end[0], select(x[r, j] before x[r, i], 1, 0), 0)
 
 Every pair is looked at, in vectors: the simplest way to sort some thousand elements. NaN comes
 behind all other numbers and is equal to itself, so that positions are those of one order.
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from compiler.expr.nodes import Expr, all_of, binary, cast, const, select, unary
+from compiler.expr.nodes import Expr, all_of, binary, cast, const, integer, select, unary
 from compiler.kernels.kernel import Tensor
 from compiler.operators.registry import OperatorDefinition, Pattern, register
 from compiler.operators.rules import check, check_dtype
@@ -42,30 +43,35 @@ def _same(element: Expr, other: Expr) -> Expr:
 
 
 def _infer(attributes: Attributes, types: Types) -> TensorType:
-    data, flags = types.present(0), types.optional(1)
+    data, flags, end = types.present(0), types.optional(1), types.optional(2)
     check_dtype(data, ALL)
     check(len(data.shape) == 2, f"{data} is not [rows, elements]")
     fits = flags is None or (flags.dtype is DType.BOOL and flags.shape == data.shape)
     check(fits, f"the flags {flags} are no bools of the shape of {data}")
+    check(end in (None, TensorType(DType.I64, (1,))), f"the end {end} is no vector of one size")
     return TensorType(DType.I64, data.shape)
 
 
 def _definition(name: str, counts: _Order) -> OperatorDefinition:
     def expression(attributes: Attributes, use: Use) -> Tensor:
-        data, flags = use.input(0), use.optional(1)
+        data, flags, end = use.input(0), use.optional(1), use.optional(2)
 
         def body(row: Expr, position: Expr, other: Expr) -> Expr:
             counted = counts(data[row, other], data[row, position], other, position)
             if flags is not None:
                 counted = all_of(flags[row, other], counted)
-            return select(counted, const(1, DType.I32), const(0, DType.I32))
+            one = select(counted, const(1, DType.I32), const(0, DType.I32))
+            if end is None:
+                return one
+            is_there = binary("lt", other, end[(integer(0),)])
+            return select(is_there, one, const(0, DType.I32))
 
         total = use.builder.stage(
             name, axes_of(use.shape), body, reduce=[("r", use.shape[1])], combiner="sum"
         )
         return use.pointwise(f"{name}_i64", lambda indices: cast(DType.I64, total[indices]))
 
-    return OperatorDefinition(name, Pattern.OPAQUE, (1, 2), _infer, expression)
+    return OperatorDefinition(name, Pattern.OPAQUE, (1, 3), _infer, expression)
 
 
 def _before(element: Expr, other: Expr, place: Expr, others: Expr) -> Expr:
@@ -92,5 +98,5 @@ register(
 """`rank_ascending(x, flags)`: the position that each element of a row has in its sorted row, of
 equal ones the first first; `rank_descending` the same from the greatest on. `count_less`: how many
 elements are less; `count_equal_before`: how many equal ones come before it in the row. Only
-elements with a flag count, all without flags.
+elements with a flag count, and those before `end[0]`; all without flags and end.
 """

@@ -80,11 +80,8 @@ def top_k(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
     back = tuple(order.index(other) for other in range(data.rank))
     turned = graph.transpose(data, tuple(order))
     outer, dims = turned.shape[:-1], turned.dims
-    rows = graph.reshape(all_there(turned, graph), (prod(outer), extent))
-    flags = flags_of(data.dims[axis], extent, graph)
-    if flags is not None:
-        flags = graph.emit("expand", flags, shape=rows.shape)
-    places = best_of_rows(graph, rows, flags, most, largest=bool(node.integer("largest", 1)))
+    rows = graph.reshape(turned, (prod(outer), extent))
+    places = best_of_rows(graph, rows, most, largest=bool(node.integer("largest", 1)))
     values = graph.emit("gather_elements", rows, places, axis=1)
     axis_dims = ((size, most),) if isinstance(size, Size) else whole(most)
     return [

@@ -163,6 +163,19 @@ def test_the_first_of_rows_of_open_length() -> None:
     check(text, calls, {"N": ("300..900",)})
 
 
+@pytest.mark.parametrize(("few", "most"), [(3, 90), (20, 24)])
+def test_the_first_of_open_rows_of_open_length(few: int, most: int) -> None:
+    """Of short rows by all pairs, of long ones by a search; equal elements stay in order."""
+    text = (
+        "g (float[B,C,N] x) => (float[B,M,N] y, int64[B,M,N] i) "
+        f"{{ k = Constant<value_ints=[{few}]>() y, i = TopK<axis=1, largest=0>(x, k) }}"
+    )
+    x = RNG.integers(0, 20, (3, most, 41)).astype(np.float32)
+    sizes = ((3, most, 41), (1, few, 1), (2, 21, 7))
+    calls = [{"x": x[:batch, :rows, :length].copy()} for batch, rows, length in sizes]
+    check(text, calls, {"B": ("1..3",), "C": (f"{few}..{most}",), "N": ("1..41",)})
+
+
 def test_a_number_of_results_that_is_computed_of_sizes_keeps_its_bound() -> None:
     """As detectors have it: the least of 4 and of how many there are."""
     text = (
