@@ -1,0 +1,72 @@
+"""`tune bench`: a model and other engines in, how long each takes out."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from compiler.function_modules import load_modules
+from tuner.commands.command_line import prepare, show
+from tuner.commands.options import (
+    ConfigOption,
+    DbOption,
+    FunctionsOption,
+    JsonOption,
+    ModelOption,
+    NumericsOption,
+    ShapeOption,
+    ThreadsOption,
+    UntunedOption,
+    shapes_of,
+)
+
+if TYPE_CHECKING:
+    from tuner.commands.bench_sizes import SizedBench
+
+
+def bench(
+    model: ModelOption,
+    db: DbOption = None,
+    against: Annotated[
+        str, typer.Option(metavar="ENGINES", help="Separated by commas.")
+    ] = "onnxruntime",
+    untuned: UntunedOption = False,
+    rounds: Annotated[int, typer.Option(min=3, metavar="N", help="Samples of each.")] = 15,
+    threads: ThreadsOption = None,
+    numerics: NumericsOption = None,
+    config: ConfigOption = None,
+    shape: ShapeOption = None,
+    functions: FunctionsOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Time the built model against other engines in interleaved runs, at several sizes if open."""
+    load_modules(functions or ())
+    shapes = shapes_of(shape)
+    from configs.settings import load_settings
+
+    values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}
+    settings = load_settings(config, values)
+    prepare(settings, config, model, [json])
+    from tuner.building.flow import build_loaded
+    from tuner.building.request import BuildRequest
+    from tuner.commands import bench as benchmark
+    from tuner.confirm.latency import LatencyOptions
+
+    engines = benchmark.parse_engines(against)
+    request = BuildRequest(model, "", settings, shapes, untuned=untuned)
+    ours, built = build_loaded(request)
+    options = LatencyOptions(rounds=rounds)
+    from tuner.commands.bench_record import record_bench
+    from tuner.commands.bench_sizes import bench_sizes, has_sizes, sizes_table
+
+    result: benchmark.BenchResult | SizedBench
+    if has_sizes(ours):
+        result = sized = bench_sizes(model, ours, engines, options)
+        show(json, sized.to_json(), sizes_table(sized))
+    else:
+        result = fixed = benchmark.bench(model, ours, engines, options)
+        show(json, fixed.to_json(), benchmark.bench_table(fixed))
+    if not untuned and (note := record_bench(request, built, ours, result)):
+        print(f"note: {note}", file=sys.stderr)

@@ -1,0 +1,60 @@
+"""`tune inspect`: a model in, its program at a stage of the compiler out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from compiler.function_modules import load_modules
+from tuner.commands.command_files import check_files
+from tuner.commands.options import (
+    ConfigOption,
+    DbOption,
+    DumpOption,
+    FunctionsOption,
+    ModelOption,
+    NumericsOption,
+    ShapeOption,
+    ThreadsOption,
+    shapes_of,
+)
+
+
+def inspect(
+    model: ModelOption,
+    stage: Annotated[
+        str, typer.Option(metavar="STAGE", help="graph, plan, kernels, space, loops, llvm or asm.")
+    ],
+    kernel: Annotated[
+        str | None, typer.Option(metavar="K", help="Only this one: its key or its name.")
+    ] = None,
+    db: DbOption = None,
+    threads: ThreadsOption = None,
+    numerics: NumericsOption = None,
+    config: ConfigOption = None,
+    shape: ShapeOption = None,
+    functions: FunctionsOption = None,
+    dump_after: DumpOption = None,
+) -> None:
+    """Print a model's program at a stage of the compiler; with --db by the best records."""
+    load_modules(functions or ())
+    shapes = shapes_of(shape)
+    check_files(model=model)
+    from configs.settings import load_settings
+    from tuner.building.record import open_records
+    from tuner.commands.inspect_model import inspect_model
+
+    values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}
+    settings = load_settings(config, values)
+    with open_records(settings.database.url, untuned=db is None) as store:
+        text = inspect_model(
+            model,
+            stage,
+            settings,
+            kernel=kernel,
+            shapes=shapes,
+            store=store,
+            dump_after=dump_after,
+        )
+        print(text)

@@ -1,0 +1,82 @@
+"""`tune run`: a built model in, its outputs and how long it takes out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from compiler.function_modules import load_modules
+from tuner.commands.command_files import check_files
+from tuner.commands.command_line import show
+from tuner.commands.options import (
+    FunctionsOption,
+    JsonOption,
+    ThreadsOption,
+    TraceOption,
+    named_values,
+    numbers_of,
+)
+
+
+def run(
+    artefact: Annotated[str, typer.Argument(metavar="FILE", help="Built model.")],
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="NAME=FILE.npy", help="An input (repeatable); else random."
+        ),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE.npz", help="Write the outputs there.")
+    ] = None,
+    repeat: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Timed runs [default: 1, with --profile 20]."),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also time every kernel by itself.")
+    ] = False,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="Run the variant for other CPUs.")
+    ] = False,
+    threads: ThreadsOption = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape",
+            metavar="NAME=2,128",
+            help="Where sizes are open, those of a random input, or of a symbol: batch=2 "
+            "(repeatable) [default: the middle of the bounds].",
+        ),
+    ] = None,
+    functions: FunctionsOption = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed of random inputs.")] = 0,
+    trace: TraceOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Run a built model and time it."""
+    load_modules(functions or ())
+    shapes = numbers_of(shape)
+    files = named_values(input, "--input", "NAME=FILE.npy")
+    check_files(writes=[output, trace, json], reads=[artefact, *files.values()])
+    import compiler
+    from compiler.runtime.array_files import write_outputs
+    from tuner.commands.run_model import run_model, run_parts
+
+    executable = compiler.load(artefact, threads, fallback=fallback)
+    outputs, result = run_model(
+        executable,
+        files,
+        shapes=shapes,
+        repeat=repeat,
+        seed=seed,
+        profile=profile or trace is not None,
+    )
+    if trace is not None and result.profile is not None:
+        from tuner.commands.run_trace import write_run_trace
+
+        write_run_trace(result.profile, result.model, result.threads, trace)
+    if output is not None:
+        write_outputs(outputs, output)
+    show(json, result.to_json(), *run_parts(result))
