@@ -12,7 +12,7 @@ from compiler.kernels.count_work import kernel_flops
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.kernels.narrow_factors import narrow_factors
 from compiler.llvm.compile_kernel import CompiledKernel
-from compiler.runtime.executable_spec import REPORT_BYTES, ExecutableSpec, ObjectPart, RunStep
+from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart, RunStep, report_bytes
 from compiler.runtime.guards import SizeGuard
 from compiler.runtime.kernel_report import KernelReport
 from compiler.runtime.memory_plan import MemoryPlan
@@ -45,14 +45,13 @@ def assemble_spec(
     were scheduled for; `fallback` and `guards` are those of the executable."""
     graph, program, memory = parts.graph, parts.program, parts.memory
     objects = tuple(ObjectPart(item.symbol, item.object_code) for item in parts.compiled.values())
-    functions = function_links(program)
     return ExecutableSpec(
         name=program.name,
         target=spaces.target,
         threads=spaces.threads,
         inputs=tuple((name, program.types[name]) for name in program.inputs),
         outputs=tuple((name, graph.types[name]) for name in graph.outputs),
-        arena_bytes=memory.arena_bytes + (REPORT_BYTES if functions else 0),
+        arena_bytes=memory.arena_bytes + report_bytes(parts.steps),
         arena_lower_bound=memory.lower_bound,
         steps=parts.steps,
         constants=parts.constants.arrays,
@@ -65,7 +64,7 @@ def assemble_spec(
         structure=graph.structure,
         guards=guards,
         signature=graph.signature,
-        functions=functions,
+        functions=function_links(program),
         operands=tuple(_operands(calls[0]) for calls in program.kernel_calls().values()),
     )
 

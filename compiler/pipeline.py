@@ -29,6 +29,7 @@ from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.plan.group_kernels import GroupKernels, MadeKernels
 from compiler.plan.live_extents import limit_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise_for
+from compiler.runtime.dense_copies import dense_bytes
 from compiler.runtime.entry import entry_of
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.guards import SizeGuard
@@ -211,6 +212,6 @@ def _imported(model: Model, shapes: Shapes | None, allowance: Allowance) -> Grap
 def _workspaces(program: KernelProgram, compiled: Mapping[str, CompiledKernel]) -> list[int]:
     """Workspace bytes of every call of the program."""
     return [
-        compiled[call.key].workspace_bytes if isinstance(call, KernelCall) else 0
+        compiled[call.key].workspace_bytes if isinstance(call, KernelCall) else dense_bytes(call)
         for call in program.calls
     ]

@@ -108,6 +108,12 @@ class SizeValues(Emitter):
             return self._sizes, self.run_time.number(size)
         return self.reshape(self.computed_size(size), (1,)), 0
 
+    def vector_of(self, sizes: Sequence[Dimension]) -> tuple[Value, tuple[int, ...]]:
+        """An i64 vector, and the places in it where it has the sizes."""
+        if any(symbol in self._computed for size in sizes for symbol in symbols_of(size)):
+            return self.size_vector(sizes), tuple(range(len(sizes)))
+        return self._sizes, tuple(map(self.run_time.number, sizes))
+
     def computed_size(self, size: Dimension) -> Value:
         """A size that depends on what the graph computes, as an i64 scalar."""
         if not isinstance(size, Size):

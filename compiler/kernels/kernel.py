@@ -10,6 +10,7 @@ from typing import TypeAlias
 from compiler.expr.nodes import Expr, Load, cast, index
 from compiler.kernels.stage import Axis, Stage
 from compiler.types.dtypes import DType
+from compiler.types.open_axes import OpenAxes
 from compiler.types.tensor_type import Array, TensorType
 
 
@@ -235,6 +236,10 @@ class FunctionCall:
     The function was bound to `operands` (None where absent) and gives values of the types
     `results`; `arguments` are the node's attributes as a JSON object. `symbol` and `context` are
     those of a C function, "" of Python.
+
+    Where sizes are open `axes` has for each operand and result what is there of it (None: all, or
+    absent), and the last of `inputs` and `operands` is the vector of sizes, which the function does
+    not see; else there are no `axes`.
     """
 
     name: str
@@ -248,11 +253,17 @@ class FunctionCall:
     results: tuple[TensorType, ...]
     source: str
     guards: tuple[Guard, ...] = ()  # as of a kernel's call
+    axes: tuple[OpenAxes | None, ...] = ()
 
     @property
     def output(self) -> str:
         """The first result."""
         return self.outputs[0]
+
+    @property
+    def called(self) -> tuple[TensorType | None, ...]:
+        """The types of what the function takes and gives."""
+        return (*(self.operands[:-1] if self.axes else self.operands), *self.results)
 
     @property
     def present(self) -> tuple[str, ...]:

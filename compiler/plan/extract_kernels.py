@@ -21,7 +21,7 @@ from compiler.kernels.kernel import (
 from compiler.kernels.verify import verify_kernel
 from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
-from compiler.operators.function import types_of_texts
+from compiler.operators.function import reads_sizes, types_of_texts
 from compiler.operators.loop import LoopParts
 from compiler.operators.registry import Pattern, complete_attributes, operator
 from compiler.plan.chain_groups import chain_groups
@@ -31,6 +31,7 @@ from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.plan.group_kernels import GroupKernels
 from compiler.plan.loop_order import Bound, LoopNodes, loop_order
 from compiler.types.node import Node
+from compiler.types.open_axes import OpenAxes
 from compiler.types.tensor_type import Array, TensorType
 
 
@@ -155,12 +156,17 @@ class _Extractor:
         }
         results = types_of_texts(attributes, "results")
         outputs = [
-            nodes.get(number) or self._fresh(f"{node.output}_unread", type)
-            for number, type in enumerate(results)
-            if type is not None
+            nodes.get(number) or self._fresh(f"{node.output}_unread", result.type)
+            for number, result in enumerate(results)
+            if result is not None
         ]
-        operands = types_of_texts(attributes, "operands")
+        called = types_of_texts(attributes, "operands")
+        operands = [None if item is None else item.type for item in called]
         inputs = tuple(self.renamed.get(name, name) for name in node.inputs)
+        axes: tuple[OpenAxes | None, ...] = ()
+        if reads_sizes(attributes):
+            operands.append(self.types[node.inputs[-1]])
+            axes = tuple(None if i is None else i.axes for i in (*called, *results))
         self.calls.append(
             FunctionCall(
                 name=attributes.text("name"),
@@ -169,11 +175,12 @@ class _Extractor:
                 context=attributes.text("context"),
                 arguments=attributes.text("arguments"),
                 inputs=(*inputs, *("" for _ in operands[len(inputs) :])),
-                operands=operands,
+                operands=tuple(operands),
                 outputs=tuple(outputs),
-                results=tuple(type for type in results if type is not None),
+                results=tuple(result.type for result in results if result is not None),
                 source=node.source,
                 guards=common_guards([self.guards.get(name, ()) for name in nodes.values()]),
+                axes=axes,
             )
         )
 

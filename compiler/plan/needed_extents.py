@@ -18,6 +18,7 @@ from compiler.expr.nodes import Load
 from compiler.expr.walk import axes_of
 from compiler.kernels.kernel import (
     Buffer,
+    FunctionCall,
     JoinCall,
     KernelCall,
     KernelProgram,
@@ -35,6 +36,7 @@ from compiler.loops.size_conditions import Condition, terms_of
 from compiler.loops.split_periods import split_periods
 from compiler.plan.window_reach import SizeName, named, reaches
 from compiler.types.dims import Dims, extent_of
+from compiler.types.open_axes import OpenAxes
 from compiler.types.signature import SIZES, Signature
 from compiler.types.sizes import Dimension, Size, bounds_of
 
@@ -104,6 +106,9 @@ def needed_extents(
                     kept = frozenset(limit for limit in own if _fits(limit, begin, whole, size))
                     add_read(source, _Read(kept))
                     begin += size
+            case FunctionCall():
+                for value, read in _reads_of_function(call):
+                    add_read(value, read)
             case LoopBegin() | LoopEnd():
                 for value in reads_of(call):
                     add_read(value, _Read(frozenset()))
@@ -190,6 +195,21 @@ def _limits_of(dims: Dims, signature: Signature) -> frozenset[ValueLimit]:
                 found.add(ValueLimit(stride, extent, SIZES, number))
             stride *= extent
     return frozenset(found)
+
+
+def _reads_of_function(call: FunctionCall) -> Iterator[tuple[str, _Read]]:
+    """A function is given what is there of its operands, and nothing behind that."""
+    axes: list[OpenAxes | None] = [None] * len(call.inputs)
+    axes[: len(call.axes) - len(call.outputs)] = call.axes[: -len(call.outputs)]
+    for value, dims in zip(call.inputs, axes, strict=True):
+        limits = set()
+        stride = 1
+        for true, extent in reversed([factor for axis in dims or () for factor in axis]):
+            if true < 0:
+                limits.add(ValueLimit(stride, extent, call.inputs[-1], ~true))
+            stride *= extent
+        if value:
+            yield value, _Read(frozenset(limits))
 
 
 # --- through a kernel ---------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from compiler.runtime.executable_spec import (
     ExecutableSpec,
     FunctionLink,
     FunctionStep,
+    RunStep,
+    extents_bytes,
 )
 
 
@@ -39,6 +41,7 @@ def functions_code(interface: CInterface, programs: Sequence[ExecutableSpec]) ->
     names = "\n".join(filter(None, cases))
     macro = interface.macro
     places = ", ".join(str(program.arena_bytes - REPORT_BYTES) for program in programs)
+    sizes, tell = _sizes_code(steps)
     report = f"reports[{'0' if len(programs) == 1 else 'program_number()'}]"
     return FunctionsCode(
         declarations=f"""\
@@ -59,7 +62,7 @@ static const char *failed_step(int32_t step)
     }}
 }}
 
-""",
+{sizes}""",
         error_case=f"""\
     case {macro}_ERROR_FUNCTION:
         return failure[0] ? failure : "a function that the model calls failed";
@@ -68,12 +71,74 @@ static const char *failed_step(int32_t step)
     /* The failed step + 1, the function's code, and its text behind. */
     const int32_t *report = (const int32_t *)((const char *)workspace + {report});
     if (report[0] != 0) {{
-        snprintf(failure, sizeof failure, "%s: code %d %s", failed_step(report[0]), (int)report[1],
-                 (const char *)(report + 2));
+{tell}                 (const char *)(report + 2));
         return {macro}_ERROR_FUNCTION;
     }}
 """,
     )
+
+
+_PLAIN = """\
+        snprintf(failure, sizeof failure, "%s: code %d %s", failed_step(report[0]), (int)report[1],
+"""
+
+
+def _sizes_code(steps: Sequence[RunStep]) -> tuple[str, str]:
+    """What says which sizes a step was called with, where they are open, and its use."""
+    cases = "\n".join(_sizes_case(*item) for item in enumerate(steps) if _is_open(item[1]))
+    if not cases:
+        return "", _PLAIN
+    return (
+        f"""\
+/* The shapes of a failed step's inputs, of which `extents` come one after the other. */
+static void say_sizes(int32_t step, const int64_t *extents, char *text, int room)
+{{
+    const int32_t *ranks;
+    int inputs, used;
+
+    text[0] = '\\0';
+    switch (step) {{
+{cases}
+    default:
+        return;
+    }}
+    used = snprintf(text, room, ", called with");
+    for (int i = 0; i < inputs && used < room; i++) {{
+        used += snprintf(text + used, room - used, "%s [", i > 0 ? "," : "");
+        for (int32_t axis = 0; axis < ranks[i] && used < room; axis++)
+            used += snprintf(text + used, room - used, "%s%lld", axis > 0 ? ", " : "",
+                             (long long)*extents++);
+        if (used < room)
+            used += snprintf(text + used, room - used, "]");
+    }}
+}}
+
+""",
+        f"""\
+        char sizes[{REPORT_BYTES // 2}];
+        say_sizes(report[0], (const int64_t *)((const char *)report - {extents_bytes(steps)}),
+                  sizes, sizeof sizes);
+        snprintf(failure, sizeof failure, "%s%s: code %d %s", failed_step(report[0]), sizes,
+                 (int)report[1],
+""",
+    )
+
+
+def _is_open(step: RunStep) -> bool:
+    return isinstance(step, FunctionStep) and bool(step.axes)
+
+
+def _sizes_case(number: int, step: RunStep) -> str:
+    assert isinstance(step, FunctionStep)
+    inputs = step.types[: len(step.types) - step.outputs]
+    ranks = ", ".join(str(0 if type is None else len(type.shape)) for type in inputs) or "0"
+    return f"""\
+    case {number + 1}: {{
+        static const int32_t own[] = {{{ranks}}};
+        ranks = own;
+        inputs = {len(inputs)};
+        break;
+    }}"""
 
 
 def function_rows(functions: Sequence[FunctionLink]) -> list[str]:

@@ -14,6 +14,7 @@ from compiler.runtime.entry_functions import (
     report_ir,
 )
 from compiler.runtime.entry_loops import EntryLoops
+from compiler.runtime.entry_open_functions import OpenCall, sizes_table_ir
 from compiler.runtime.executable_spec import (
     ENTRY_SYMBOL,
     SEAL_SYMBOL,
@@ -68,7 +69,10 @@ def entry_ir(
         body.line("call void @run_tiles.begin()")
     if slots is not None and foreign:
         body.text(report_ir(slots))
-    loops = EntryLoops(body, partial(_pointer, body), steps)
+    if sizes_table_ir(foreign):
+        body.line(sizes_table_ir(foreign))
+    pointer = partial(_pointer, body)
+    loops = EntryLoops(body, pointer, steps)
     left_out: dict[
         int, AbstractContextManager[None]
     ] = {}  # by loop: where it is left out as a whole
@@ -90,7 +94,14 @@ def entry_ir(
             with body.guarded(step.guards):
                 _emit_buffers(body, step.buffers)
                 code = call_ir(calls_made, step, slots, index)
-                body.text(code if tiles is None else _without_tiles(code))
+                code = code if tiles is None else _without_tiles(code)
+                if step.axes:
+                    opened = OpenCall(body, pointer, calls_made, step, slots.extents)
+                    opened.begin()
+                    body.text(code)
+                    opened.end()
+                else:
+                    body.text(code)
             calls_made += 1
     if tiles is not None:
         body.line("call void @run_tiles.end()")

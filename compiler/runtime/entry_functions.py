@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.foreign_functions import ELEMENT_TYPES
-from compiler.runtime.executable_spec import REPORT_BYTES, ExecutableSpec, FunctionStep
+from compiler.runtime.entry_open_functions import SIZES_TABLE, copies_ir
+from compiler.runtime.executable_spec import (
+    REPORT_BYTES,
+    ExecutableSpec,
+    FunctionStep,
+    extents_bytes,
+)
 
 TEXT_OFFSET = 8
 """Of the report's text; its first two 32-bit numbers are the failed step + 1, and the code."""
@@ -19,19 +25,27 @@ TEXT_OFFSET = 8
 
 @dataclass(frozen=True, slots=True)
 class FunctionSlots:
-    """Where in the table of constants the functions begin, and where in the arena the report is."""
+    """Where in the table of constants the functions begin, and where in the arena the report is.
+
+    Before the report are the `extents` of calls on open sizes.
+    """
 
     functions: int
     report: int
+    extents: int
 
 
 def function_slots(spec: ExecutableSpec) -> FunctionSlots:
     """Those of an executable."""
-    return FunctionSlots(len(spec.constants), spec.arena_bytes - REPORT_BYTES)
+    report = spec.arena_bytes - REPORT_BYTES
+    return FunctionSlots(len(spec.constants), report, report - extents_bytes(spec.steps))
 
 
 def facts_ir(number: int, step: FunctionStep) -> str:
-    """What call `number` tells its function: element types, ranks, sizes and attributes."""
+    """What call `number` tells its function: element types, ranks, sizes and attributes.
+
+    Open sizes are told by each run.
+    """
     numbers = [0 if type is None else ELEMENT_TYPES[type.dtype] for type in step.types]
     ranks = [0 if type is None else len(type.shape) for type in step.types]
     extents = [extent for type in step.types if type is not None for extent in type.shape]
@@ -41,11 +55,14 @@ def facts_ir(number: int, step: FunctionStep) -> str:
         f"ptr getelementptr (i64, ptr {name}_extents, i64 {begin})" for begin in begins
     )
     text = step.arguments.encode() + b"\0"
+    extents_ir = (
+        f"{name}_extents = private constant [{sizes} x i64] [{_integers('i64', extents or [0])}]\n"
+        f"{name}_sizes = private constant [{len(begins)} x ptr] [{pointers}]\n"
+    )
     return (
         f"{name}_types = private constant [{len(numbers)} x i32] [{_integers('i32', numbers)}]\n"
         f"{name}_ranks = private constant [{len(ranks)} x i32] [{_integers('i32', ranks)}]\n"
-        f"{name}_extents = private constant [{sizes} x i64] [{_integers('i64', extents or [0])}]\n"
-        f"{name}_sizes = private constant [{len(begins)} x ptr] [{pointers}]\n"
+        f"{copies_ir(number, step) if step.axes else extents_ir}"
         f'{name}_arguments = private constant [{len(text)} x i8] c"{_bytes(text)}"\n'
     )
 
@@ -54,6 +71,7 @@ def call_ir(number: int, step: FunctionStep, slots: FunctionSlots, index: int) -
     """Call `number` of a function, step `index`, once its pointers are in `%buffers`."""
     inputs = len(step.buffers) - step.outputs
     function, name = slots.functions + 2 * step.function, f"@function_{number}"
+    sizes = SIZES_TABLE if step.axes else f"{name}_sizes"
     v = f"%f{number}"
     return f"""\
   {v}.slot = getelementptr ptr, ptr %constants, i64 {function}
@@ -63,7 +81,7 @@ def call_ir(number: int, step: FunctionStep, slots: FunctionSlots, index: int) -
   {v}.text = getelementptr i8, ptr %report, i64 {TEXT_OFFSET}
   store i8 0, ptr {v}.text
   {v}.code = call i32 {v}.pointer(i32 {inputs}, i32 {step.outputs}, ptr %buffers, \
-ptr {name}_types, ptr {name}_ranks, ptr {name}_sizes, ptr {name}_arguments, \
+ptr {name}_types, ptr {name}_ranks, ptr {sizes}, ptr {name}_arguments, \
 ptr {v}.context, ptr {v}.text, i64 {REPORT_BYTES - TEXT_OFFSET})
   {v}.fails = icmp ne i32 {v}.code, 0
   br i1 {v}.fails, label %failed.{number}, label %after.{number}

@@ -284,11 +284,12 @@ class Executable:
             return SizedFrame(self._sized, self._chain.code, arena, self._constants, runtime)
         return Frame(self._inputs, self._outputs, arena, self._constants, runtime)
 
-    def function_call(self, step: FunctionStep, addresses: Sequence[int]) -> Callable[[], None]:
-        """A step that calls a function, by itself, on buffers at these addresses (0: absent)."""
+    def function_call(self, step: FunctionStep, frame: Frame) -> Callable[[], None]:
+        """A step that calls a function, by itself, on the memory of a frame."""
         functions = self._programs[0].functions
         assert functions is not None
-        return functions.call(step, addresses)
+        places = [0 if place is None else frame.address(place) for place in step.buffers]
+        return functions.call(step, places, 0 if step.sizes is None else frame.address(step.sizes))
 
     def kernel_address(self, symbol: str) -> int:
         """Where a kernel's function is; valid while the executable lives."""

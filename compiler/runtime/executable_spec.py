@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
@@ -9,6 +10,7 @@ from typing import TypeAlias
 from compiler.runtime.guards import SizeGuard
 from compiler.runtime.kernel_report import KernelReport
 from compiler.target import Target
+from compiler.types.open_axes import OpenAxes
 from compiler.types.signature import Signature
 from compiler.types.structure import NO_STRUCTURE, Structure
 from compiler.types.tensor_type import Array, TensorType
@@ -106,6 +108,10 @@ class FunctionStep:
     `buffers` are its inputs (None where absent), then its outputs, of which there are `outputs`;
     `types` are theirs. `arguments` are the node's attributes as a JSON object, `node` is its name.
     The `guards` are as those of a `CallStep`.
+
+    Where sizes are open `axes` has for each buffer what is there of it (None: all, or absent), in
+    terms of the i64 vector at `sizes`, and dense copies of what has padding inside lie in the arena
+    from `workspace` on, see `compiler.runtime.dense_copies`. Else there are no `axes`.
     """
 
     function: int
@@ -115,11 +121,33 @@ class FunctionStep:
     arguments: str
     node: str
     guards: tuple[Condition, ...] = ()
+    axes: tuple[OpenAxes | None, ...] = ()
+    sizes: Location | None = None
+    workspace: int | None = None
 
     def __str__(self) -> str:
         texts = ["-" if buffer is None else str(buffer) for buffer in self.buffers]
         count = len(texts) - self.outputs
-        return f"{', '.join(texts[count:])} = function {self.function}({', '.join(texts[:count])})"
+        scratch = "" if self.workspace is None else f" workspace arena+{self.workspace}"
+        sizes = "" if self.sizes is None else f" sizes {self.sizes}"
+        given, made = ", ".join(texts[:count]), ", ".join(texts[count:])
+        return f"{made} = function {self.function}({given}){sizes}{scratch}"
+
+
+def extents_bytes(steps: Iterable[RunStep]) -> int:
+    """Room for the extents, of 8 bytes, of all tensors of any call of a function of open sizes."""
+    ranks = (
+        sum(len(type.shape) for type in step.types if type is not None)
+        for step in steps
+        if isinstance(step, FunctionStep) and step.axes
+    )
+    return aligned(8 * max(ranks, default=0))
+
+
+def report_bytes(steps: Sequence[RunStep]) -> int:
+    """What the arena has at its end where functions are called; nothing where none is."""
+    called = any(isinstance(step, FunctionStep) for step in steps)
+    return REPORT_BYTES + extents_bytes(steps) if called else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +258,8 @@ class ExecutableSpec:
     `kernels`; nothing in files from before they were kept.
 
     `functions` are not part of it: their pointers and contexts follow those of the constants, in
-    turns, and the last `REPORT_BYTES` of the arena are for a report of what failed.
+    turns, and the last `REPORT_BYTES` of the arena are for a report of what failed; before it is
+    room for the extents that functions of open sizes are called with, `extents_bytes`.
     """
 
     name: str

@@ -28,7 +28,9 @@ from compiler.runtime.executable_spec import (
     FunctionLink,
     FunctionStep,
     RunStep,
+    extents_bytes,
 )
+from compiler.runtime.open_arguments import OpenArguments, extents_at, operands_text
 from compiler.runtime.ports import AnyArray
 from compiler.types.tensor_type import TensorType
 
@@ -121,9 +123,13 @@ class FunctionTable:
         step = self._steps[number - 1]
         assert isinstance(step, FunctionStep)
         text = ctypes.string_at(report + 8, REPORT_BYTES - 8).split(b"\0")[0]
-        self._raise(step, ctypes.c_int32.from_address(report + 4).value, text)
+        shapes = extents_at(step, report - extents_bytes(self._steps)) if step.axes else ()
+        self._raise(step, ctypes.c_int32.from_address(report + 4).value, text, shapes)
 
-    def _raise(self, step: FunctionStep, code: int, text: bytes) -> None:
+    def _raise(
+        self, step: FunctionStep, code: int, text: bytes, shapes: Sequence[tuple[int, ...]] = ()
+    ) -> None:
+        """`shapes` are those of the tensors that it was called with, where sizes are open."""
         raised: BaseException | None = getattr(self._raised, "error", None)
         self._raised.error = None
         if raised is not None and not isinstance(raised, Exception):
@@ -134,16 +140,37 @@ class FunctionTable:
         elif raised is not None:
             reason = f"{type(raised).__name__}: {raised}"
         name = self._links[step.function].name
-        raise FunctionError(f"function {name} failed in node {step.node!r}: {reason}") from raised
+        called = f", called with {operands_text(step, shapes)}" if shapes else ""
+        node = f"node {step.node!r}{called}"
+        raise FunctionError(f"function {name} failed in {node}: {reason}") from raised
 
-    def call(self, step: FunctionStep, addresses: Sequence[int]) -> Callable[[], None]:
-        """One step by itself, on buffers at these addresses (0 where absent)."""
+    def call(
+        self, step: FunctionStep, addresses: Sequence[int], sizes: int = 0
+    ) -> Callable[[], None]:
+        """One step by itself, on buffers at these addresses (0 where absent).
+
+        Where sizes are open their vector is at `sizes`, and is read at each call.
+        """
+        if not step.axes:
+            shapes = [() if type is None else type.shape for type in step.types]
+            return self._call(step, addresses, shapes)
+
+        def call() -> None:
+            given = OpenArguments(step, addresses, sizes)
+            self._call(step, given.addresses, given.shapes)()
+            given.store()
+
+        return call
+
+    def _call(
+        self, step: FunctionStep, addresses: Sequence[int], shapes: Sequence[tuple[int, ...]]
+    ) -> Callable[[], None]:
+        """A call on dense tensors of these shapes."""
         inputs = len(step.buffers) - step.outputs
-        shapes = [() if type is None else type.shape for type in step.types]
         numbers = [0 if type is None else ELEMENT_TYPES[type.dtype] for type in step.types]
         count, text = len(shapes), ctypes.create_string_buffer(REPORT_BYTES)
         extents = [(ctypes.c_int64 * max(1, len(shape)))(*shape) for shape in shapes]
-        sizes = (ctypes.POINTER(ctypes.c_int64) * count)(
+        pointers = (ctypes.POINTER(ctypes.c_int64) * count)(
             *(ctypes.cast(item, ctypes.POINTER(ctypes.c_int64)) for item in extents)
         )
         arguments = (
@@ -152,7 +179,7 @@ class FunctionTable:
             (ctypes.c_void_p * count)(*addresses),
             (ctypes.c_int32 * count)(*numbers),
             (ctypes.c_int32 * count)(*map(len, shapes)),
-            sizes,
+            pointers,
             step.arguments.encode(),
             self.pointers[2 * step.function + 1],
             ctypes.addressof(text),
@@ -164,7 +191,7 @@ class FunctionTable:
             text.value = b""
             code = function(*arguments)
             if code:
-                self._raise(step, code, text.value)
+                self._raise(step, code, text.value, shapes if step.axes else ())
 
         return call
 

@@ -25,6 +25,8 @@ from compiler.runtime.step_json import (
     guards_to_json,
     location_from_json,
     location_to_json,
+    open_sizes_from_json,
+    open_sizes_to_json,
     optional_from_json,
     optional_to_json,
 )
@@ -176,6 +178,7 @@ def _step_to_json(step: RunStep) -> Json:
             "arguments": step.arguments,
             "node": step.node,
             **guards_to_json(step.guards),
+            **open_sizes_to_json(step),
         }
     if isinstance(step, CallStep):
         return {
@@ -203,6 +206,7 @@ def _step_from_json(data: Mapping[str, Any]) -> RunStep:
             str(data["arguments"]),
             str(data["node"]),
             guards_from_json(data),
+            *open_sizes_from_json(data),
         )
     if "loop" in data:
         return loop_from_json(data)

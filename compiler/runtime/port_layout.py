@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from compiler.types.dims import Dims
 from compiler.types.signature import SizedPort
 from compiler.types.sizes import Dimension
 
@@ -33,12 +34,17 @@ class PortLayout:
 
 
 def layout_of(port: SizedPort) -> PortLayout:
-    """The fewest levels that say where a port's elements are.
+    """How a port's array lies, see `layout_of_axes`."""
+    return layout_of_axes(port.dtype.bytes, port.padded)
+
+
+def layout_of_axes(bytes: int, axes: Dims) -> PortLayout:
+    """The fewest levels that say where elements of so many bytes are.
 
     What is within a factor and fills its extents is one stretch in both arrays, so the two are one.
     """
-    groups = [_Group(1, 1, port.dtype.bytes, port.dtype.bytes)]
-    for true, extent in reversed([factor for axis in port.padded for factor in axis]):
+    groups = [_Group(1, 1, bytes, bytes)]
+    for true, extent in reversed([factor for axis in axes for factor in axis]):
         inner = groups[-1]
         if inner.count == inner.extent:
             groups[-1] = replace(inner, count=inner.count * true, extent=inner.extent * extent)

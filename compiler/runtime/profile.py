@@ -169,8 +169,7 @@ def _calls(
             calls.append((ctypes.memmove, (*places, step.bytes)))
             continue
         if isinstance(step, FunctionStep):
-            buffers = [0 if place is None else frame.address(place) for place in step.buffers]
-            call: _Function = executable.function_call(step, buffers)
+            call: _Function = executable.function_call(step, frame)
             calls.append((_guarded(call, step.guards, frame) if step.guards else call, ()))
             continue
         tables.append(pointer_table([frame.address(location) for location in step.buffers]))

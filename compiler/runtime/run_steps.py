@@ -77,19 +77,20 @@ def run_steps(
             places = [optional(number, *item) for item in enumerate(call.inputs)]
             steps.append(_again(program, loops.pop(), call, places, plan))
         if isinstance(call, FunctionCall):
-            inputs = (
-                operand(number, position, value) if value else None
-                for position, value in enumerate(call.inputs)
-            )
+            inputs = [optional(number, *item) for item in enumerate(call.inputs)]
+            sizes = inputs.pop() if call.axes else None
             steps.append(
                 FunctionStep(
                     links.index(_link(call)),
                     (*inputs, *map(plan.location, call.outputs)),
-                    (*call.operands, *call.results),
+                    call.called,
                     len(call.outputs),
                     call.arguments,
                     call.source,
                     conditions(call),
+                    call.axes,
+                    sizes,
+                    plan.workspaces[number],
                 )
             )
         if not isinstance(call, KernelCall):

@@ -14,14 +14,16 @@ their places. An array that is its own place, the same pointer twice, is not cop
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from compiler.runtime.executable_spec import ENTRY_SYMBOL
 from compiler.runtime.ir_body import IrBody
 from compiler.runtime.port_layout import PortLayout, layout_of
+from compiler.runtime.row_copies import copy_function
+from compiler.runtime.size_ir import SizeEmitter
 from compiler.runtime.size_table import SizeTable, copied_ports
 from compiler.types.signature import ResultSource, Signature, SizedPort
-from compiler.types.sizes import Atom, Dimension, Function, Size, bounds_of
+from compiler.types.sizes import Dimension, Size
 
 SIZES_SYMBOL = "tunefarm_sizes"
 SIZED_ENTRY_SYMBOL = "tunefarm_run_sized"
@@ -58,7 +60,7 @@ def sized_entry_ir(signature: Signature, inputs: Sequence[str], outputs: Sequenc
 
 
 def _sizes_function(signature: Signature, table: SizeTable) -> str:
-    emitter = _SizeEmitter(IrBody())
+    emitter = SizeEmitter(IrBody())
     for number, source in enumerate(signature.sources):
         place = emitter.body.value(f"getelementptr i64, ptr %symbols, i64 {number}")
         emitter.known[source.symbol] = emitter.body.value(f"load i64, ptr {place}")
@@ -68,51 +70,6 @@ def _sizes_function(signature: Signature, table: SizeTable) -> str:
         emitter.body.line(f"store i64 {value}, ptr {place}")
     emitter.body.line("ret void")
     return f"define void @{SIZES_SYMBOL}(ptr %symbols, ptr %numbers) {{\n{emitter.body}\n}}\n"
-
-
-@dataclass(slots=True)
-class _SizeEmitter:
-    """Computes dimensions; `known` are the atoms that have been computed."""
-
-    body: IrBody
-    known: dict[Atom, str] = field(default_factory=dict)
-
-    def dimension(self, dimension: Dimension) -> str:
-        """The operand that is the dimension: a number or a value's name."""
-        if isinstance(dimension, int):
-            return str(dimension)
-        total = ""
-        for atoms, factor in dimension.terms:
-            product = str(factor)
-            for atom in atoms:
-                product = self._times(product, self._atom(atom))
-            total = self.body.value(f"add i64 {total}, {product}") if total else product
-        return total
-
-    def _times(self, left: str, right: str) -> str:
-        return right if left == "1" else self.body.value(f"mul i64 {left}, {right}")
-
-    def _atom(self, atom: Atom) -> str:
-        if atom not in self.known:
-            assert isinstance(atom, Function)  # every symbol has a source
-            self.known[atom] = self._function(atom)
-        return self.known[atom]
-
-    def _function(self, atom: Function) -> str:
-        left, right = (self.dimension(operand) for operand in atom.operands)
-        if atom.name in ("min", "max"):
-            order = "slt" if atom.name == "min" else "sgt"
-            first = self.body.value(f"icmp {order} i64 {left}, {right}")
-            return self.body.value(f"select i1 {first}, i64 {left}, i64 {right}")
-        operation = "sdiv" if atom.name == "//" else "srem"
-        found = self.body.value(f"{operation} i64 {left}, {right}")
-        if bounds_of(atom.operands[0])[0] >= 0:
-            return found
-        rest = self.body.value(f"srem i64 {left}, {right}")  # rounded to zero: mend what is below
-        below = self.body.value(f"icmp slt i64 {rest}, 0")
-        change = "-1" if atom.name == "//" else right
-        mended = self.body.value(f"add i64 {found}, {change}")
-        return self.body.value(f"select i1 {below}, i64 {mended}, i64 {found}")
 
 
 class _Copies:
@@ -128,41 +85,8 @@ class _Copies:
         key = layout_of(port), out
         if key not in self._names:
             name = self._names[key] = f"copy_rows.{len(self._names)}"
-            self.functions[name] = self._function(name, *key)
+            self.functions[name] = copy_function(name, *key, self._operand)
         return self._names[key]
-
-    def _function(self, name: str, layout: PortLayout, out: bool) -> str:
-        body = IrBody()
-        body.line("br label %begin")
-        body.line("begin:")
-        row = self._operand(body, layout.row)
-        counts = [self._operand(body, level.count) for level in layout.levels]
-        dense = [self._operand(body, level.dense) for level in layout.levels]
-        target, source, before = "%to", "%from", "begin"
-        for depth, level in enumerate(layout.levels):
-            body.line(f"br label %head{depth}")
-            body.line(f"head{depth}:")
-            body.line(f"%i{depth} = phi i64 [ 0, %{before} ], [ %after{depth}, %next{depth} ]")
-            more = body.value(f"icmp slt i64 %i{depth}, {counts[depth]}")
-            leave = f"next{depth - 1}" if depth else "done"
-            body.line(f"br i1 {more}, label %body{depth}, label %{leave}")
-            body.line(f"body{depth}:")
-            steps = (dense[depth], str(level.padded)) if out else (str(level.padded), dense[depth])
-            target = _moved(body, target, f"%i{depth}", steps[0])
-            source = _moved(body, source, f"%i{depth}", steps[1])
-            before = f"body{depth}"
-        body.line(
-            f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {row}, i1 false)"
-        )
-        innermost = len(layout.levels) - 1
-        body.line(f"br label %next{innermost}" if layout.levels else "br label %done")
-        for depth in reversed(range(len(layout.levels))):
-            body.line(f"next{depth}:")
-            body.line(f"%after{depth} = add i64 %i{depth}, 1")
-            body.line(f"br label %head{depth}")
-        body.line("done:")
-        body.line("ret void")
-        return f"define internal void @{name}(ptr %to, ptr %from, ptr %numbers) {{\n{body}\n}}\n"
 
     def _operand(self, body: IrBody, dimension: Dimension) -> str:
         if not isinstance(dimension, Size):
@@ -170,11 +94,6 @@ class _Copies:
         number = self._table.numbers[dimension]
         place = body.value(f"getelementptr i64, ptr %numbers, i64 {number}")
         return body.value(f"load i64, ptr {place}")
-
-
-def _moved(body: IrBody, pointer: str, index: str, step: str) -> str:
-    offset = body.value(f"mul i64 {index}, {step}")
-    return body.value(f"getelementptr i8, ptr {pointer}, i64 {offset}")
 
 
 def _sized_entry(

@@ -1,11 +1,12 @@
-"""Places in memory, and what steps are guarded by, as JSON values, and back."""
+"""Places in memory, what steps are guarded by, and open sizes, as JSON values, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compiler.runtime.executable_spec import Condition, Location, Place
+from compiler.runtime.executable_spec import Condition, FunctionStep, Location, Place
+from compiler.types.open_axes import OpenAxes
 
 
 def location_to_json(location: Location) -> list[Any]:
@@ -42,3 +43,27 @@ def guards_from_json(data: Mapping[str, Any]) -> tuple[Condition, ...]:
     return tuple(
         Condition(location_from_json(place), bool(taken)) for place, taken in data.get("guards", ())
     )
+
+
+def open_sizes_to_json(step: FunctionStep) -> dict[str, Any]:
+    """What a function's call knows of open sizes; nothing of one without."""
+    if not step.axes:
+        return {}
+    return {
+        "axes": step.axes,
+        "sizes": optional_to_json(step.sizes),
+        "workspace": step.workspace,
+    }
+
+
+def open_sizes_from_json(
+    data: Mapping[str, Any],
+) -> tuple[tuple[OpenAxes | None, ...], Location | None, int | None]:
+    """The inverse of `open_sizes_to_json`."""
+    axes = tuple(None if item is None else _axes(item) for item in data.get("axes", ()))
+    workspace = data.get("workspace")
+    return axes, optional_from_json(data.get("sizes")), workspace and int(workspace)
+
+
+def _axes(data: Sequence[Any]) -> OpenAxes:
+    return tuple(tuple((int(true), int(extent)) for true, extent in axis) for axis in data)

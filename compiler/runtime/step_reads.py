@@ -22,6 +22,7 @@ from compiler.runtime.executable_spec import (
     RowStep,
     RunStep,
 )
+from compiler.types.open_axes import places_of
 from compiler.types.tensor_type import TensorType
 
 _WORD = 8
@@ -72,6 +73,7 @@ def _accesses(
             ]
             inputs = [span for span, is_input in present if is_input]
             guards = _flags(guard.place for guard in step.guards)
+            inputs += [] if step.sizes is None else [_sizes_span(step, step.sizes)]
             return [*inputs, *guards], [span for span, is_input in present if not is_input]
         case CopyStep():
             return [_Span(step.source, step.bytes)], [_Span(step.destination, step.bytes)]
@@ -82,6 +84,12 @@ def _accesses(
         case AgainStep():
             reads, writes = _copies([*step.rows, *step.following])
             return [*_flags([step.again]), *reads], [*writes, *_flags([step.count, step.going])]
+
+
+def _sizes_span(step: FunctionStep, vector: Location) -> _Span:
+    """The sizes that a function's call reads."""
+    places = frozenset[int]().union(*(places_of(axes) for axes in step.axes if axes is not None))
+    return _Span(vector, _WORD * (max(places, default=0) + 1))
 
 
 def _flags(places: Iterable[Location | None]) -> list[_Span]:

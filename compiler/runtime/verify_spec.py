@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.errors import VerifyError
+from compiler.runtime.dense_copies import dense_places
 from compiler.runtime.executable_spec import (
     ALIGNMENT,
-    REPORT_BYTES,
     AgainStep,
     CallStep,
     Condition,
@@ -17,8 +17,10 @@ from compiler.runtime.executable_spec import (
     Location,
     LoopStep,
     Place,
+    report_bytes,
 )
 from compiler.runtime.verify_loops import LoopRules
+from compiler.types.open_axes import bound_shape, places_of
 from compiler.types.tensor_type import TensorType
 from compiler.types.verify_signature import signature_problem
 
@@ -56,7 +58,7 @@ def _problem(spec: ExecutableSpec) -> str:
         for port in ports:
             if not set(port.members or ()) <= {name for name, _ in tensors}:
                 return f"the {what} {port.name!r} is made of tensors that are no {what}s"
-    if spec.functions and spec.arena_bytes < REPORT_BYTES:
+    if spec.arena_bytes < report_bytes(spec.steps):
         return f"its arena of {spec.arena_bytes} bytes has no room for a report"
     sizes = _Sizes(spec)
     workspaces = {
@@ -137,7 +139,33 @@ class _Sizes:
             room = None if location is None else self.room(location)
             if type is not None and (room is None or room < type.bytes):
                 return f"{location} has no {type.bytes} bytes"
-        return self._guard_problem(step.guards)
+        return self._open_sizes_problem(step) or self._guard_problem(step.guards)
+
+    def _open_sizes_problem(self, step: FunctionStep) -> str:
+        """Why what a function's call knows of open sizes is wrong, or nothing."""
+        if not step.axes:
+            return "" if step.sizes is None else "it has sizes of nothing"
+        if len(step.axes) != len(step.types) or step.sizes is None:
+            return "its axes are not those of its types"
+        length = 0
+        for type, axes in zip(step.types, step.axes, strict=True):
+            if axes is None:
+                continue
+            if type is None or bound_shape(axes) != type.shape:
+                return f"{type} has other axes: {axes}"
+            if any(true > extent for axis in axes for true, extent in axis):
+                return f"there is more of {type} than it has room for"
+            length = max(length, *(place + 1 for place in (-1, *places_of(axes))))
+        if (self.room(step.sizes) or 0) < 8 * length:
+            return f"{step.sizes} has no {length} sizes"
+        size = dense_places(step.types, step.axes)[1]
+        if (step.workspace is None) != (size == 0):
+            return f"it has {size} bytes of dense copies"
+        if step.workspace is not None:
+            room = self.room(Location(Place.ARENA, step.workspace))
+            if step.workspace % ALIGNMENT or room is None or room < size:
+                return f"its {size} bytes of dense copies are not within the arena"
+        return ""
 
     def _guard_problem(self, guards: Sequence[Condition]) -> str:
         for guard in guards:
