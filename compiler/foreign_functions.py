@@ -22,14 +22,14 @@ with `def same_as_first(operands, attributes): return [operands[0]]`. In Python 
 `compiler.register_function("my.domain::Cube", lambda x: x**3, same_as_first, version="1")`.
 
 The signature (ABI 1). Tensors are numbered: inputs first, then outputs; all are dense and in
-row-major order. `data` points to each (null for an optional input that is absent), `types` has
-ONNX's numbers of their element types (0 where absent), `ranks` the numbers of their axes, `sizes`
-their extents. Elements of fewer than 8 bits have a byte each. `attributes` are the node's, as a
-JSON object. `context` is what the function was registered with. It returns 0, or another number
-and, if it likes, a text with a final zero in the `error_bytes` bytes at `error`. It may be called
-by several threads at once. A Python function is called with an array per input (read-only, valid
-during the call, None where absent) and the attributes by name; it returns an array, or one per
-output.
+row-major order, of their true sizes where these are known at run time only. `data` points to each
+(null for an optional input that is absent), `types` has ONNX's numbers of their element types (0
+where absent), `ranks` the numbers of their axes, `sizes` their extents. Elements of fewer than 8
+bits have a byte each. `attributes` are the node's, as a JSON object. `context` is what the function
+was registered with. It returns 0, or another number and, if it likes, a text with a final zero in
+the `error_bytes` bytes at `error`. It may be called by several threads at once. A Python function
+is called with an array per input (read-only, valid during the call, None where absent) and the
+attributes by name; it returns an array, or one per output.
 
 Nothing calls a function while a model is built: its type rule alone says what it gives. One that
 crashes ends the process that runs it: `compiler.try_function` calls it in a process of its own.
@@ -126,7 +126,9 @@ def register_function(
     """Bind the operator `name`, "domain::Operator", to a function of this process.
 
     `types` is called with the operands' types (None for one that is absent) and the node's
-    attributes, when a model is imported, and returns the types of the results. `version` is
+    attributes, when a model is imported, and returns the types of the results. Sizes known at run
+    time only add, multiply and divide (`//`, `%`) in it as numbers do; one that it cannot do
+    without refuses the model. `version` is
     compared where a built model is loaded: change it with what the function means. `replace` allows
     a name that is taken. Raises `SettingsError` for a name that is not of that form or is taken.
     """

@@ -100,7 +100,7 @@ class RuleSize:
     # --- comparisons, where bounds tell ---------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RuleSize | int) and not hasattr(other, "__index__"):
+        if not _is_integer(other):
             return NotImplemented
         low, high = bounds_of(self.size - _dimension(other))
         if low <= 0 <= high and low != high:
@@ -197,6 +197,8 @@ def _result(dimension: Dimension) -> _Other:
 def _combined(
     function: Callable[[Dimension, Dimension], Dimension], left: object, right: object
 ) -> _Other:
+    if not (_is_integer(left) and _is_integer(right)):
+        return NotImplemented  # type: ignore[no-any-return]  # what operators return, and lists ask
     return _result(function(_dimension(left), _dimension(right)))
 
 
@@ -204,6 +206,8 @@ def _divided(
     function: Callable[[Dimension, Dimension], Dimension], left: object, right: object
 ) -> _Other:
     """Quotients and remainders, by numbers below 0 too."""
+    if not (_is_integer(left) and _is_integer(right)):
+        return NotImplemented  # type: ignore[no-any-return]
     divisor = _dimension(right)
     if isinstance(divisor, Size) and divisor.bounds[0] < 1:
         raise UnknownSizeError(f"that the divisor {divisor} is not less than 1", divisor)
@@ -213,3 +217,7 @@ def _divided(
         sign = 1 if function is divide else -1
         return _result(function(_dimension(left) * -1, -divisor) * sign)
     return _result(function(_dimension(left), divisor))
+
+
+def _is_integer(value: object) -> bool:
+    return hasattr(value, "__index__")
