@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from compiler.frontend.data_sizes import counted
@@ -16,8 +18,9 @@ from compiler.frontend.structured_values import (
     StackedSequence,
 )
 from compiler.types.dims import Axis, extent_of
+from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension, bounds_of
-from compiler.types.tensor_type import Attribute
+from compiler.types.tensor_type import Attribute, TensorType
 
 
 def chosen(
@@ -40,8 +43,9 @@ def chosen(
         types = [[item.type for item in side.items] for side in (then, otherwise)]
         if types[0] == types[1]:
             pairs = zip(then.items, otherwise.items, strict=True)
-            items = tuple(graph.emit("choose", condition, *pair) for pair in pairs)
-            return SequenceValue(items, then.dtype)
+            items = [chosen(node, graph, condition, *pair) for pair in pairs]
+            tensors = tuple(item for item in items if isinstance(item, Value))
+            return SequenceValue(tensors, then.dtype)
     if isinstance(then, OptionalValue) and isinstance(otherwise, OptionalValue):
         content = chosen(node, graph, condition, then.content, otherwise.content)
         assert content is None or isinstance(content, Value | SequenceValue)
@@ -90,6 +94,10 @@ def widened(graph: GraphBuilder, value: Value, shape: tuple[int, ...]) -> Value:
     """The value in a larger shape, with anything behind it."""
     if value.shape == shape:
         return graph.readable(value)
+    if value.dtype is DType.STRING:  # numbers of words
+        numbers = replace(value, type=TensorType(DType.I64, value.shape))
+        wide = widened(graph, numbers, shape)
+        return replace(wide, type=TensorType(DType.STRING, shape))
     if not value.type.size:
         return graph.constant(np.zeros(shape, value.dtype.numpy))
     behind = tuple(wide - own for wide, own in zip(shape, value.shape, strict=True))

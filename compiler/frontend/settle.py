@@ -59,11 +59,12 @@ def sized(
     meaning: str,
     *,
     inferred: bool = False,
+    ones: Sequence[bool] = (),
 ) -> Value:
     """The operand at a position as sizes that are known at run time only.
 
     A symbol that nothing else says is read from its element; the other elements are checked, of
-    which one may be -1 if that stands for an `inferred` size.
+    which one may be -1 if that stands for an `inferred` size. Those with `ones` may be 1 instead.
     """
     value = node.input(position)
     if value.type.size != len(wanted):
@@ -83,9 +84,12 @@ def sized(
         graph.computed_symbol(symbol, element.reshape().value)
         inside = (element >= symbol.low) & (given.like([symbol.high]) >= element)
         bounds = f"{symbol.low} to {symbol.high}"
-        require(node, graph, position, inside, f"element {number} of {meaning} must be {bounds}")
+        what = meaning if len(wanted) == 1 else f"element {number} of {meaning}"
+        require(node, graph, position, inside, f"{what} ({symbol.name}) must be {bounds}")
     free = Numbers(graph.constant(np.array([size == -1 for size in others])), graph)
     right = given.equals(Numbers(graph.size_vector(others), graph)) | free
+    if any(ones):
+        right = right | (given.equals(1) & Numbers(graph.constant(np.array(ones)), graph))
     if inferred:
         left = given.equals(-1)
         right = (right | left) & (left.cast(given.dtype).sum(0) < 2)

@@ -75,4 +75,6 @@ def _require(graph: GraphBuilder, indices: Value, sizes: Value, reason: str) -> 
     outside = graph.cast(graph.emit("or", graph.emit("not", inside), before), DType.I64)
     axes = tuple(range(indices.rank))
     some = graph.emit("reduce_max", outside, axes=axes, keepdims=False) if axes else outside
-    graph.require(graph.cast(some, DType.BOOL), graph.origin(indices), reason)
+    # Of no indices at all the greatest is the lowest number.
+    wrong = graph.emit("greater", some, graph.scalar(0, DType.I64))
+    graph.require(wrong, graph.origin(indices), reason)

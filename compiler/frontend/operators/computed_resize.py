@@ -21,9 +21,11 @@ from compiler.frontend.operators.resize import (
     interpolation,
     upsample_interpolation,
 )
-from compiler.frontend.resize_taps import Interpolation
-from compiler.frontend.settle import declared, require, settled
+from compiler.frontend.operators.sized_resize import resized_by_computed_scales
+from compiler.frontend.resize_taps import TIE, Interpolation
+from compiler.frontend.settle import declared, require, settled, sized
 from compiler.types.dtypes import DType
+from compiler.types.sizes import known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,18 +43,23 @@ class _Axis:
     roi: tuple[Numbers, Numbers] | None
 
 
-@computed("Upsample", at=(1,))
+@computed("Upsample", at=(1,), padded=True)
 def upsample(node: OnnxNode, graph: GraphBuilder) -> Value:
     return _upsampled(node, graph)
 
 
 def _upsampled(node: OnnxNode, graph: GraphBuilder) -> Value:
-    axes = tuple(range(node.input(0).rank))
+    axes, declared_sizes = tuple(range(node.input(0).rank)), node.declared_sizes()
+    if declared_sizes is not None and known(declared_sizes) is None:
+        how = upsample_interpolation(node)
+        return resized_by_computed_scales(node, graph, 1, axes, declared_sizes, how)
+    if node.input(0).padded is not None:
+        raise node.not_settled(1, "the list of scales")
     plan = _scaled(node, graph, 1, axes, declared(node, 1, "the list of scales"))
     return _resized(node, plan, upsample_interpolation(node), graph)
 
 
-@computed("Resize", at=(1, 2, 3))
+@computed("Resize", at=(1, 2, 3), padded=True)
 def resize(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     if node.version == 10:
         return _upsampled(node, graph)
@@ -62,6 +69,16 @@ def resize(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     axes = tuple(node.axis(axis, data.rank) for axis in given)
     at = 3 if _is_given(node, 3) else 2
     meaning = "the list of sizes" if at == 3 else "the list of scales"
+    sizes = node.declared_sizes()
+    if sizes is not None and known(sizes) is None and node.is_computed(at):
+        if at == 2:
+            return resized_by_computed_scales(node, graph, 2, axes, sizes, how)
+        listed = [sizes[axis] for axis in axes]
+        return node.with_constants({3: sized(node, graph, 3, listed, meaning)})
+    if data.padded is not None:
+        if not node.is_computed(at) and how.coordinates != "tf_crop_and_resize":
+            return node.with_constants({1: graph.constant(np.zeros(0, np.float32))})
+        raise node.not_settled(at if node.is_computed(at) else 1, meaning)
     policy = node.choice(
         "keep_aspect_ratio_policy", "stretch", ("stretch", "not_larger", "not_smaller")
     )
@@ -70,8 +87,8 @@ def resize(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
         raise node.bad_shape(f"{data.type} is not resized to the declared {list(wanted)}")
     crops = how.coordinates == "tf_crop_and_resize"
     if at == 3 and policy == "stretch" and node.is_computed(3):
-        sizes = [wanted[axis] for axis in axes]
-        node = node.with_constants({3: settled(node, graph, 3, sizes, meaning)})
+        extents = [wanted[axis] for axis in axes]
+        node = node.with_constants({3: settled(node, graph, 3, extents, meaning)})
     if not node.is_computed(at) and not (crops and node.is_computed(1)):
         unused = {} if crops else {1: graph.constant(np.zeros(0, np.float32))}
         return node.with_constants(unused)
@@ -253,11 +270,13 @@ def _resampled(
 
 
 def _nearest(places: Numbers, mode: str) -> Numbers:
+    below = places.floor()
+    share = places - below
     match mode:
         case "round_prefer_floor":
-            return (places - 0.5).ceil()
+            return below + (share.like(0.5 + TIE) < share).cast(DType.F64)
         case "round_prefer_ceil":
-            return (places + 0.5).floor()
+            return below + (share >= 0.5 - TIE).cast(DType.F64)
         case "floor":
             return places.floor()
     return places.ceil()

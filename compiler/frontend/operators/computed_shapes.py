@@ -12,10 +12,12 @@ from compiler.frontend.computed import computed
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.numbers import Numbers, vector
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.padded_moves import positions, taken
+from compiler.frontend.operators.rearranged import compacted
 from compiler.frontend.settle import declared, fitting, require, settled, sized
 from compiler.operators.rules import broadcast_shapes
 from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, bounds_of, known
+from compiler.types.sizes import Dimension, bounds_of, greater, known
 
 
 def _is_sized(sizes: Sequence[Dimension] | None) -> TypeGuard[Sequence[Dimension]]:
@@ -56,7 +58,10 @@ def expand(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     data, given = node.input(0), vector(node.input(1), graph)
     count, sizes = given.shape[0], node.declared_sizes()
     if _is_sized(sizes):
-        return node.with_constants({1: sized(node, graph, 1, sizes[-count:], "the shape")})
+        given_sizes: list[Dimension] = [*(1,) * (len(sizes) - data.rank), *data.true_shape]
+        ones = [old == new for old, new in zip(given_sizes, sizes, strict=True)][-count:]
+        shape = sized(node, graph, 1, sizes[-count:], "the shape", ones=ones)
+        return node.with_constants({1: shape})
     if data.padded is not None:
         raise node.not_settled(1, "the shape")
     wanted = node.declared_shape()
@@ -82,15 +87,40 @@ def _expands(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
         return False
 
 
-@computed("Tile", at=(1,))
-def tile(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+@computed("Tile", at=(1,), padded=True)
+def tile(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     if node.version == 1:
         raise node.not_settled(1, "the number of tiles")
-    data, wanted = node.input(0), declared(node, 1, "the list of repeats")
+    data, sizes = node.input(0), node.declared_sizes()
+    if _is_sized(sizes):
+        return _tiled(node, graph, data, sizes)
+    wanted = declared(node, 1, "the list of repeats")
+    if data.padded is not None:
+        raise node.not_settled(1, "the list of repeats")
     if len(wanted) != data.rank or any(e % old for e, old in zip(wanted, data.shape, strict=True)):
         raise node.bad_shape(f"{data.type} is not repeated to the declared {list(wanted)}")
     repeats = [extent // old for extent, old in zip(wanted, data.shape, strict=True)]
     return node.with_constants({1: settled(node, graph, 1, repeats, "the list of repeats")})
+
+
+def _tiled(node: OnnxNode, graph: GraphBuilder, data: Value, wanted: Sequence[Dimension]) -> Value:
+    """The data again and again, as often as gives the declared shape."""
+    repeats = vector(node.input(1), graph)
+    if len(wanted) != data.rank or repeats.shape != (data.rank,):
+        raise node.bad_shape(
+            f"{data.type} is not repeated to the declared {list(map(str, wanted))}"
+        )
+    data = compacted(data, graph)
+    there = data.true_shape
+    shape = repeats * Numbers(graph.size_vector(there), graph)
+    sized(node.with_constants({1: shape.value}), graph, 1, wanted, "the repeated shape")
+    for axis, (old, new) in enumerate(zip(there, wanted, strict=True)):
+        if old == new:
+            continue
+        most = bounds_of(new)[1]
+        places = graph.emit("mod", positions(most, graph), graph.size(greater(old, 1)))
+        data = taken(data, axis, places, ((new, most),), graph, there=True)
+    return data
 
 
 @computed("ConstantOfShape", at=(0,))

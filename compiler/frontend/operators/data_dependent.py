@@ -19,7 +19,7 @@ from compiler.frontend.data_sizes import (
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.best_of_rows import best_of_rows
-from compiler.types.dims import is_whole, whole
+from compiler.types.dims import whole
 from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension, Size, bounds_of, smaller
 
@@ -58,6 +58,7 @@ def compress_computed(node: OnnxNode, graph: GraphBuilder, data: Value, axis: in
         raise node.bad_shape(f"the condition is longer than axis {axis} of {data.type}")
     data, condition = _in_one_piece(data, axis, graph), _in_one_piece(condition, 0, graph)
     flags = all_there(graph.padded.filled(condition, 0, "zero"), graph)
+    _require_short(node, graph, data, axis, condition, flags)
     found, count = compacted(flags, graph)
     whole_axis = graph.with_dims(
         data, (*data.dims[:axis], whole(data.shape[axis]), *data.dims[axis + 1 :])
@@ -65,6 +66,19 @@ def compress_computed(node: OnnxNode, graph: GraphBuilder, data: Value, axis: in
     picked = graph.emit("gather", whole_axis, found, axis=axis)
     size = counted(node, graph, count, flags.shape[0])
     return with_axis(picked, axis, size, graph)
+
+
+def _require_short(
+    node: OnnxNode, graph: GraphBuilder, data: Value, axis: int, condition: Value, flags: Value
+) -> None:
+    """Have runs refuse a condition that is true where the data has ended."""
+    there, length = data.true_shape[axis], condition.true_shape[0]
+    if bounds_of(there - length)[0] >= 0:
+        return
+    behind = graph.emit("greater_equal", iota(flags.shape[0], graph), graph.size(there))
+    wrong = graph.emit("and", flags, behind)
+    reason = f"{node.label} takes an element behind axis {axis}, which has {there} elements"
+    graph.require(wrong, graph.origin(node.input(1)), reason)
 
 
 @converter("TopK", 1, 10, 11, 24)
@@ -106,14 +120,34 @@ def _number_of_results(node: OnnxNode, graph: GraphBuilder, data: Value, axis: i
     if given is not None:
         if not 0 < given <= extent:
             raise node.bad_shape(f"{given} results of an axis of {extent}")
-        return smaller(given, data.true_shape[axis])
+        return _at_most(given, node, graph, data, axis)
     sizes = node.input(1).sizes
     if sizes is not None and sizes.size == 1:
-        return smaller(sizes.item(), data.true_shape[axis])
+        return _at_most(sizes.item(), node, graph, data, axis)
     wanted = graph.reshape(graph.cast(graph.readable(node.input(1)), DType.I64), ())
     there = graph.size(data.true_shape[axis])
+    negative = graph.emit("less", wanted, graph.scalar(0, DType.I64))
+    wrong = graph.emit("or", negative, graph.emit("less", there, wanted))
+    graph.require(wrong, graph.origin(node.input(1)), _too_many("k", node, data, axis))
     least = graph.emit("max", wanted, graph.scalar(0, DType.I64))
     return counted(node, graph, graph.emit("min", least, there), extent)
+
+
+def _at_most(
+    count: Dimension, node: OnnxNode, graph: GraphBuilder, data: Value, axis: int
+) -> Dimension:
+    """So many results, which runs refuse that have not as many elements."""
+    there = data.true_shape[axis]
+    if bounds_of(there - count)[0] < 0:
+        wrong = graph.emit("less", graph.size(there), graph.size(count))
+        said = data if node.version == 1 else node.input(1)
+        graph.require(wrong, graph.origin(said), _too_many(count, node, data, axis))
+    return smaller(count, there)
+
+
+def _too_many(count: Dimension | str, node: OnnxNode, data: Value, axis: int) -> str:
+    there = data.true_shape[axis]
+    return f"{node.label} asks for {count} results of axis {axis}, which has {there} elements"
 
 
 def _ranked(operator: str, rows: Value, flags: Value | None, graph: GraphBuilder) -> Value:
@@ -127,11 +161,14 @@ def _ranked(operator: str, rows: Value, flags: Value | None, graph: GraphBuilder
 def unique(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
     """Different elements, or slices along an axis, in order of size or of first appearance."""
     data = node.input(0)
+    if data.dtype is DType.STRING:
+        raise node.unsupported("an order of texts")
     axis = node.axis(node.integer("axis"), data.rank) if node.has("axis") else 0
     if node.has("axis"):
-        if not all(is_whole(dims) for other, dims in enumerate(data.dims) if other != axis):
-            raise graph.refusal("different slices of such sizes", [data])
         data = _in_one_piece(data, axis, graph)
+        for other in range(data.rank):
+            if other != axis:  # what slices have behind their ends must not differ
+                data = graph.padded.filled(data, other, "zero")
         keys = _slice_keys(data, axis, graph)
     else:
         data = _in_one_piece(graph.reshape(data, (data.type.size,)), 0, graph)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 
 from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.numbers import Numbers, vector
+from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.padded_moves import along, as_whole, positions, taken, with_axis
 from compiler.frontend.resize_taps import TIE, Interpolation
+from compiler.frontend.settle import require, sized
 from compiler.types.dims import Axis, size_of, whole
 from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension, bounds_of, divide, quotient
@@ -65,13 +69,13 @@ def sampled(
     data: Value,
     axis: int,
     wanted: Dimension,
-    scale: float | None,
+    scale: float | Value | None,
     how: Interpolation,
     graph: GraphBuilder,
 ) -> Value:
     """An axis resized to a size, at positions that are computed at run time.
 
-    A `scale` of None is that of the sizes.
+    A `scale` of None is that of the sizes; a value is a scalar of f32.
     """
     extent = bounds_of(wanted)[1]
     dims: Axis = ((wanted, extent),)
@@ -90,6 +94,39 @@ def sampled(
         element = taken(data, axis, _clamped(index, last, graph), dims, graph, there=True)
         terms.append(graph.emit("mul", as_whole(element, axis, graph), factor))
     return with_axis(graph.fold("add", terms), axis, dims, graph)
+
+
+def resized_by_computed_scales(
+    node: OnnxNode,
+    graph: GraphBuilder,
+    position: int,
+    axes: Sequence[int],
+    wanted: Sequence[Dimension],
+    how: Interpolation,
+) -> Value:
+    """Axes resized by scales, the operand at a position, to the declared shape, some of which is
+    known at run time only."""
+    data = node.input(0)
+    scales = vector(node.input(position), graph, DType.F32)
+    if scales.shape != (len(axes),) or len(wanted) != data.rank:
+        raise node.bad_shape(f"{scales.shape[0]} scales do not fit {data.type}")
+    blends = how.mode != "nearest" and not data.dtype.is_float
+    crops = how.coordinates == "tf_crop_and_resize"
+    if crops or blends or how.exclude_outside or how.antialias:
+        raise graph.refusal("this interpolation by scales that are computed", [data], sizes=wanted)
+    data = graph.padded.dense(data)
+    given = [data.true_shape[axis] for axis in axes]
+    extents = Numbers(graph.size_vector(given, DType.F32), graph)
+    shape = (scales * extents).floor().cast(DType.I64)
+    asked = node.with_constants({position: shape.value})
+    sized(asked, graph, position, [wanted[axis] for axis in axes], "the scaled shape")
+    for number, axis in enumerate(axes):
+        scale = scales.part(number, 1).reshape()
+        if wanted[axis] == data.true_shape[axis]:
+            require(node, graph, position, scale.equals(1), f"the scale of axis {axis} must be 1")
+            continue
+        data = sampled(data, axis, wanted[axis], scale.value, how, graph)
+    return data
 
 
 def _taps(share: Value, how: Interpolation, graph: GraphBuilder) -> list[tuple[int, Value]]:
@@ -124,7 +161,7 @@ def _coordinates(
     extent: int,
     given: Dimension,
     wanted: Dimension,
-    scale: float | None,
+    scale: float | Value | None,
     mode: str,
     graph: GraphBuilder,
 ) -> Value:
@@ -133,7 +170,10 @@ def _coordinates(
     y = graph.constant(np.arange(extent, dtype=np.float32))
     n, size = graph.size(given, f32), graph.size(wanted, f32)
     one, half = graph.scalar(1, f32), graph.scalar(0.5, f32)
-    by = graph.emit("div", size, n) if scale is None else graph.scalar(scale, f32)
+    if isinstance(scale, Value):
+        by = scale
+    else:
+        by = graph.emit("div", size, n) if scale is None else graph.scalar(scale, f32)
     length = graph.emit("mul", by, n)
     if mode == "align_corners":
         steps = graph.emit("max", graph.emit("sub", length, one), one)

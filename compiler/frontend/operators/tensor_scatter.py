@@ -38,7 +38,8 @@ def _require_room(
     wrong = graph.emit("or", graph.emit("less", last, place), graph.emit("less", place, none))
     if wrong.rank:
         flags = graph.cast(wrong, DType.I64)
-        wrong = graph.cast(graph.emit("reduce_max", flags, axes=(0,), keepdims=False), DType.BOOL)
+        some = graph.emit("reduce_max", flags, axes=(0,), keepdims=False)
+        wrong = graph.emit("greater", some, none)
     what = "places it has leave" if starts is not None and not circular else "cache has"
     reason = f"{node.label} writes {count} elements along axis {axis}, and the {what} no room for"
     operand = update if starts is None or circular else starts

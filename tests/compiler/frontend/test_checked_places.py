@@ -98,6 +98,38 @@ def test_a_constant_behind_the_greatest_size_is_refused_at_import(operator: str)
         import_model_proto(proto, {"n": ("1..4",)})
 
 
+def test_no_indices_at_all_are_inside() -> None:
+    nodes = [
+        node("NonZero", "x", "places"),
+        node("Transpose", "places", "tuples"),
+        node("GatherND", "x tuples"),
+    ]
+    proto = model(nodes, [tensor("x", ["n", 3])], ["y"], opset=18)
+    executable = compiler.build(import_model_proto(proto, {"n": ("1..4",)}))
+    assert executable.run({"x": np.zeros((2, 3), np.float32)})["y"].shape == (0,)
+    assert executable.run({"x": DATA})["y"].tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("count", [3, -1])
+def test_more_results_than_there_are_elements_are_refused(count: int) -> None:
+    inputs = [tensor("x", ["n", 3]), tensor("k", [1], TensorProto.INT64)]
+    proto = model([node("TopK", "x k", "y places", axis=0)], inputs, ["y"], opset=18)
+    executable = compiler.build(import_model_proto(proto, {"n": ("1..4",)}))
+    with pytest.raises(InputError, match=r"input 'k' .* asks for k results .* \(n is 2\)"):
+        executable.run({"x": DATA, "k": np.array([count])})
+    assert executable.run({"x": DATA, "k": np.array([1])})["y"].tolist() == [[3, 4, 5]]
+
+
+def test_a_condition_that_is_true_behind_the_data_is_refused() -> None:
+    inputs = [tensor("x", ["n", 3]), tensor("c", ["m"], TensorProto.BOOL)]
+    proto = model([node("Compress", "x c", axis=0)], inputs, ["y"], opset=18)
+    bounds = {"n": ("1..4",), "m": ("1..4",)}
+    executable = compiler.build(import_model_proto(proto, bounds))
+    assert executable.run({"x": DATA, "c": np.array([False, True, False])})["y"].shape == (1, 3)
+    with pytest.raises(InputError, match="Compress node 'y' takes an element behind axis 0"):
+        executable.run({"x": DATA, "c": np.array([True, False, True])})
+
+
 CACHE: dict[str, list[int | str]] = {"x": [1, "n"], "u": [1, "q"], "i": [1]}
 
 
