@@ -147,11 +147,12 @@ def _merged_plane(
     if not roles.row or len(kernel.stages) > 2:
         return
     try:
-        merged = with_roles(merge_axes(kernel, roles.row, roles.column), lanes)
+        plane = merge_axes(kernel, roles.row, roles.column)
+        merged = with_roles(plane, lanes)
     except ScheduleError:
         return
     found = roles_of(merged)
-    if found is not None:
+    if found is not None and _keeps_constants(kernel, plane):
         steps = (*steps, MergeAxes(roles.row, roles.column))
         yield TileForm("tiled_merged", merged, steps, found)
 
@@ -190,7 +191,6 @@ def _without_roles(kernel: FusedKernel) -> FusedKernel:
 
 def _merged(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Step, ...]]:
     """Adjacent output axes merged from the right, but none of a constant, which is packed."""
-    constants = {buffer.name: buffer.shape for buffer in kernel.inputs if buffer.constant}
     merges: list[Step] = []
     for position in reversed(range(len(kernel.output.axes) - 1)):
         first, second = kernel.output.axes[position : position + 2]
@@ -198,10 +198,16 @@ def _merged(kernel: FusedKernel) -> tuple[FusedKernel, tuple[Step, ...]]:
             merged = merge_axes(kernel, first.name, second.name)
         except ScheduleError:
             continue
-        if all(constants.get(item.name, item.shape) == item.shape for item in merged.inputs):
+        if _keeps_constants(kernel, merged):
             kernel = merged
             merges.append(MergeAxes(first.name, second.name))
     return kernel, tuple(merges)
+
+
+def _keeps_constants(kernel: FusedKernel, merged: FusedKernel) -> bool:
+    """Whether no axes of a constant were merged, which is packed by those that it had."""
+    constants = {buffer.name: buffer.shape for buffer in kernel.inputs if buffer.constant}
+    return all(constants.get(item.name, item.shape) == item.shape for item in merged.inputs)
 
 
 def _along_last_axis(

@@ -33,6 +33,21 @@ def product(left: TensorType, right: TensorType, **attributes: Attribute) -> Fus
         (conv(f32(1, 3, 32, 64), f32(16, 3, 8, 8), strides=(8, 8)), {"channels": "oc.l"}),
         # The plane of a 1x1 convolution is one axis.
         (conv(f32(1, 5, 9, 21), f32(3, 5, 1, 1)), {"tiled": "oh_ow"}),
+        # Not where filters have rows and columns of it as well: filters are packed by their axes.
+        (
+            kernel_of(
+                [f32(1, 2, 1, 1, LANES), f32(2 * LANES, LANES, 2, 2)],
+                [
+                    (
+                        "conv_transpose",
+                        ["x0", "x1"],
+                        {"layout": "NCHWc", "strides": (2, 2), "shape": (2, 2)},
+                    )
+                ],
+                ["x1"],
+            ),
+            {"tiled": "oci"},
+        ),
         # Groups are an axis of their own; their channels fill vectors or do not.
         (
             conv(f32(1, 6, 9, 21), f32(32, 3, 3, 3), groups=2),
