@@ -6,7 +6,8 @@ from collections import Counter
 
 from compiler.target import host_target
 from tests.attack.attack import Outcome
-from tests.attack.targets import drawn_target, runnable_targets, told_of_target
+from tests.attack.targets import drawn_target, told_of_target
+from tests.compiler.runnable_targets import runnable_targets
 
 SEEDS = range(500)
 

@@ -10,7 +10,7 @@ import pytest
 
 from compiler import build
 from compiler.target import Target
-from tests.attack.targets import runnable_targets
+from tests.compiler.runnable_targets import runnable_targets
 
 TEXT = (
     '<ir_version: 10, opset_import: ["" : 23]>'

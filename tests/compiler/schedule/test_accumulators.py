@@ -30,6 +30,7 @@ from compiler.schedule.steps.vectorize import Vectorize
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, TensorType
 from tests.compiler.loops.tiny_kernels import run_loops
+from tests.compiler.runnable_targets import runnable_targets
 from tests.compiler.schedule.guarded_run import run_guarded, targets
 
 TYPES = {
@@ -39,7 +40,7 @@ TYPES = {
     DType.I16: (DType.I32, 1000),
     DType.I32: (DType.I64, 1 << 20),
 }
-TARGETS = targets()
+TARGETS = {**targets(), **{target.cpu: target for target in runnable_targets()[1:]}}
 
 
 def product(dtype: DType, m: int, n: int, k: int, in_body: bool, relu: bool) -> FusedKernel:

@@ -29,6 +29,7 @@ from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.steps.winograd import Winograd
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
+from tests.compiler.runnable_targets import runnable_targets
 from tests.compiler.schedule.drawn_attention import attentions
 from tests.compiler.schedule.drawn_graphs import Case, reduction_length
 from tests.compiler.schedule.drawn_kernels import (
@@ -62,7 +63,7 @@ from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
 
 Values: TypeAlias = npt.NDArray[Any]
 
-TARGETS = targets()
+TARGETS = {**targets(), **{target.cpu: target for target in runnable_targets()[1:]}}
 SMALLEST_PARALLEL = [
     (tiled_reduction, "PARALLEL_WORK"),
     (operand_copies, "PARALLEL_COPY"),

@@ -1,0 +1,35 @@
+"""The CPUs whose code runs here: this one, and lesser ones that it can stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+from compiler.target import Target, baseline_target, host_target
+from configs.settings import load_target
+
+_NAMED = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
+_AVX2 = "x86-64-v3"
+_AVX_LACKS = {"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}
+
+
+@cache
+def runnable_targets() -> Sequence[Target]:
+    """This CPU, and each lesser one whose code it runs: there masks, registers or vectors lack."""
+    host = host_target()
+    named = [Target.from_json(load_target(name).model_dump()) for name in _NAMED]
+    avx2 = next(target for target in named if target.cpu == _AVX2)
+    avx = tuple(name for name in avx2.features if name not in _AVX_LACKS)
+    lesser = [
+        *named,
+        replace(avx2, cpu="alderlake", features=tuple(sorted({*avx2.features, "avxvnni"}))),
+        replace(avx2, cpu="sandybridge", features=avx),
+        baseline_target(host),
+    ]
+    return (host, *(target for target in lesser if _runs(host, target)))
+
+
+def _runs(host: Target, target: Target) -> bool:
+    architecture = host.triple.partition("-")[0]
+    return target.triple.startswith(architecture) and set(target.features) <= set(host.features)
