@@ -20,7 +20,10 @@ from compiler.runtime.executable_spec import (
 )
 
 TEXT_OFFSET = 8
-"""Of the report's text; its first two 32-bit numbers are the failed step + 1, and the code."""
+"""Of the report's text; its first two 32-bit numbers are the failed step + 1, and the code.
+
+During a call the second one is the step + 1: who finds it there knows which call did not end.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ def call_ir(number: int, step: FunctionStep, slots: FunctionSlots, index: int) -
   {v}.context = load ptr, ptr {v}.context_slot
   {v}.text = getelementptr i8, ptr %report, i64 {TEXT_OFFSET}
   store i8 0, ptr {v}.text
+  {v}.at = getelementptr i8, ptr %report, i64 4
+  store i32 {index + 1}, ptr {v}.at
   {v}.code = call i32 {v}.pointer(i32 {inputs}, i32 {step.outputs}, ptr %buffers, \
 ptr {name}_types, ptr {name}_ranks, ptr {sizes}, ptr {name}_arguments, \
 ptr {v}.context, ptr {v}.text, i64 {REPORT_BYTES - TEXT_OFFSET})
@@ -87,10 +92,10 @@ ptr {v}.context, ptr {v}.text, i64 {REPORT_BYTES - TEXT_OFFSET})
   br i1 {v}.fails, label %failed.{number}, label %after.{number}
 failed.{number}:
   store i32 {index + 1}, ptr %report
-  {v}.at = getelementptr i8, ptr %report, i64 4
   store i32 {v}.code, ptr {v}.at
   ret void
-after.{number}:"""
+after.{number}:
+  store i32 0, ptr {v}.at"""
 
 
 def report_ir(slots: FunctionSlots) -> str:

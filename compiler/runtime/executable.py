@@ -221,8 +221,7 @@ class Executable:
         if self._calls_functions:
             program = self._programs[frame.program]
             if program.functions is not None:
-                report = frame.arena_address(program.spec.arena_bytes - REPORT_BYTES)
-                program.functions.raise_failure(report)
+                program.functions.raise_failure(_report(frame, program))
         if self._sized is not None:
             frame.collect(results, arrays)
 
@@ -291,6 +290,15 @@ class Executable:
         places = [0 if place is None else frame.address(place) for place in step.buffers]
         return functions.call(step, places, 0 if step.sizes is None else frame.address(step.sizes))
 
+    def call_under_way(self, frame: Frame, inputs: Mapping[str, object]) -> str:
+        """Of a run of these inputs in a frame's arena that has crashed the call of a function that
+        it was in, for errors; "" where it was in none."""
+        frame.bind_inputs(self._tensors(inputs, Words(self._words)))
+        program = self._programs[frame.program]
+        if program.functions is None:
+            return ""
+        return program.functions.under_way(_report(frame, program))
+
     def kernel_address(self, symbol: str) -> int:
         """Where a kernel's function is; valid while the executable lives."""
         return self._programs[0].kernel_address(symbol)
@@ -321,6 +329,11 @@ def load(
     from compiler.runtime.sized_programs import SizedPrograms  # it is made of this
 
     return SizedPrograms(specs, threads)
+
+
+def _report(frame: Frame, program: LoadedProgram) -> int:
+    """Where a program says what failed."""
+    return frame.arena_address(program.spec.arena_bytes - REPORT_BYTES)
 
 
 def _types(ports: Iterable[SizedPort | tuple[str, TensorType]]) -> dict[str, TensorType]:

@@ -22,7 +22,10 @@ ALIGNMENT = 64
 ENTRY_SYMBOL = "tunefarm_run"
 SEAL_SYMBOL = "tunefarm_seal"
 REPORT_BYTES = 1024
-"""Of what a run says of a function that failed: its step + 1, its code, and the text behind."""
+"""Of what a run says of a function that failed: its step + 1, its code, and the text behind.
+
+During a call there is its step + 1 in the place of the code.
+"""
 
 
 def aligned(size: int) -> int:

@@ -30,7 +30,7 @@ from compiler.runtime.executable_spec import (
     RunStep,
     extents_bytes,
 )
-from compiler.runtime.open_arguments import OpenArguments, extents_at, operands_text
+from compiler.runtime.open_arguments import OpenArguments, extents_at, operands_text, sizes_at
 from compiler.runtime.ports import AnyArray
 from compiler.types.tensor_type import TensorType
 
@@ -123,8 +123,27 @@ class FunctionTable:
         step = self._steps[number - 1]
         assert isinstance(step, FunctionStep)
         text = ctypes.string_at(report + 8, REPORT_BYTES - 8).split(b"\0")[0]
-        shapes = extents_at(step, report - extents_bytes(self._steps)) if step.axes else ()
-        self._raise(step, ctypes.c_int32.from_address(report + 4).value, text, shapes)
+        code = ctypes.c_int32.from_address(report + 4).value
+        self._raise(step, code, text, self._shapes(step, report))
+
+    def under_way(self, report: int) -> str:
+        """Of a run that has crashed, which call it was in: "function f (c_symbol in C) in node
+        'n'"; "" where it was in none."""
+        failed, number = (ctypes.c_int32 * 2).from_address(report)
+        step = self._steps[number - 1] if 0 < number <= len(self._steps) else None
+        if failed or not isinstance(step, FunctionStep):
+            return ""
+        link = self._links[step.function]
+        in_c = f" ({link.symbol} in C)" if link.symbol else ""
+        return f"function {link.name}{in_c} in {self._where(step, self._shapes(step, report))}"
+
+    def _shapes(self, step: FunctionStep, report: int) -> Sequence[tuple[int, ...]]:
+        """What a step of a run was called with; nothing where sizes are fixed."""
+        return extents_at(step, report - extents_bytes(self._steps)) if step.axes else ()
+
+    def _where(self, step: FunctionStep, shapes: Sequence[tuple[int, ...]]) -> str:
+        called = f", called with {operands_text(step, shapes)}" if shapes else ""
+        return f"node {step.node!r}{called}"
 
     def _raise(
         self, step: FunctionStep, code: int, text: bytes, shapes: Sequence[tuple[int, ...]] = ()
@@ -140,8 +159,7 @@ class FunctionTable:
         elif raised is not None:
             reason = f"{type(raised).__name__}: {raised}"
         name = self._links[step.function].name
-        called = f", called with {operands_text(step, shapes)}" if shapes else ""
-        node = f"node {step.node!r}{called}"
+        node = self._where(step, shapes)
         raise FunctionError(f"function {name} failed in {node}: {reason}") from raised
 
     def call(
@@ -155,9 +173,16 @@ class FunctionTable:
             shapes = [() if type is None else type.shape for type in step.types]
             return self._call(step, addresses, shapes)
 
+        made: list[tuple[OpenArguments, Callable[[], None]]] = []
+
         def call() -> None:
-            given = OpenArguments(step, addresses, sizes)
-            self._call(step, given.addresses, given.shapes)()
+            now = sizes_at(step, sizes)
+            if not made or made[0][0].sizes != now:
+                given = OpenArguments(step, addresses, now)
+                made[:] = [(given, self._call(step, given.addresses, given.shapes))]
+            given, function = made[0]
+            given.load()
+            function()
             given.store()
 
         return call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -15,20 +15,27 @@ from compiler.types.open_axes import OpenAxes, places_of, true_factors
 from compiler.types.tensor_type import TensorType
 
 
+def sizes_at(step: FunctionStep, vector: int) -> dict[int, int]:
+    """The elements of the vector of sizes that a call reads, by place."""
+    used = frozenset[int]().union(*(places_of(axes) for axes in step.axes if axes))
+    return {place: ctypes.c_int64.from_address(vector + 8 * place).value for place in used}
+
+
 class OpenArguments:
-    """The true shapes of a call's tensors, and dense arrays for it, of the sizes as they are now.
+    """The true shapes of a call's tensors where the `sizes` are these, and dense arrays for it.
 
     `addresses` are where the function finds its tensors (0 where absent).
     """
 
-    def __init__(self, step: FunctionStep, addresses: Sequence[int], vector: int) -> None:
-        """The tensors lie at `addresses`, padded, and the sizes at `vector`."""
-        used = frozenset[int]().union(*(places_of(axes) for axes in step.axes if axes))
-        sizes = {place: ctypes.c_int64.from_address(vector + 8 * place).value for place in used}
+    def __init__(
+        self, step: FunctionStep, addresses: Sequence[int], sizes: Mapping[int, int]
+    ) -> None:
+        """The tensors lie at `addresses`, padded."""
+        self.sizes = sizes
         self.shapes: list[tuple[int, ...]] = []
         self.addresses = list(addresses)
-        self._results: list[tuple[AnyArray, AnyArray]] = []  # places, and what belongs there
-        self._arrays: list[AnyArray] = []
+        self._inputs: list[tuple[AnyArray, AnyArray]] = []  # places, and dense arrays
+        self._results: list[tuple[AnyArray, AnyArray]] = []
         copies, _ = dense_places(step.types, step.axes)
         for number, (type, axes) in enumerate(zip(step.types, step.axes, strict=True)):
             if type is None or axes is None:
@@ -39,11 +46,15 @@ class OpenArguments:
             if copies[number] is None:
                 continue
             place = _what_is_there(addresses[number], type, axes, factors)
-            dense = np.ascontiguousarray(place)
-            if number >= len(step.buffers) - step.outputs:
-                self._results.append((place, dense))
-            self._arrays.append(dense)
+            dense = np.empty(place.shape, place.dtype)
+            is_result = number >= len(step.buffers) - step.outputs
+            (self._results if is_result else self._inputs).append((place, dense))
             self.addresses[number] = dense.ctypes.data
+
+    def load(self) -> None:
+        """Copy inputs to where the function finds them."""
+        for place, dense in self._inputs:
+            dense[...] = place
 
     def store(self) -> None:
         """Copy results to where they belong."""

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import faulthandler
+import mmap
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from compiler.errors import FunctionError, TunefarmError
 from compiler.runtime.executable import Executable
+from compiler.types.tensor_type import Array
 
 
-def require_surviving_run(executable: Executable, run: Callable[[], object]) -> None:
+def require_surviving_run(executable: Executable, inputs: Mapping[str, object]) -> None:
     """Run in another process first, where a C function is called that may crash.
 
     What else goes wrong there is left to the run that follows in this process. Raises
-    `FunctionError`, naming the functions, if the other process was ended by a signal.
+    `FunctionError`, naming the function and its node, if the other process was ended by a signal.
     """
     called = [link for link in executable.spec.functions if link.symbol]
     if not called or not hasattr(os, "fork"):
         return
-    number = _signal_that_ends(run)
+    shared = mmap.mmap(-1, max(1, executable.arena_bytes))
+    arena: Array = np.frombuffer(shared, np.uint8)
+    frame = executable.new_frame(arena)
+    number = _signal_that_ends(lambda: executable.run_in(frame, inputs))
     if number is None:
         return
+    call = executable.call_under_way(frame, inputs)
+    if call:
+        raise FunctionError(
+            f"{call}, crashed with signal {number.name} in a run of {executable.spec.name}",
+            hint="compiler.try_function tries it by itself",
+        )
     names = ", ".join(f"{link.name} ({link.symbol} in C)" for link in called)
     which = "function" if len(called) == 1 else "one of the functions"
     raise FunctionError(

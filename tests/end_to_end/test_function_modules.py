@@ -91,6 +91,28 @@ def test_a_crash_of_a_c_function_is_told_in_one_line(folder: Path) -> None:
         assert crashed.returncode == 1
         (line,) = crashed.stderr.splitlines()
         assert "my.domain::Twice" in line and "crashed with signal SIGABRT" in line
+        assert "in node 't', crashed" in line
+
+
+def test_a_crash_says_the_sizes_where_they_are_open(folder: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17, "my.domain" : 1]>'
+        "g (float[n] x) => (float[n] y) { t = my.domain.Twice (x) y = my.domain.Twice (t) }"
+    )
+    onnx.save(onnx.parser.parse_model(text), folder / "m.onnx")
+    (folder / "twice.c").write_text(CRASHING)
+    cc(folder, "-shared", "-fPIC", "-o", "libtwice.so", "twice.c")
+    registered = f'compiler.CFunction({str(folder / "libtwice.so")!r}, "twice")'
+    (folder / "mine.py").write_text(MODULE.replace("lambda x: FACTOR * x", registered))
+    built = tune(folder, *BUILD, "--shape", "n=1..3|4..8", "--functions", "mine.py")
+    assert built.returncode == 0, built.stderr
+    done = tune(folder, *RUN, "--functions", "mine.py")
+    assert done.returncode == 0, done.stderr
+    with np.load(folder / "y.npz") as results:
+        np.testing.assert_array_equal(results["y"], 4 * np.arange(4, dtype=np.float32))
+    np.save(folder / "x.npy", np.full(3, -1, np.float32))
+    (line,) = tune(folder, *RUN, "--functions", "mine.py").stderr.splitlines()
+    assert "in node 't', called with f32[3], crashed with signal SIGABRT" in line
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def run_model(
     types = executable.inputs
     given = {name: as_stored(types.get(name), array) for name, array in read.items()}
     inputs = {**drawn_inputs(executable, seed, chosen), **given}
-    require_surviving_run(executable, lambda: executable.run(inputs))
+    require_surviving_run(executable, inputs)
     outputs = plain(executable.run(inputs))
     samples = []
     for _ in range(repeat):
