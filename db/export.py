@@ -23,7 +23,7 @@ from typing import Any, TextIO
 from configs.errors import DatabaseError
 from configs.files import replacing
 from configs.regular_file import open_regular
-from db import queries
+from db import model_queries, queries
 from db.bounds import GIVEN, read_record
 from db.records import (
     BestRecord,
@@ -129,9 +129,9 @@ def records_of(store: Store) -> Iterator[Record]:
     yield from reversed(queries.jobs(store))
     yield from queries.iterate_trials(store)
     yield from queries.iterate_bests(store)
-    yield from reversed(queries.builds(store))
-    yield from reversed(queries.plans(store))
-    yield from reversed(queries.latencies(store))
+    yield from reversed(model_queries.builds(store))
+    yield from reversed(model_queries.plans(store))
+    yield from reversed(model_queries.latencies(store))
 
 
 _KINDS: Mapping[str, type[Record]] = {

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from configs.errors import DatabaseError
-from db import queries, schema
+from db import model_queries, queries, schema
 from db.check import check
 from db.checksum import checksum_of
 from db.records import (
@@ -347,8 +347,8 @@ def test_trials_that_have_lost_their_reference_are_known(store: Store) -> None:
 def test_builds_come_back_newest_first_and_once(store: Store) -> None:
     store.add([build(1), build(2)])
     store.add([build(2)])
-    assert queries.builds(store) == [build(2), build(1)]
-    assert queries.builds(store, limit=1) == [build(2)]
+    assert model_queries.builds(store) == [build(2), build(1)]
+    assert model_queries.builds(store, limit=1) == [build(2)]
     with pytest.raises(DatabaseError, match="target 'nowhere' is not in the database"):
         store.add([replace(build(3), target="nowhere")])
 
@@ -357,12 +357,12 @@ def test_the_newest_plan_of_a_model_counts(store: Store) -> None:
     other = plan(3, numerics="int8")
     store.add([plan(2), plan(1), other])
     store.add([plan(2)])
-    assert queries.plans(store) == [other, plan(2), plan(1)]
+    assert model_queries.plans(store) == [other, plan(2), plan(1)]
     of = ("abc", TARGET.key, 1)
-    assert queries.newest_plan(store, *of, "auto", "1") == plan(2)
-    assert queries.newest_plan(store, *of, "int8", "1") == other
-    assert queries.newest_plan(store, *of, "auto", "2") is None
-    assert queries.newest_plan(store, "abd", TARGET.key, 1, "auto", "1") is None
+    assert model_queries.newest_plan(store, *of, "auto", "1") == plan(2)
+    assert model_queries.newest_plan(store, *of, "int8", "1") == other
+    assert model_queries.newest_plan(store, *of, "auto", "2") is None
+    assert model_queries.newest_plan(store, "abd", TARGET.key, 1, "auto", "1") is None
     with pytest.raises(DatabaseError, match="target 'nowhere' is not in the database"):
         store.add([plan(4, target="nowhere")])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from configs.errors import DatabaseError
-from db import queries, schema
+from db import model_queries, queries, schema
 from db.check import check
 from db.checksum import checksum_of
 from db.store import Store
@@ -94,6 +94,6 @@ def test_a_damaged_build_is_found_by_the_check_and_when_it_is_read_and_hinders_n
         connection.commit()
     assert check(store) == ["builds 1: its checksum is not right"]
     with pytest.raises(DatabaseError, match="builds 1: the record is damaged"):
-        queries.builds(store)
+        model_queries.builds(store)
     with Store.open(store.name, create=False, read_only=True) as again:
         assert queries.fastest_trial(again, KEY) is not None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from configs.errors import DatabaseError
-from db import queries
+from db import model_queries, queries
 from db.export import VERSION, export_records, import_records
 from db.records import BestRecord, JobTask, hash_json
 from db.store import Store
@@ -43,9 +43,9 @@ def content(store: Store) -> list[object]:
         queries.jobs(store),
         list(queries.iterate_trials(store)),
         list(queries.iterate_bests(store)),
-        queries.builds(store),
-        queries.plans(store),
-        queries.latencies(store),
+        model_queries.builds(store),
+        model_queries.plans(store),
+        model_queries.latencies(store),
     ]
 
 
@@ -208,8 +208,8 @@ def test_files_of_earlier_versions_are_read(version: int, file: Path) -> None:
         assert (list(queries.iterate_bests(store)) == []) == (version == 1)
         alone = all(trial.reference is None for trial in queries.iterate_trials(store))
         assert alone == (version < 5)
-        assert (queries.plans(store) == []) == (version < 6)
-        assert queries.latencies(store) == []
+        assert (model_queries.plans(store) == []) == (version < 6)
+        assert model_queries.latencies(store) == []
 
 
 def test_pair_in_a_file_from_before_pairs_is_refused(file: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from configs.errors import DatabaseError
-from db import queries
+from db import model_queries, queries
 from db.export import export_records, merge_records
 from db.records import BestRecord, JobTask, Record, TaskKey, TrialRecord, WorkloadRecord
 from db.store import Store
@@ -59,9 +59,9 @@ def content(store: Store) -> dict[str, Any]:
             for t in queries.iterate_trials(store)
         },
         "bests": {(best.job, best.schedule_hash) for best in queries.iterate_bests(store)},
-        "builds": {build.id: build for build in queries.builds(store)},
-        "plans": {plan.id: plan for plan in queries.plans(store)},
-        "latencies": {found.id: found for found in queries.latencies(store)},
+        "builds": {build.id: build for build in model_queries.builds(store)},
+        "plans": {plan.id: plan for plan in model_queries.plans(store)},
+        "latencies": {found.id: found for found in model_queries.latencies(store)},
     }
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from configs.errors import DatabaseError
-from db import queries, schema
+from db import model_queries, queries, schema
 from db.check import check
 from db.migrate import known_revisions
 from db.records import JobTask, TaskKey
@@ -72,7 +72,7 @@ def test_every_schema_is_read_with_all_that_it_held(revision: str, tmp_path: Pat
         assert (settled is not None) == (revision != "0001")
         assert queries.finalists(store, OTHER) == [trials[3]]
         assert queries.finalists(store, KEY) == []
-        assert queries.builds(store) == []
+        assert model_queries.builds(store) == []
         pair = (trials[0].reference, trials[0].ratio, trials[0].reference_samples)
         paired = (trials[1].schedule_hash, 0.25, (2.0, 2.5, 1.5))
         assert pair == (paired if revision >= "0005" else (None, None, ()))

@@ -18,7 +18,7 @@ from compiler.runtime import artefact
 from compiler.schedule.spaces import schedule_space
 from compiler.target import Target, host_target
 from configs.settings import load_target
-from db import queries
+from db import model_queries
 from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
 from tests.compiler.runtime.c_models import compile_example, run
@@ -98,7 +98,7 @@ def test_each_target_is_built_from_its_own_records_and_the_best_runs(
     best = newer if set(load_target(newer).features) <= set(HOST.features) else ABLE[1]
     assert compiler.load("tiny.tuned").spec.target.cpu == best
     with Store.open(folder / "tuning.db") as store:
-        built = queries.builds(store)
+        built = model_queries.builds(store)
     assert len({item.target for item in built}) == 3
     assert len({item.artefact_sha256 for item in built}) == 1
     assert tune("run", "tiny.tuned") == 0

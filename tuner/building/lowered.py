@@ -127,7 +127,7 @@ def recorded_choice(
     graph: Graph, settings: Settings, target: Target, store: Store | None
 ) -> PrecisionChoice:
     """What was last chosen for the model under these settings. Raises SettingsError if nothing."""
-    from db import queries
+    from db import model_queries
 
     compile = settings.compile
     needs = {
@@ -140,7 +140,7 @@ def recorded_choice(
     }
     found = None
     if store is not None:
-        found = queries.newest_plan(
+        found = model_queries.newest_plan(
             store,
             structural_hash(graph),
             target.key,

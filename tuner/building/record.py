@@ -64,7 +64,7 @@ def record_programs(request: BuildRequest, result: BuildResult) -> str:
 def _record(
     request: BuildRequest, result: BuildResult, listed: Sequence[tuple[Target, BuildReport]]
 ) -> str:
-    from db import queries
+    from db import model_queries
     from db.records import BuildRecord, TargetRecord
     from db.store import Store
 
@@ -87,7 +87,7 @@ def _record(
     ]
     try:
         with Store.open(settings.database.url, create=False) as store:
-            if queries.is_built(store, result.model_hash, result.digest):
+            if model_queries.is_built(store, result.model_hash, result.digest):
                 return ""
             store.add([TargetRecord(target.key, target.to_json()) for target, _ in listed])
             store.add(records)

@@ -70,13 +70,13 @@ def plan_to_apply(
         return PlanToApply()
     if store is None:
         return PlanToApply(by_estimates=True)
-    from db import queries
+    from db import model_queries
 
     threads, kind = settings.compile.threads, kind_of_plan(settings)
     asked = (store, model_hash, target.key, threads, kind)
-    found = queries.newest_plan(*asked, compiler.VERSION)
+    found = model_queries.newest_plan(*asked, compiler.VERSION)
     if found is None:
-        other = queries.newest_plan(*asked, None)
+        other = model_queries.newest_plan(*asked, None)
         if other is None or not other.plan.get("decisions"):
             return PlanToApply()
         note = (

@@ -17,7 +17,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.target import Target
 from compiler.types.signature import AxisSource
 from configs.settings import Settings
-from db import queries
+from db import model_queries
 from db.store import Store
 from tuner.building.keep_plan import keep_plan
 from tuner.records.size_ranges import SizePlan, SizeRange
@@ -48,7 +48,7 @@ def size_plan(
     if store is None:
         return None
     threads = settings.compile.threads
-    found = queries.newest_plan(
+    found = model_queries.newest_plan(
         store, model_hash, target.key, threads, _kind(settings), compiler.VERSION
     )
     if found is None:

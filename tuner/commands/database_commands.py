@@ -12,7 +12,7 @@ from rich.table import Table
 from compiler.errors import DatabaseError
 from compiler.kernels.printer import format_kernel
 from compiler.kernels.serialize import kernel_from_json
-from db import queries
+from db import model_queries, queries
 from db.check import check
 from db.queries import TaskSummary
 from db.records import TaskKey, TrialRecord
@@ -145,7 +145,7 @@ def builds_table(store: Store, limit: int) -> Table:
     for name in ("target", "threads", "numerics", "tuned", "artefact"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("file", overflow="fold")
-    for build in queries.builds(store, limit=limit):
+    for build in model_queries.builds(store, limit=limit):
         table.add_row(
             format_time(build.created),
             build.model_name,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import compiler
 from compiler.errors import PlanError
-from db import queries
+from db import model_queries
 from db.records import PlanRecord
 from db.store import Store
 from tuner.building.recorded_plan import BY_GRAPH
@@ -51,7 +51,7 @@ def shown_plans(store: Store, start: str) -> list[str]:
 
 
 def _of_graphs(store: Store) -> Iterator[PlanRecord]:
-    return (record for record in queries.plans(store) if record.numerics.endswith(BY_GRAPH))
+    return (record for record in model_queries.plans(store) if record.numerics.endswith(BY_GRAPH))
 
 
 def _where(record: PlanRecord) -> str:

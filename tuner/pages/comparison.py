@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from configs.errors import DatabaseError
-from db import queries
+from db import model_queries, queries
 from db.records import BestRecord, BuildRecord, JobRecord, TaskKey
 from db.store import Store
 from tuner.pages.contents import Contents
@@ -35,7 +35,7 @@ def compared(store: Store, contents: Contents, kernels: Sequence[Kernel]) -> dic
     if options.against is not None:
         return _jobs(store, contents, find_job(store, options.against), kernels)
     if options.builds is not None:
-        every = queries.builds(store)
+        every = model_queries.builds(store)
         old, new = (find_build(every, name) for name in options.builds)
         return _builds(old, new)
     return None

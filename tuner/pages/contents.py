@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from db import queries
+from db import model_queries, queries
 from db.records import (
     BestRecord,
     JobRecord,
@@ -107,7 +107,7 @@ def read_contents(store: Store, options: PageOptions) -> Contents:
         options,
         left_out=len(keys) - len(tasks),
         occurrences=occurrences,
-        plans=queries.plans(store),
+        plans=model_queries.plans(store),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import compiler
 from compiler.target import Target
 from configs.settings import Settings
-from db import queries
+from db import model_queries
 from db.records import LatencyPurpose, LatencyRecord, TargetRecord
 from db.store import Store
 from tuner.records.model_graphs import ModelGraphs
@@ -238,7 +238,7 @@ def measured_models(
         "purpose": purpose,
         "job": job,
     }
-    for record in queries.latencies(store):
+    for record in model_queries.latencies(store):
         if any(v is not None and getattr(record, name) != v for name, v in wanted.items()):
             continue
         if machine is not None and record.machine.get("fingerprint") != machine:

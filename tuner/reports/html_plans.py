@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from db import queries
+from db import model_queries
 from db.store import Store
 from tuner.reports.report import format_ratio, format_seconds, format_time
 
@@ -19,7 +19,7 @@ WIDTH, HEIGHT, MARGIN = 360, 160, 12
 def plans(store: Store) -> list[dict[str, object]]:
     """One item per recorded choice, the newest first."""
     rows = []
-    for record in queries.plans(store):
+    for record in model_queries.plans(store):
         try:
             rows.append(
                 {

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import InputError
-from db import queries
+from db import model_queries
 from db.store import Store
 from tuner.records.size_ranges import SizePlan
 from tuner.reports.report import format_seconds, format_time
@@ -39,7 +39,7 @@ def curves_of_plans(store: Store) -> list[SizeCurves]:
     Of whole models where they were measured, else of the kernels that depend on sizes.
     """
     found = []
-    for record in queries.plans(store):
+    for record in model_queries.plans(store):
         try:
             plan = SizePlan.from_json(record.plan)
         except (KeyError, TypeError, ValueError, AttributeError):

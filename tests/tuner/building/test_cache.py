@@ -17,7 +17,7 @@ from compiler.errors import TunefarmError
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.pipeline import kernels_of
 from configs.settings import Settings, load_settings
-from db import queries
+from db import model_queries
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.building.test_flow import remember
@@ -63,7 +63,7 @@ class Builder:
 
     def listed(self) -> list[str]:
         with Store.open(self.db, read_only=True) as store:
-            return [Path(build.report["output"]).name for build in queries.builds(store)]
+            return [Path(build.report["output"]).name for build in model_queries.builds(store)]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from compiler.pipeline import compile_model, kernels_of
 from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target
 from configs.settings import DatabaseSettings, Settings, load_settings
-from db import queries
+from db import model_queries
 from db.records import TargetRecord, TrialRecord, WorkloadRecord
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
@@ -243,7 +243,7 @@ def test_builds_are_recorded_in_their_database(
 ) -> None:
     _, result = compiler.build(model, settings, store)
     assert result.not_listed == ""
-    (record,) = queries.builds(store)
+    (record,) = model_queries.builds(store)
     assert (record.model_name, record.artefact_sha256) == ("tiny", result.digest)
     assert record.report["kernels"][0]["numerics"] == "direct"
     missing = load_settings(None, {"database.url": f"{store.name}.gone"}, environment={})
@@ -281,7 +281,7 @@ def test_a_model_is_built_into_memory_by_the_same_flow(
         (output,) = executable.run({"x": np.ones((1, 3, 12, 12), np.float32)}).values()
         assert np.isfinite(output).all()
     assert compiler.runs == 1
-    assert len(queries.builds(store)) == 1 and list(folder.iterdir()) == []
+    assert len(model_queries.builds(store)) == 1 and list(folder.iterdir()) == []
     with pytest.raises(TunefarmError, match=r"is tuned, 50\.0 % is required"):
         tuner.build(model, db=store.name, require_tuned=0.5)
     with pytest.raises(SettingsError, match="must be between 0 and 1"):

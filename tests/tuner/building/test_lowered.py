@@ -19,7 +19,7 @@ from compiler.plan.contractions import contractions
 from compiler.target import host_target
 from compiler.types.precision import Precision
 from configs.settings import Settings, load_settings
-from db import queries
+from db import model_queries
 from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.calibration.sized_rows import expected as rows_of
@@ -75,7 +75,7 @@ def test_int8_is_built_again_from_the_record_without_the_data(folder: Path) -> N
     error = np.abs(outputs("second.tuned") - outputs("f32.tuned")).max()
     assert 0 < error < 0.03
     with Store.open("tuning.db", read_only=True) as store:
-        (record,) = queries.plans(store)
+        (record,) = model_queries.plans(store)
     assert (record.numerics, record.model_name) == ("int8", "tiny")
 
 

@@ -17,7 +17,7 @@ from compiler.pipeline import kernels_of
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
 from compiler.target import host_target
 from configs.settings import Settings, load_settings
-from db import queries
+from db import model_queries, queries
 from db.records import TargetRecord
 from db.store import Store
 from measure.sandbox.import_model import import_model
@@ -51,7 +51,7 @@ class Setting:
         target = host_target()
         with Store.open(":memory:") as scratch, Store.open(self.db) as store:
             record_plan(scratch, choice, "tiny", self.hash, self.settings(), target)
-            (record,) = queries.plans(scratch)
+            (record,) = model_queries.plans(scratch)
             store.add([TargetRecord(target.key, target.to_json())])
             store.add([replace(record, **changes)])
 
@@ -196,6 +196,6 @@ def test_a_plan_is_no_task_and_no_choice_of_precisions(setting: Setting) -> None
     setting.record(PLAIN_CONV)
     with Store.open(setting.db) as store:
         asked = store, setting.hash, host_target().key, 1, "default", compiler.VERSION
-        assert queries.newest_plan(*asked) is None
+        assert model_queries.newest_plan(*asked) is None
         assert size_plan(store, setting.hash, setting.settings(), host_target()) is None
         assert queries.tasks(store) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 from compiler.plan.graph_plan import GraphPlan, Layout, Separate
 from compiler.target import host_target
 from configs.settings import load_settings
-from db import queries
+from db import model_queries
 from db.check import check
 from db.export import export_records, import_records, merge_records
 from db.records import TargetRecord
@@ -54,7 +54,7 @@ def test_the_newest_plan_of_a_model_is_listed(tmp_path: Path) -> None:
 def test_a_plan_of_another_compiler_is_listed_as_such(tmp_path: Path) -> None:
     with Store.open(tmp_path / "a.db") as store:
         fill(store)
-        (record,) = [r for r in queries.plans(store) if r.plan == CHOICE.to_json()]
+        (record,) = [r for r in model_queries.plans(store) if r.plan == CHOICE.to_json()]
     with Store.open(tmp_path / "b.db") as store:
         target = host_target()
         store.add([TargetRecord(target.key, target.to_json())])
@@ -66,8 +66,8 @@ def test_a_plan_of_another_compiler_is_listed_as_such(tmp_path: Path) -> None:
 def test_a_plan_is_shown_by_the_start_of_its_id(tmp_path: Path) -> None:
     with Store.open(tmp_path / "a.db") as store:
         fill(store)
-        newest = queries.plans(store)[0] if queries.plans(store)[0].model_name == "net" else None
-        assert newest is not None
+        newest = model_queries.plans(store)[0]
+        assert newest.model_name == "net"
         lines = shown_plans(store, newest.id[:10])
         assert shown_plans(store, "zz") == []
     assert "  NHWC24 at conv1: 6 % faster than the rules, confirmed" in lines

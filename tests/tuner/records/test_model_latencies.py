@@ -13,7 +13,7 @@ import pytest
 from compiler.plan.program_steps import ProgramStep
 from compiler.target import host_target
 from configs.settings import load_settings
-from db import queries
+from db import model_queries
 from db.records import LatencyRecord
 from db.store import Store
 from tuner.records.model_graphs import ModelGraphs
@@ -136,5 +136,5 @@ def test_records_that_cannot_be_read_do_not_hide_the_others(store: Store) -> Non
         for number, measured in enumerate(values)
     ]
     store.add(damaged)
-    assert len(queries.latencies(store)) == 4
+    assert len(model_queries.latencies(store)) == 4
     assert [item.record.id for item in measured_models(store)] == [kept.id]
