@@ -13,7 +13,8 @@ import onnx
 import compiler.frontend.operators  # noqa: F401  # registers converters, and their operators
 from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.model_importer import Frame, ModelImporter, refuse_sparse
+from compiler.frontend.import_step import Frame
+from compiler.frontend.model_importer import ModelImporter, refuse_sparse
 from compiler.frontend.model_inputs import input_types, named_dimensions, result_dimensions
 from compiler.frontend.name_scope import NameScope
 from compiler.frontend.read_model import check_text, read_model, read_opsets

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from onnx import FunctionProto, GraphProto, NodeProto
 
 from compiler.errors import ImportModelError, UnsupportedOperatorError
-from compiler.foreign_functions import RegisteredFunction, nearest_function
+from compiler.foreign_functions import RegisteredFunction
 from compiler.frontend.attributes import decode_attributes
 from compiler.frontend.checkpoint import checkpoint
 from compiler.frontend.computed import find_computed
@@ -19,23 +19,22 @@ from compiler.frontend.constant_evaluation import (
     evaluate_node,
     is_small_constant,
 )
-from compiler.frontend.contributed import contributed_signature, refusal
 from compiler.frontend.control_flow import control_flow
 from compiler.frontend.converter import (
     Converter,
-    covered_versions,
     find_converter,
     find_unlisted_converter,
 )
 from compiler.frontend.function_binding import bind, function_for
 from compiler.frontend.function_expansion import FunctionBody, local_function, schema_function
 from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.import_step import Frame, FunctionKey, ImportStep, name_of
 from compiler.frontend.name_scope import NameScope
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.problems import Problems
 from compiler.frontend.read_model import canonical_domain
-from compiler.frontend.shape_hints import Hints, graph_hints, shape_hints
-from compiler.frontend.signature import Signature, check_form, check_types, find_signature
+from compiler.frontend.shape_hints import graph_hints, shape_hints
+from compiler.frontend.signature import Signature, check_form, check_types
 from compiler.frontend.size_arithmetic import evaluate_sizes
 from compiler.frontend.structured_values import (
     Entity,
@@ -50,45 +49,6 @@ _MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError)
 
 Inputs: TypeAlias = tuple[Entity | None, ...]
 Results: TypeAlias = Sequence[Entity | None]
-
-FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """Where a node stands: its names, its opsets, and the functions that it is inside of.
-
-    `hints` are the shapes that are declared of values here.
-    """
-
-    scope: NameScope
-    opsets: Mapping[str, int]
-    outer: str = ""  # the name of the model's node whose expansion this is
-    functions: tuple[FunctionKey, ...] = ()
-    depth: int = 0
-    hints: Hints = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One node to convert, with its names and its place."""
-
-    node: NodeProto
-    frame: Frame
-    name: str
-    domain: str
-
-    @property
-    def label(self) -> str:
-        return f"{self.node.op_type} node {self.name!r}"
-
-    @property
-    def operator(self) -> str:
-        return f"{self.domain}.{self.node.op_type}" if self.domain else self.node.op_type
-
-    @property
-    def opset(self) -> int:
-        return self.frame.opsets.get(self.domain, 0)
 
 
 class ModelImporter:
@@ -114,16 +74,16 @@ class ModelImporter:
         for node in nodes:
             self._count += 1
             allowance.check_nodes("the model", self._count)
-            allowance.check_time(f"reading node {_name_of(node)!r}")
-            name = frame.outer or _name_of(node)
-            step = _Step(node, frame, name, canonical_domain(node.domain))
+            allowance.check_time(f"reading node {name_of(node)!r}")
+            name = frame.outer or name_of(node)
+            step = ImportStep(node, frame, name, canonical_domain(node.domain))
             self._builder.source, self._builder.label = name, step.label
             if not self._try_convert(step):
                 for output in node.output:
                     frame.scope.poison(output)
         self._builder.source, self._builder.label = outer
 
-    def _try_convert(self, step: _Step) -> bool:
+    def _try_convert(self, step: ImportStep) -> bool:
         try:
             results = self._convert(step)
             if results is not None:
@@ -137,7 +97,7 @@ class ModelImporter:
             return False
         return results is not None
 
-    def _define(self, step: _Step, results: Results) -> None:
+    def _define(self, step: ImportStep, results: Results) -> None:
         for position, output in enumerate(step.node.output):
             if not output:
                 continue
@@ -148,7 +108,7 @@ class ModelImporter:
             if not step.frame.outer and isinstance(value, Value):
                 self._builder.name_value(value, output)
 
-    def _convert(self, step: _Step) -> Results | None:
+    def _convert(self, step: ImportStep) -> Results | None:
         """The node's outputs; None when they depend on a problem that is already recorded."""
         node, scope = step.node, step.frame.scope
         key = (step.domain, node.op_type, node.overload)
@@ -158,18 +118,16 @@ class ModelImporter:
                 return None
             inputs = tuple(scope.lookup(value) for value in node.input)
             return self._inline(local_function(function, node), inputs, step, key)
-        signature = _signature(step) if step.opset else None
+        signature = step.signature
         if signature is None:
             convert = find_unlisted_converter(step.domain, node.op_type, step.opset)
             if convert is not None:
                 return self._convert_unlisted(convert, step)
-        if signature is None or not _is_supported(step, signature):
+        if signature is None or not step.is_supported(signature):
             registered = function_for(step.domain, node.op_type) if step.opset else None
             if registered is not None:
                 return self._bind(registered, step)
-            raise UnsupportedOperatorError(
-                _unknown_reason(step) if signature is None else _uncovered_reason(step, signature)
-            )
+            raise UnsupportedOperatorError(step.refusal(signature))
         if any(scope.is_poisoned(value) for value in node.input):
             return None
         check_form(node, signature, step.label)
@@ -178,7 +136,7 @@ class ModelImporter:
         return self._convert_operator(inputs, step, signature)
 
     def _convert_operator(
-        self, inputs: Inputs, step: _Step, signature: Signature
+        self, inputs: Inputs, step: ImportStep, signature: Signature
     ) -> Results | None:
         node, domain, operator = step.node, step.domain, step.node.op_type
         convert = find_converter(domain, operator, signature.since_version)
@@ -212,7 +170,7 @@ class ModelImporter:
             raise UnsupportedOperatorError("it is supported for constant inputs only")
         return self._inline(body, inputs, step, None)
 
-    def _convert_unlisted(self, convert: Converter, step: _Step) -> Results | None:
+    def _convert_unlisted(self, convert: Converter, step: ImportStep) -> Results | None:
         """Convert a node that has no schema: its converter alone says what it takes."""
         scope = step.frame.scope
         if any(scope.is_poisoned(value) for value in step.node.input):
@@ -227,7 +185,7 @@ class ModelImporter:
         results = convert(node, self._builder)
         return results if isinstance(results, Sequence) else [results]
 
-    def _evaluated(self, inputs: Inputs, step: _Step, only: bool) -> Results | None:
+    def _evaluated(self, inputs: Inputs, step: ImportStep, only: bool) -> Results | None:
         """The node's results where all operands are small constants; None where they are not.
 
         Unless this is the `only` way, errors are left to the converter, which can say what is
@@ -244,7 +202,7 @@ class ModelImporter:
                 raise
             return None
 
-    def _bind(self, function: RegisteredFunction, step: _Step) -> Results | None:
+    def _bind(self, function: RegisteredFunction, step: ImportStep) -> Results | None:
         """Call a function that the process has for an operator that no converter covers."""
         scope = step.frame.scope
         if any(scope.is_poisoned(value) for value in step.node.input):
@@ -252,7 +210,7 @@ class ModelImporter:
         inputs = tuple(scope.lookup(value) for value in step.node.input)
         return bind(self._onnx_node(inputs, step, step.opset), function, self._builder)
 
-    def _onnx_node(self, inputs: Inputs, step: _Step, version: int) -> OnnxNode:
+    def _onnx_node(self, inputs: Inputs, step: ImportStep, version: int) -> OnnxNode:
         return OnnxNode(
             label=step.label,
             domain=step.domain,
@@ -269,7 +227,7 @@ class ModelImporter:
         )
 
     def _inline(
-        self, body: FunctionBody, inputs: Inputs, step: _Step, key: FunctionKey | None
+        self, body: FunctionBody, inputs: Inputs, step: ImportStep, key: FunctionKey | None
     ) -> Results | None:
         """Convert a function's body in the place of its call."""
         frame = step.frame
@@ -286,7 +244,7 @@ class ModelImporter:
             for formal, value in zip(body.inputs, inputs, strict=False)
             if isinstance(value, Value) and value.rank == 0
         ]
-        hints = shape_hints(body.nodes, _passed_on(body.outputs, step), scalars)
+        hints = shape_hints(body.nodes, step.passed_on(body.outputs), scalars)
         inner = Frame(scope, opsets, step.name, functions, frame.depth + 1, hints)
         self.convert_nodes(body.nodes, inner)
         return _results(body.outputs, scope)
@@ -312,7 +270,7 @@ class ModelImporter:
             self._builder.source, self.problems = source, problems
         return results
 
-    def inline_graph(self, graph: GraphProto, inputs: Results, step: _Step) -> Results | None:
+    def inline_graph(self, graph: GraphProto, inputs: Results, step: ImportStep) -> Results | None:
         """Convert a subgraph, which sees the values of the graph around it."""
         frame = step.frame
         _check_depth(frame)
@@ -326,7 +284,7 @@ class ModelImporter:
             scope.define(formal.name, value)
         hints = graph_hints(graph)
         if step.node.op_type == "If":
-            hints = {**hints, **_passed_on([output.name for output in graph.output], step)}
+            hints = {**hints, **step.passed_on([output.name for output in graph.output])}
         inner = Frame(scope, frame.opsets, step.name, frame.functions, frame.depth + 1, hints)
         self.convert_nodes(graph.node, inner)
         return _results([output.name for output in graph.output], scope)
@@ -337,25 +295,13 @@ class _StepSubgraphs:
     """The subgraphs of one node, as `Subgraphs` asks."""
 
     importer: ModelImporter
-    step: _Step
+    step: ImportStep
 
     def __call__(self, graph: GraphProto, inputs: Results) -> Results | None:
         return self.importer.inline_graph(graph, inputs, self.step)
 
     def attempt(self, make: Callable[[], Results | None]) -> Results | None:
         return self.importer.attempt(make)
-
-
-def _signature(step: _Step) -> Signature | None:
-    domain, operator = step.domain, step.node.op_type
-    return find_signature(domain, operator, step.opset) or contributed_signature(domain, operator)
-
-
-def _passed_on(outputs: Sequence[str], step: _Step) -> Hints:
-    """What is declared of a node's outputs, said of those of its body."""
-    hints = step.frame.hints
-    named = zip(outputs, step.node.output, strict=False)
-    return {inner: hints[outer] for inner, outer in named if outer in hints}
 
 
 def refuse_sparse(graph: GraphProto) -> None:
@@ -375,37 +321,3 @@ def _results(names: Sequence[str], scope: NameScope) -> Results | None:
 def _check_depth(frame: Frame) -> None:
     if frame.depth >= _MAX_DEPTH:
         raise ImportModelError(f"functions and branches are nested deeper than {_MAX_DEPTH}")
-
-
-def _is_supported(step: _Step, signature: Signature) -> bool:
-    domain, operator = step.domain, step.node.op_type
-    if signature.has_body or can_evaluate(domain, operator):
-        return True
-    if control_flow(domain, operator) is not None:
-        return True
-    return find_converter(domain, operator, signature.since_version) is not None
-
-
-def _uncovered_reason(step: _Step, signature: Signature) -> str:
-    versions = covered_versions(step.domain, step.node.op_type)
-    if not versions:
-        return ""
-    listed = ", ".join(map(str, versions))
-    return f"version {signature.since_version} of it (covered: {listed})"
-
-
-def _unknown_reason(step: _Step) -> str:
-    if not step.opset:
-        return f"the model imports no opset of the domain {step.domain!r}"
-    if not step.domain:
-        return f"there is none in opset {step.opset}"
-    reason = refusal(step.domain, step.node.op_type)
-    if reason:
-        return reason
-    name = f"{step.domain}::{step.node.op_type}"
-    hint = nearest_function(name)
-    return f"compiler.register_function({name!r}, …) would bind it{hint and f' ({hint})'}"
-
-
-def _name_of(node: NodeProto) -> str:
-    return node.name or next((output for output in node.output if output), "") or node.op_type
