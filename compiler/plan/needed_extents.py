@@ -332,17 +332,20 @@ def _along_axis(
     """As `_along`, where only one axis' index has the condition's variables.
 
     Those of the others are within their axes wherever the load matters, though ranges do not say
-    so: windows with padding read only what is there.
+    so: windows with padding read only what is there. They may be any of their axes, so that the
+    limit must be one on whole indices of that one.
     """
     names = {name for name, _ in condition.terms}
-    found: tuple[Affine, int] | None = None
+    found: tuple[Affine, int, int] | None = None
     inner = 1
     for extent, item in zip(reversed(buffer.shape), reversed(load.indices), strict=True):
         if not names.isdisjoint(axes_of(item)):
             if found is not None:
                 return None
-            found = Affine(0, ()).plus(affine(item, ranges), inner), extent * inner
+            found = Affine(0, ()).plus(affine(item, ranges), inner), extent * inner, inner
         inner *= extent
     if found is None or terms_of(found[0]) is None:
         return None
-    return _along(found[0], condition, found[1], ranges)
+    place, size, step = found
+    limit = _along(place, condition, size, ranges)
+    return limit if limit is not None and limit[0] % step == 0 else None

@@ -229,3 +229,17 @@ def test_a_graph_of_fixed_sizes_has_no_limits() -> None:
     )
     (call,) = kernels_of(graph).calls
     assert isinstance(call, KernelCall) and not call.kernel.limits
+
+
+def test_all_keys_of_a_window_are_needed_where_some_of_its_rows_are() -> None:
+    model = Model()
+    windows = (BATCH, ROWS // 4, 4, FEATURES)
+    queries = model.apply("reshape", "x", shape=windows)
+    first = model.apply("softmax", "x", axis=2)
+    own = model.apply("reshape", first, shape=windows)
+    keys = model.apply("concat", own, own, own, axis=2)
+    rows = model.apply("attention", queries, keys, keys)
+    last = model.apply("reshape", rows, shape=(BATCH, ROWS, FEATURES))
+    program = model.program(**{last: SHAPE})
+    assert limits(program, keys) == {(3 * OF_BATCH[0], BATCH, 0)}
+    assert limits(program, first) == {OF_BATCH}
