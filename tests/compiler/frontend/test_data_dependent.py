@@ -163,6 +163,16 @@ def test_the_first_of_rows_of_open_length() -> None:
     check(text, calls, {"N": ("300..900",)})
 
 
+def test_rows_that_data_chooses_may_be_none_of_those_that_are_there() -> None:
+    text = (
+        "g (float[N] x, float[N,3] z) => (float[M,3] y) "
+        "{ i = NonZero(x) t = Squeeze(i) y = Gather(z, t) }"
+    )
+    x, z = np.zeros((2, 5), np.float32), np.ones((5, 3), np.float32)
+    x[1, 2:4] = 1
+    check(text, [{"x": row, "z": z} for row in x], {"N": ("1..9",)})
+
+
 @pytest.mark.parametrize(("few", "most"), [(3, 90), (20, 24)])
 def test_the_first_of_open_rows_of_open_length(few: int, most: int) -> None:
     """Of short rows by all pairs, of long ones by a search; equal elements stay in order."""
