@@ -214,6 +214,11 @@ def _reduced(function: Callable[[Dimension, Dimension], Dimension]) -> Evaluatio
     return evaluate
 
 
+def _transpose(node: OnnxNode, operands: list[Sizes]) -> Sizes:
+    order = tuple(reversed(range(operands[0].ndim)))
+    return np.transpose(operands[0], node.integers("perm", order))
+
+
 def _expand(node: OnnxNode, operands: list[Sizes]) -> Sizes:
     shape = node.constant_integers(1, "the shape")
     return np.broadcast_to(operands[0], np.broadcast_shapes(operands[0].shape, shape))
@@ -231,6 +236,7 @@ _EVALUATIONS: Final[dict[str, Evaluation]] = {
     "Slice": _slice,
     "Split": _split,
     "Expand": _expand,
+    "Transpose": _transpose,
     "Where": _where,
     "Abs": _absolute,
     "Neg": lambda node, operands: -operands[0],
