@@ -34,9 +34,10 @@ from compiler.loops.ir import (
     values_of,
     walk,
 )
+from compiler.loops.join_batches import join_batches
 from compiler.loops.known_padding import nodes
 from compiler.loops.live_writes import LiveWrites, assumed
-from compiler.loops.needed_statements import Facts, NeededStatements, outside_of
+from compiler.loops.needed_statements import Facts, NeededStatements, holds, outside_of
 from compiler.loops.row_tiles import tiles_of_rows, unrolled_rows, worth_cutting
 from compiler.loops.share_loops import share_loops
 from compiler.loops.size_conditions import Condition, size_conditions, strongest
@@ -54,6 +55,7 @@ def limit_loops(nest: LoopNest, limits: Sequence[Limit]) -> LoopNest:
     before = nest
     writes = LiveWrites(nest, limits)
     writes = _of_changed(writes, writes.guarded_body(nest.body))
+    writes = _of_changed(writes, join_batches(writes))
     nest = writes.nest
     body = _Limiter(writes).body(nest.body, {}, {})
     return share_loops(replace(nest, body=(*body, *filling)), before, limits)
@@ -101,7 +103,7 @@ class _Limiter:
             missing = {
                 key: item
                 for key, item in self.needed.of(statement).items()
-                if not _holds(item, known) and not _holds(item, ended)
+                if not holds(item, known) and not holds(item, ended)
             }
             if missing:
                 condition = all_of(*(item.to_expr() for item in missing.values()))
@@ -117,8 +119,9 @@ class _Limiter:
                 inner = {**ranges, variable: expr_range(value, ranges)}
                 facts = {**known, **self._known_inside(statement, known)}
                 made = (replace(statement, body=self.body(body, facts, inner, held)),)
-            case If(body=body):
-                made = (replace(statement, body=self.body(body, known, ranges, held)),)
+            case If(condition=condition, body=body):
+                facts = strongest([*known.values(), *size_conditions(condition, ranges)])
+                made = (replace(statement, body=self.body(body, facts, ranges, held)),)
             case Allocate():
                 made = self._allocate(statement, known, ranges, held)
             case _:
@@ -143,7 +146,7 @@ class _Limiter:
         facts = {}
         for key, item in self.needed.of_body(let.body).items():
             outer = outside_of(let, item) if item.coefficient(let.variable) else None
-            if outer is not None and _holds(outer, known):
+            if outer is not None and holds(outer, known):
                 facts[key] = item
         return facts
 
@@ -239,8 +242,8 @@ class _Limiter:
             return (made,)
         for item in self.needed.of(statement).values():
             rows = unrolled_rows(self.needed, statement, item)
-            if rows is not None and worth_cutting(item, rows) and _holds(item, known):
-                return tiles_of_rows(made, item, rows)
+            if rows is not None and worth_cutting(item, rows) and holds(item, known):
+                return tiles_of_rows(made, item, rows, known)
         return (made,)
 
 
@@ -249,11 +252,6 @@ def _folded(statement: Stmt, known: Facts, ranges: Ranges) -> Stmt:
         return statement
     value = assumed(statement.value, known, ranges)
     return statement if value is statement.value else replace(statement, value=value)
-
-
-def _holds(condition: Condition, known: Facts) -> bool:
-    best = known.get(condition.key)
-    return best is not None and best.implies(condition)
 
 
 def _lowest(condition: Condition, inside: Ranges) -> Condition:

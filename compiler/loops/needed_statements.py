@@ -64,3 +64,9 @@ def outside_of(let: Let, condition: Condition) -> Condition | None:
             return None
         value = value.left
     return rest.with_form(rest.form.plus(affine(value, {}), factor))
+
+
+def holds(condition: Condition, known: Facts) -> bool:
+    """Whether a condition is among what is known, or implied by it."""
+    best = known.get(condition.key)
+    return best is not None and best.implies(condition)

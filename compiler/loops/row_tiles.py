@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from compiler.expr.nodes import all_of, unary
 from compiler.loops.ir import Allocate, Body, For, If, Let, LoopKind, Stmt, walk
-from compiler.loops.needed_statements import NeededStatements
+from compiler.loops.needed_statements import Facts, NeededStatements, holds
 from compiler.loops.size_conditions import Condition
 
 SIZES = (1, 2, 4, 6, 8, 11, 15, 20, 27)
@@ -72,18 +72,25 @@ def worth_cutting(condition: Condition, rows: Rows) -> bool:
     return rows.count >= LONE and condition.constant < FEW * rows.factor * rows.count
 
 
-def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows) -> Body:
-    """The tile for as many rows as matter: the least of some sizes that has them."""
+def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts) -> Body:
+    """The tile for as many rows as matter: the least of some sizes that has them.
+
+    Those that have too few where what is known holds are left out.
+    """
     count = rows.count
     sizes = [size for size in SIZES if size < count]
     made: list[Stmt] = []
     for least, size in reversed(list(pairwise([0, *sizes, count]))):
-        more = replace(condition, constant=condition.constant + rows.factor * least).to_expr()
-        none = replace(condition, constant=condition.constant + rows.factor * size).to_expr()
-        parts = [more] if least else []
-        parts += [unary("not", none)] if size < count else []
+        more, none = (
+            replace(condition, constant=condition.constant + rows.factor * number)
+            for number in (least, size)
+        )
+        if holds(none, known):
+            break
+        parts = [] if holds(more, known) else [more.to_expr()]
+        parts += [unary("not", none.to_expr())] if size < count else []
         cut = tile if size == count else cut_rows((tile,), rows.variables, size)[0]
-        made.append(If(all_of(*parts), (cut,)))
+        made.append(If(all_of(*parts), (cut,)) if parts else cut)
     return tuple(made)
 
 
@@ -95,5 +102,18 @@ def cut_rows(body: Body, variables: frozenset[str], size: int) -> Body:
             statement = replace(statement, body=cut_rows(statement.body, variables, size))
         if isinstance(statement, For) and statement.variable in variables:
             statement = replace(statement, stop=size)
+        made.append(statement)
+    return tuple(made)
+
+
+def rolled(body: Body, variables: frozenset[str]) -> Body:
+    """The body with unrolled loops over these variables as plain ones: a fraction of the code."""
+    made: list[Stmt] = []
+    for statement in body:
+        if isinstance(statement, For | Let | If | Allocate):
+            statement = replace(statement, body=rolled(statement.body, variables))
+        if isinstance(statement, For) and statement.variable in variables:
+            kind = LoopKind.SERIAL if statement.kind is LoopKind.UNROLLED else statement.kind
+            statement = replace(statement, kind=kind)
         made.append(statement)
     return tuple(made)

@@ -1,0 +1,348 @@
+"""Pass: few rows of several batches are one register tile, which reads the weights once for all.
+
+for b in 0..4:                               if 2 < sizes[1] and not(3 < sizes[0]):
+  for m.o in 0..36:                            for b.o in 0..1:
+    register sum: f32[14, 16]                    stack sum.few: f32[4, 14, 16]
+    for k in 0..768:                               register sum: f32[4, 14, 16]
+      unrolled for m in 0..14:                     for k in 0..768:
+        sum[m, …] += x[b, 14 m.o + m, k]   ->        unrolled for b.i in 0..4:
+                     * w[k, …]                         unrolled for m in 0..3:
+    unrolled for m in 0..14:                             sum[b.i, m, …] += x[4 b.o + b.i, m, k] …
+      y[b, 14 m.o + m, …] = f(sum[m, …])           sum.few[…] = sum[…]
+                                                 for b.i in 0..4:
+                                                   for m in 0..3:
+                                                     y[4 b.o + b.i, m, …] = f(sum.few[b.i, m, …])
+                                             if not(2 < sizes[1] and not(3 < sizes[0])):
+                                               for b in 0..4: …
+
+A batch of few rows is a tile of few sums, which wait for each other, and each batch reads all the
+weights again. How many batches there are is known at run time only: a tile is run where more than
+half of its batches are. What becomes of the sums is written once for tiles of all sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from operator import is_
+
+from compiler.expr.nodes import Expr, Load, add, all_of, binary, index, integer, mul, unary
+from compiler.expr.walk import axes_of, loads, substitute, transform
+from compiler.loops.ir import (
+    Allocate,
+    Body,
+    Dot,
+    For,
+    If,
+    Let,
+    LoopKind,
+    Memory,
+    Scope,
+    Stmt,
+    Store,
+    Update,
+    values_of,
+    walk,
+)
+from compiler.loops.live_writes import LiveWrites
+from compiler.loops.needed_statements import NeededStatements
+from compiler.loops.row_tiles import Rows, cut_rows, rolled, unrolled_rows
+from compiler.loops.size_conditions import Condition
+
+BATCHES = 4
+"""Batches of a tile at most: with these, sums of one row of each do not wait for each other."""
+
+
+def join_batches(writes: LiveWrites) -> Body:
+    """The body of the nest of these writes, with tiles of several batches beside loops over batches
+    that read what no batch changes; statements without such loops are the same ones."""
+    body = writes.nest.body
+    return body if len(writes.limits) < 2 else _joined(body, NeededStatements(writes))
+
+
+def _joined(body: Body, needed: NeededStatements) -> Body:
+    made: list[Stmt] = []
+    for statement in body:
+        found = _find(statement, needed) if isinstance(statement, For) else None
+        if found is not None:
+            few = found.condition()
+            made += [If(few, (found.loop_over_tiles(),)), If(unary("not", few), (statement,))]
+        elif isinstance(statement, For | Let | If | Allocate):
+            inner = _joined(statement.body, needed)
+            same = len(inner) == len(statement.body) and all(map(is_, inner, statement.body))
+            made.append(statement if same else replace(statement, body=inner))
+        else:
+            made.append(statement)
+    return tuple(made)
+
+
+# --- what there is ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Strip:
+    """Tiles of sums of rows, one for each value of a variable; "" if there is but one.
+
+    `zeros` are what sums begin with, `sums` what is added, `ends` what becomes of them.
+    """
+
+    variable: str
+    tile: Allocate
+    zeros: Body
+    sums: Body
+    ends: Body
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """A loop over batches, the first tile of rows in it, and what ends both."""
+
+    loop: For
+    batch_end: Condition
+    strip: _Strip
+    rows: Rows
+    row_end: Condition  # of the tile's first row
+
+    @property
+    def count(self) -> int:
+        """Batches of a tile."""
+        return min(BATCHES, self.loop.stop, self.rows.count)
+
+    @property
+    def behind(self) -> Condition:
+        """There are more rows of a batch than its part of the tile has."""
+        most = self.rows.factor * (self.rows.count // self.count)
+        return replace(self.row_end, constant=self.row_end.constant + most)
+
+    def condition(self) -> Expr:
+        """There are few rows, and more than half of a tile's batches."""
+        several = self.batch_end.at(self.loop.variable, self.count // 2)
+        return all_of(several.to_expr(), unary("not", self.behind.to_expr()))
+
+    def loop_over_tiles(self) -> For:
+        """The loop over tiles of so many batches; the last one begins earlier where it has to."""
+        name, count, stop = self.loop.variable, self.count, self.loop.stop
+        outer, start, inner = f"{name}.o", f"{name}.s", f"{name}.i"
+        first: Expr = mul(index(outer), integer(count))
+        is_even = stop % count == 0
+        batch = add(first if is_even else index(start), index(inner))
+        values = {name: batch, self.strip.variable: integer(0)}
+        jam = _Jam(inner, count, values, self.rows, self.strip)
+        body: Body = (jam.tile(),)
+        if not is_even:
+            body = (Let(start, binary("min", first, integer(stop - count)), body),)
+        return For(outer, 0, -(-stop // count), LoopKind.SERIAL, body)
+
+
+def _find(loop: For, needed: NeededStatements) -> _Batches | None:
+    """What a loop over batches is made of; None of any other loop."""
+    if loop.kind is not LoopKind.SERIAL or loop.start or loop.stop < 2:
+        return None
+    strip = _strip(loop.body[0])
+    if strip is None:
+        return None
+    ends = [item for item in needed.of_body(loop.body).values() if item.coefficient(loop.variable)]
+    if len(ends) != 1 or len(ends[0].terms) != 1:
+        return None
+    for item in needed.of(strip.tile).values():
+        rows = unrolled_rows(needed, strip.tile, item)
+        if rows is None or {name for name, _ in item.terms} - {strip.variable}:
+            continue
+        if not _have_roles(strip, loop.variable, rows.variables):
+            continue
+        found = _Batches(loop, ends[0], strip, rows, item.at(strip.variable, 0))
+        if found.count > 1 and _is_all(found, item.at(strip.variable, 1), needed):
+            return found
+    return None
+
+
+def _strip(statement: Stmt) -> _Strip | None:
+    match statement:
+        case Allocate(scope=Scope.REGISTER):
+            return _parts("", statement)
+        case For(variable=variable, start=0, kind=LoopKind.SERIAL, body=(Allocate() as tile,)):
+            return _parts(variable, tile) if tile.scope is Scope.REGISTER else None
+    return None
+
+
+def _parts(variable: str, tile: Allocate) -> _Strip | None:
+    """A tile's statements by what they do to it, if they come in that order and do nothing else."""
+    if not all(isinstance(item, For | Store | Update | Dot) for item in walk(tile.body)):
+        return None
+    own = tile.memory.name
+    parts: tuple[list[Stmt], list[Stmt], list[Stmt]] = ([], [], [])
+    for statement in tile.body:
+        kinds = {_kind(leaf, own) for leaf in _leaves((statement,))}
+        if len(kinds) != 1 or any(parts[min(kinds) + 1 :]):
+            return None
+        parts[min(kinds)].append(statement)
+    if not all(parts):
+        return None
+    zeros, sums, ends = map(tuple, parts)
+    return _Strip(variable, tile, zeros, sums, ends)
+
+
+def _kind(leaf: Store | Update | Dot, own: str) -> int:
+    """0 of what a sum begins with, 1 of what is added to it, 2 of what else is written."""
+    if leaf.buffer != own:
+        return 2
+    return 1 if isinstance(leaf, Update | Dot) else 0
+
+
+def _have_roles(strip: _Strip, batch: str, row_loops: frozenset[str]) -> bool:
+    """Whether a product's sums are of rows of batches and of weights that both share.
+
+    Each batch has a place of its own in what is read and written, whose rows are along another
+    dimension; whatever knows no batch knows no row either, as the loops that are rows would be
+    columns otherwise; and weights are read along the sum.
+    """
+    rows = row_loops | {strip.variable}
+    summed = {
+        loop.variable
+        for loop in walk(strip.sums)
+        if isinstance(loop, For) and loop.kind is LoopKind.SERIAL
+    }
+    has_weights = has_data = False
+    for load in _read(strip.sums, strip.tile.memory.name):
+        axes = set().union(*map(axes_of, load.indices))
+        if batch in axes:
+            if not _is_apart(load.indices, batch, rows):
+                return False
+            has_data = has_data or not axes.isdisjoint(row_loops)
+        elif not axes.isdisjoint(rows):
+            return False
+        else:
+            has_weights = has_weights or not axes.isdisjoint(summed)
+    own = strip.tile.memory.name
+    written = {leaf.buffer for leaf in _leaves(strip.ends)}
+    return (
+        has_weights
+        and has_data
+        and all(isinstance(leaf, Store) for leaf in _leaves(strip.ends))
+        and all(_is_apart(leaf.indices, batch, rows) for leaf in _leaves(strip.ends))
+        and written.isdisjoint(load.buffer for load in _read(strip.tile.body, own))
+    )
+
+
+def _is_apart(indices: Iterable[Expr], batch: str, rows: frozenset[str]) -> bool:
+    """Whether a batch is one index of a place and nothing else is in that, and rows are others."""
+    axes = [axes_of(item) for item in indices]
+    of_batch = [item for item in axes if batch in item]
+    return of_batch == [{batch}] and not rows.isdisjoint(set().union(*axes))
+
+
+def _is_all(found: _Batches, second: Condition, needed: NeededStatements) -> bool:
+    """Whether nothing but the first tile is of use where there are so few rows.
+
+    `second` is the condition of the first row of the second tile.
+    """
+    others = [needed.of(statement).get(found.behind.key) for statement in found.loop.body[1:]]
+    if found.strip.variable:
+        others.append(second)
+    return all(item is not None and item.implies(found.behind) for item in others)
+
+
+def _leaves(body: Body) -> Iterator[Store | Update | Dot]:
+    return (item for item in walk(body) if isinstance(item, Store | Update | Dot))
+
+
+def _read(body: Body, own: str) -> Iterator[Load]:
+    """What is read of other buffers than this one."""
+    for leaf in _leaves(body):
+        for value in (*values_of(leaf), *leaf.indices):
+            yield from (load for load in loads(value) if load.buffer != own)
+
+
+# --- what is made -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Jam:
+    """Has a tile done for several batches, next to the loops over its rows."""
+
+    variable: str
+    count: int
+    values: Mapping[str, Expr]
+    rows: Rows
+    strip: _Strip
+
+    def tile(self) -> Allocate:
+        """The tile, whose buffers have an axis of batches in front."""
+        memory = self.strip.tile.memory
+        shape = (self.count, *memory.shape)
+        kept = Memory(f"{memory.name}.few", memory.dtype, shape)
+        inside = self._cut((*self.strip.zeros, *rolled(self.strip.sums, self._summed())))
+        body = self._jammed((*inside, *self._cut(self._copies(kept))))
+        tile = Allocate(replace(memory, shape=shape), Scope.REGISTER, body)
+        ends = tuple(
+            For(self.variable, 0, self.count, LoopKind.SERIAL, (self._of_one(item, kept.name),))
+            for item in rolled(self._cut(self.strip.ends), self.rows.variables)
+        )
+        return Allocate(kept, Scope.STACK, (tile, *ends))
+
+    def _cut(self, body: Body) -> Body:
+        return cut_rows(body, self.rows.variables, self.rows.count // self.count)
+
+    def _summed(self) -> frozenset[str]:
+        """Loops whose rounds are added to the same sums."""
+        places = [axes_of(item) for leaf in _leaves(self.strip.sums) for item in leaf.indices]
+        loops = {item.variable for item in walk(self.strip.sums) if isinstance(item, For)}
+        return frozenset(loops.difference(*places))
+
+    def _copies(self, kept: Memory) -> Body:
+        """The sums, put where they can be found by their number."""
+
+        def copied(body: Body) -> Body:
+            made: list[Stmt] = []
+            for item in body:
+                if isinstance(item, For):
+                    made.append(replace(item, body=copied(item.body)))
+                else:
+                    assert isinstance(item, Store)
+                    value = Load(kept.dtype, item.buffer, item.indices)
+                    made.append(Store(kept.name, (index(self.variable), *item.indices), value))
+            return tuple(made)
+
+        return copied(self.strip.zeros)
+
+    def _jammed(self, body: Body) -> Body:
+        made: list[Stmt] = []
+        for statement in body:
+            if isinstance(statement, For) and self._goes_on(statement):
+                made.append(replace(statement, body=self._jammed(statement.body)))
+            else:
+                of_one = self._of_one(statement, self.strip.tile.memory.name)
+                made.append(For(self.variable, 0, self.count, LoopKind.UNROLLED, (of_one,)))
+        return tuple(made)
+
+    def _goes_on(self, loop: For) -> bool:
+        """Whether loops over rows are further inside."""
+        if loop.variable in self.rows.variables or loop.kind is LoopKind.VECTORISED:
+            return False
+        inside = [item.variable for item in walk(loop.body) if isinstance(item, For)]
+        return not self.rows.variables.isdisjoint(inside)
+
+    def _of_one(self, statement: Stmt, sums: str) -> Stmt:
+        """The statement for the batch that the variable says, with its sums in this buffer."""
+        if isinstance(statement, For):
+            body = tuple(self._of_one(item, sums) for item in statement.body)
+            return replace(statement, body=body)
+        assert isinstance(statement, Store | Update | Dot)
+        own = self.strip.tile.memory.name
+
+        def whole(expr: Expr) -> Expr:
+            return transform(substitute(expr, self.values), visit)
+
+        def visit(node: Expr) -> Expr | None:
+            if isinstance(node, Load) and node.buffer == own:
+                places = (index(self.variable), *map(whole, node.indices))
+                return replace(node, buffer=sums, indices=places)
+            return None
+
+        indices = tuple(map(whole, statement.indices))
+        if statement.buffer == own:
+            indices = (index(self.variable), *indices)
+        if isinstance(statement, Dot):
+            left, right = whole(statement.left), whole(statement.right)
+            return replace(statement, indices=indices, left=left, right=right)
+        return replace(statement, indices=indices, value=whole(statement.value))
