@@ -77,3 +77,12 @@ def test_an_access_in_two_loops_has_the_address_of_each(kinds: tuple[str, str]) 
     verify_loops(nest)
     data = np.arange(16, dtype=np.float32).reshape(2, 8)
     np.testing.assert_array_equal(_run(nest, data), interpret(nest, {"x": data}))
+
+
+@pytest.mark.parametrize("rounds", [(1, 3), (3, 1)])
+def test_an_access_in_two_loops_is_that_of_all_rounds_of_each(rounds: tuple[int, int]) -> None:
+    body = (Store("y", (index("i"),), Load(DType.F32, "x", (index("i"),))),)
+    loops = tuple(For("i", 0, count, LoopKind.UNROLLED, body) for count in rounds)
+    x, y = Memory("x", DType.F32, (3,)), Memory("y", DType.F32, (3,))
+    data = np.arange(3, dtype=np.float32)
+    np.testing.assert_array_equal(_run(LoopNest("twice", (x,), y, loops), data), data)
