@@ -16,6 +16,7 @@ from statistics import median
 import numpy as np
 
 import compiler
+from compiler.counted import counted
 from compiler.errors import InputError, TunefarmError
 from compiler.runtime.array_files import as_stored, read_array, write_outputs
 from compiler.runtime.executable import Executable
@@ -81,7 +82,7 @@ def run(options: argparse.Namespace) -> None:
         print(printable_text(f"{name}: {array.dtype}{list(array.shape)}"))
     print(
         f"latency: median {1e3 * median(samples):.3f} ms, fastest {1e3 * min(samples):.3f} ms "
-        f"({len(samples)} run(s), {executable.threads} thread(s))"
+        f"({counted(len(samples), 'run')}, {counted(executable.threads, 'thread')})"
     )
     if options.output is not None:
         write_outputs(outputs, options.output)

@@ -26,6 +26,7 @@ MAY_IMPORT = {
 COMPILER_ORDER = (
     "version",
     "errors",
+    "counted",
     "types",
     "machine_memory",
     "limits",

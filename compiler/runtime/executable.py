@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from compiler.counted import counted
 from compiler.errors import ArtefactError, InputError
 from compiler.runtime import artefact
 from compiler.runtime.bound_run import BoundRun
@@ -154,7 +155,8 @@ class Executable:
         outputs = spec.outputs if sized is None else _texts(sized, sized.outputs)
         ports = ", ".join(f"{name}: {type}" for name, type in inputs)
         results = ", ".join(f"{name}: {type}" for name, type in outputs)
-        return f"<Executable {self.spec.name}({ports}) -> {results}, {self.threads} thread(s)>"
+        threads = counted(self.threads, "thread")
+        return f"<Executable {self.spec.name}({ports}) -> {results}, {threads}>"
 
     def _repr_html_(self) -> str:
         """What notebooks show of it."""

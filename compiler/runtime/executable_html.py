@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compiler.counted import counted
 from compiler.runtime.executable import Executable
 from compiler.runtime.html_text import html_lines, html_seconds, html_table, html_text
 from compiler.runtime.profile import Profile
@@ -33,7 +34,7 @@ def executable_html(executable: Executable) -> str:
         for kernel in executable.kernels
     ]
     columns = ("kernel", "key", "times", "schedule", "latency", "numerics", "note")
-    built = f"{spec.target.cpu}, {executable.threads} thread(s), numerics {spec.numerics}"
+    built = f"{spec.target.cpu}, {counted(executable.threads, 'thread')}, numerics {spec.numerics}"
     return (
         f"<div><b>{html_text(spec.name)}</b></div>{html_lines([f'built for {built}'])}"
         f"{html_table(('', 'name', 'type'), ports, texts=3)}{html_table(columns, kernels, texts=2)}"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 import compiler
+from compiler.counted import counted
 from compiler.errors import ArtefactError, InputError, SettingsError, UntunedWarning
 from compiler.runtime.artefact import is_artefact
 from compiler.runtime.executable import Executable, load
@@ -217,7 +218,7 @@ def get_available_providers() -> list[str]:
 def _taken(executable: Executable, threads: int | None, shapes: Shapes | None) -> Executable:
     if shapes or threads not in (None, executable.threads):
         raise SettingsError(
-            f"the executable is built, and loaded for {executable.threads} thread(s)",
+            f"the executable is built, and loaded for {counted(executable.threads, 'thread')}",
             hint="shapes and threads are given where it is built or loaded",
         )
     return executable

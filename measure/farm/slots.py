@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler.counted import counted
 from compiler.errors import MeasureError
 
 _MAX_BUILDERS = 8
@@ -51,8 +52,8 @@ def plan_slots(
     timed = threads * slots
     if timed > len(ordered):
         raise MeasureError(
-            f"{slots} measuring slot(s) of {threads} thread(s) need {timed} cores,"
-            f" this machine offers {len(ordered)}"
+            f"{counted(slots, 'measuring slot')} of {counted(threads, 'thread')} need {timed} "
+            f"cores, this machine offers {len(ordered)}"
         )
     groups = ordered[len(ordered) - timed :]
     spare = ordered[: len(ordered) - timed]

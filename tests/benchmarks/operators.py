@@ -34,6 +34,7 @@ from typing import Any
 import onnx
 
 import compiler
+from compiler.counted import counted
 from compiler.errors import TunefarmError
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.target import Target, host_target
@@ -289,7 +290,7 @@ def _print(rows: Sequence[Row], facts: dict[str, Any]) -> None:
             f"worst {min(ratios):5.2f}   {below} below {SLOW}"
         )
     print(
-        f"\n{facts['cpu']}, {facts['threads']} thread(s), {facts['target']}: "
+        f"\n{facts['cpu']}, {counted(int(facts['threads']), 'thread')}, {facts['target']}: "
         + _summary_text(summary(rows))
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from compiler.counted import counted
 from compiler.errors import DatabaseError
 from compiler.kernels.printer import format_kernel
 from compiler.kernels.serialize import kernel_from_json
@@ -104,7 +105,7 @@ def show_lines(store: Store, start: str, top: int) -> list[str]:
         records = queries.trials(store, key)
         numbers = {record.schedule_hash: record.number for record in reversed(records)}
         trials = search_trials(records)
-        lines += ["", f"{key.target}, {key.threads} thread(s), numerics {key.numerics}"]
+        lines += ["", f"{key.target}, {counted(key.threads, 'thread')}, numerics {key.numerics}"]
         for trial in sorted(trials, key=latency_of)[:top]:
             latency = format_seconds(latency_of(trial)) if trial.is_ok else trial.status
             choices = json.dumps(trial.choices, separators=(",", ":"))

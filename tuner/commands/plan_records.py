@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import compiler
+from compiler.counted import counted
 from compiler.errors import PlanError
 from db import model_queries
 from db.records import PlanRecord
@@ -56,7 +57,7 @@ def _of_graphs(store: Store) -> Iterator[PlanRecord]:
 
 def _where(record: PlanRecord) -> str:
     numerics = record.numerics.removesuffix(BY_GRAPH)
-    return f"{record.model_name}, {record.target}, {record.threads} thread(s), {numerics}"
+    return f"{record.model_name}, {record.target}, {counted(record.threads, 'thread')}, {numerics}"
 
 
 def _version_notes(record: PlanRecord) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
+from compiler.counted import counted
 from compiler.runtime.array_files import as_stored, read_array
 from compiler.runtime.executable import Executable
 from compiler.runtime.guards import sizes_text
@@ -102,13 +103,12 @@ def run_model(
 
 def run_parts(result: RunResult) -> list[Table | str]:
     """The result for people: lines, and a table of the kernels' times if they were asked for."""
-    count = len(result.samples)
-    runs = "1 run" if count == 1 else f"{count} runs"
+    runs, threads = counted(len(result.samples), "run"), counted(result.threads, "thread")
     parts: list[Table | str] = [
         *(f"{name}: {type}" for name, type in result.outputs.items()),
         f"latency: median {format_seconds(result.latency)}, "
         f"spread {format_share(relative_mad(result.samples))}, "
-        f"fastest {format_seconds(min(result.samples))} ({runs}, {result.threads} thread(s), "
+        f"fastest {format_seconds(min(result.samples))} ({runs}, {threads}, "
         f"code for {', '.join(filter(None, (result.cpu, result.sizes)))})",
     ]
     if result.profile is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.content_cache import NOT_WHAT_WAS_KEPT
+from compiler.counted import counted
 from compiler.errors import TunefarmError
 from compiler.kernels.count_work import kernel_bytes, kernel_flops
 from compiler.kernels.serialize import kernel_from_json
@@ -97,8 +98,8 @@ def _roofline(
         "note": (
             f"{format_share(min(1.0, least / work.seconds))} of what {bound} allows on {machine}: "
             f"{roof.flops / 1e9:.4g} GFLOP/s in f32 and {roof.bytes / 1e9:.3g} GB/s from memory, "
-            f"measured with {kernel.key.threads} thread(s). What is in a cache already moves "
-            "faster, and narrow types compute faster."
+            f"measured with {counted(kernel.key.threads, 'thread')}. What is in a cache already "
+            "moves faster, and narrow types compute faster."
         ),
         "plot": {
             "line": {

@@ -94,7 +94,8 @@ class ConfirmPlans:
             self.tell(f"plan: {name} is not taken: {error.message}")
             return None
         if not is_faster(latency):
-            times = f"{1 / latency.ratio:.2f}x, {1 / latency.high:.2f}-{1 / latency.low:.2f}"
+            bounds = f"{1 / latency.high:.2f}x to {1 / latency.low:.2f}x"
+            times = f"{1 / latency.ratio:.2f}x as fast, {bounds}"
             self.tell(f"plan: {name} is not faster than {self._rival} ({times})")
             return None
         note = f"{name}: {_percent(latency)} faster than {self._rival}, confirmed"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from compiler.counted import counted
 from tuner.interrupt import Interrupt
 from tuner.plans.kinds import LAYOUTS
 from tuner.plans.problems import OWN
@@ -61,5 +62,5 @@ class PlanningTime:
     def told(self, measured: int) -> str:
         """What candidates were judged by, after so many kernels were measured."""
         if self.is_enough(MEASURABLE_SECONDS):
-            return f"{measured} {'kernel' if measured == 1 else 'kernels'} measured for them"
+            return f"{counted(measured, 'kernel')} measured for them"
         return "by what is known of their kernels, since there is little time"

@@ -23,6 +23,7 @@ from optuna.distributions import (
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from compiler.counted import counted
 from configs.errors import DatabaseError
 from configs.files import replacing
 from db import queries
@@ -78,7 +79,7 @@ def _write(store: Store, storage: RDBStorage) -> tuple[int, int]:
 
 def _study_name(key: TaskKey, kernel: str) -> str:
     """Unique: it has all that tells tasks apart."""
-    where = f"{key.target}, {key.threads} thread(s), {key.numerics}"
+    where = f"{key.target}, {counted(key.threads, 'thread')}, {key.numerics}"
     return f"{kernel} {key.workload} on {where}, compiler {key.compiler_version}"
 
 

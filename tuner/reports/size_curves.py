@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compiler.counted import counted
 from compiler.errors import InputError
 from db import model_queries
 from db.store import Store
@@ -44,7 +45,8 @@ def curves_of_plans(store: Store) -> list[SizeCurves]:
             plan = SizePlan.from_json(record.plan)
         except (KeyError, TypeError, ValueError, AttributeError):
             continue  # a choice of precisions, or what others wrote
-        what = f"{record.model_name}, {record.threads} thread(s), {format_time(record.created)}"
+        threads, created = counted(record.threads, "thread"), format_time(record.created)
+        what = f"{record.model_name}, {threads}, {created}"
         times, other = plan.models, "untuned"
         if not times:
             what, times, other = f"kernels of {what}", plan.seconds, "one schedule for all sizes"
@@ -68,7 +70,7 @@ def curves_of_bench(data: Any) -> SizeCurves:
             for row in rows
         )
         lines.append((name, seconds))
-    title = f"{data['model']}, {int(data['threads'])} thread(s), beside other engines"
+    title = f"{data['model']}, {counted(int(data['threads']), 'thread')}, beside other engines"
     return SizeCurves(title, tuple(str(row["sizes"]) for row in rows), tuple(lines))
 
 

@@ -46,7 +46,7 @@ def test_the_newest_plan_of_a_model_is_listed(tmp_path: Path) -> None:
         fill(store)
         (line,) = plan_list(store)
     assert line.endswith(
-        f"of net, {host_target().key}, 1 thread(s), default: NHWC24 at conv1, separate add7 "
+        f"of net, {host_target().key}, 1 thread, default: NHWC24 at conv1, separate add7 "
         "(1.08x faster than the rules, 1.06-1.10, confirmed)"
     )
 

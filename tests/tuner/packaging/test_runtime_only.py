@@ -139,7 +139,7 @@ def test_the_runtimes_command_runs_and_writes(python: Path, tmp_path: Path) -> N
     done = command(python, tmp_path, "m.tuned", *given)
     assert (done.returncode, done.stderr) == (0, "")
     assert "y: float32[1, 10]\nlatency: median " in done.stdout
-    assert "(3 run(s), 2 thread(s))" in done.stdout
+    assert "(3 runs, 2 threads)" in done.stdout
     expected = executable.run({"x": pixels})["y"]
     np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["y"], expected)
 
