@@ -16,7 +16,7 @@ from compiler.kernel_stages import (
     KernelStages,
     choose_schedules,
 )
-from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from compiler.kernels.kernel import Call, FunctionCall, FusedKernel, KernelCall, KernelProgram
 from compiler.limits import Allowance, Limits
 from compiler.llvm.compile_kernel import CompiledKernel
 from compiler.llvm.machine import object_code
@@ -29,7 +29,7 @@ from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.plan.group_kernels import GroupKernels, MadeKernels
 from compiler.plan.live_extents import limit_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise_for
-from compiler.runtime.dense_copies import dense_bytes
+from compiler.runtime.dense_copies import dense_places
 from compiler.runtime.entry import entry_of
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.guards import SizeGuard
@@ -211,7 +211,12 @@ def _imported(model: Model, shapes: Shapes | None, allowance: Allowance) -> Grap
 
 def _workspaces(program: KernelProgram, compiled: Mapping[str, CompiledKernel]) -> list[int]:
     """Workspace bytes of every call of the program."""
-    return [
-        compiled[call.key].workspace_bytes if isinstance(call, KernelCall) else dense_bytes(call)
-        for call in program.calls
-    ]
+    return [_workspace(call, compiled) for call in program.calls]
+
+
+def _workspace(call: Call, compiled: Mapping[str, CompiledKernel]) -> int:
+    if isinstance(call, KernelCall):
+        return compiled[call.key].workspace_bytes
+    if isinstance(call, FunctionCall) and call.axes:
+        return dense_places(call.called, call.axes)[1]
+    return 0

@@ -9,17 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.kernels.kernel import Call, FunctionCall
 from compiler.runtime.executable_spec import aligned
 from compiler.types.open_axes import OpenAxes, lies_dense
 from compiler.types.tensor_type import TensorType
-
-
-def dense_bytes(call: Call) -> int:
-    """Bytes of the copies that a call needs."""
-    if not isinstance(call, FunctionCall) or not call.axes:
-        return 0
-    return dense_places(call.called, call.axes)[1]
 
 
 def dense_places(
