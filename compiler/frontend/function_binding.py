@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from compiler.errors import ImportModelError, ShapeError, TunefarmError
-from compiler.foreign_functions import RegisteredFunction, find_function
+from compiler.foreign_functions import ELEMENT_TYPES, RegisteredFunction, find_function
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.rule_sizes import RuleSize, UnknownSizeError, dimension_of, rule_type
@@ -45,6 +45,9 @@ def bind(node: OnnxNode, function: RegisteredFunction, graph: GraphBuilder) -> S
             f"it has {len(node.outputs)} outputs, and function {function.name} gives {len(results)}"
         )
     types = [item for item in (*called, *results) if item is not None]
+    for item in types:
+        if item.dtype not in ELEMENT_TYPES:
+            raise node.unsupported(f"a tensor of {item.dtype} that a function takes or gives")
     sizes = dict.fromkeys(size for item in types for size in item.sizes)
     vector, places = graph.vector_of(list(sizes)) if sizes else (graph.integers((0,)), ())
     numbers = dict(zip(sizes, places, strict=True))

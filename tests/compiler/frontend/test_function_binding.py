@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import onnx
 import pytest
 
 from compiler import register_function, unregister_function
-from compiler.errors import ImportModelError, ShapeError
+from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
 from compiler.types.signature import Signature
 from compiler.types.tensor_type import TensorType
-from tests.compiler.foreign_models import DOMAIN, node
+from tests.compiler.foreign_models import DOMAIN, first_alike, node
 from tests.compiler.frontend.onnx_models import model, tensor
 
 BOUNDS = {"b": ("2..8",), "n": ("1..16",), "t": ("4..9",)}
@@ -89,6 +90,15 @@ def test_a_rule_that_needs_a_number_is_told_of_symbol_and_node(shape: Any, told:
 def test_a_fixed_size_is_the_number_that_a_rule_needs() -> None:
     graph = made(lambda x, z: (int(x[0]), 4 if x[0] == 8 else 2), b=(8,))
     assert graph.types["y"].shape == (8, 4)
+
+
+@pytest.mark.parametrize("shape", [(3,), ("n",)])
+def test_texts_are_not_for_functions(shape: tuple[int | str, ...]) -> None:
+    register_function(f"{DOMAIN}::Made", lambda x: x, first_alike, version="1")
+    inputs = [tensor("x", shape, onnx.TensorProto.STRING)]
+    proto = model([node("Made", ["x"], ["y"])], inputs, ["y"], domains={DOMAIN: 1})
+    with pytest.raises(UnsupportedOperatorError, match="a tensor of string that a function takes"):
+        import_model_proto(proto, shapes={"n": ("1..9",)} if "n" in shape else {})
 
 
 @pytest.mark.parametrize("shape", [lambda x, z: (2.5,), lambda x, z: (None, x[0])])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from onnx import helper
 
 import compiler
 from compiler import CFunction, load, register_function, unregister_function
-from compiler.errors import ArtefactError, FunctionError
+from compiler.errors import ArtefactError, FunctionError, VerifyError
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.pipeline import compile_model
 from compiler.runtime import artefact
@@ -26,6 +27,7 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import FunctionStep
 from compiler.runtime.export_c import export_library
 from compiler.runtime.guards import SizeGuard
+from compiler.runtime.verify_spec import verify_spec
 from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.foreign_models import DOMAIN, alike, first_alike, node, scaled_library
 from tests.compiler.frontend.onnx_models import BOOL, INT64, model, tensor
@@ -233,6 +235,28 @@ def test_steps_one_by_one_give_the_same() -> None:
         stepwise = executable.profile(feeds, repeat=1).outputs
         for name, array in executable.run(feeds).items():
             np.testing.assert_array_equal(stepwise[name], array)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"axes": ((), None)}, "has other axes"),
+        ({"axes": ((((~99, 5),),), (((~0, 5),),))}, "has no 100 sizes"),
+        ({"axes": ((((6, 5),),), (((~0, 5),),))}, "there is more of"),
+        ({"axes": ((((~0, 5),),),)}, "its axes are not those of its types"),
+        ({"sizes": None}, "its axes are not those of its types"),
+        ({"axes": ()}, "it has sizes of nothing"),
+        ({"workspace": 0}, "it has 0 bytes of dense copies"),
+    ],
+)
+def test_a_call_that_nobody_could_make_is_refused(changed: dict[str, Any], reason: str) -> None:
+    register(lambda x: x, same)
+    spec = built([node("Made", ["x"], ["y"])], ("b",)).spec
+    (call,) = spec.steps
+    assert isinstance(call, FunctionStep)
+    verify_spec(spec)
+    with pytest.raises(VerifyError, match=reason):
+        verify_spec(replace(spec, steps=(replace(call, **changed),)))
 
 
 def test_artefacts_of_several_programs_list_functions_and_refuse_others(tmp_path: Path) -> None:
