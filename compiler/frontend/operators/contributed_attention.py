@@ -15,9 +15,12 @@ from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.fused import DOMAIN
+from compiler.frontend.operators.padded_moves import positions
 from compiler.frontend.operators.quantise import Parameters
 from compiler.frontend.structured_values import Entity
+from compiler.types.dims import Axis, extent_of, is_whole, size_of
 from compiler.types.dtypes import DType
+from compiler.types.sizes import Dimension
 
 MASKED = -10000.0
 """What is added to scores where a mask has 0, unless a node says otherwise."""
@@ -100,28 +103,41 @@ def _lowest(dtype: DType) -> float:
     return -dtype.largest
 
 
-def causal_mask(queries: int, keys: int, graph: GraphBuilder) -> Value:
-    """[queries, keys]: the last query sees all keys, each one before it one less."""
+def causal_mask(query: Value, key: Value, graph: GraphBuilder) -> Value:
+    """[queries, keys], their axis 2: the last query sees all keys, each one before it one less."""
+    queries, keys = query.shape[2], key.shape[2]
     graph.check_array((queries, keys), 1)
-    places = np.arange(keys) <= np.arange(queries)[:, None] + (keys - queries)
-    return graph.constant(places)
+    if is_whole(query.dims[2]) and is_whole(key.dims[2]):
+        places = np.arange(keys) <= np.arange(queries)[:, None] + (keys - queries)
+        return graph.constant(places)
+    behind = size_of(key.dims[2]) - size_of(query.dims[2])
+    rows = graph.reshape(counted_places(query.dims[2], graph), (queries, 1))
+    last = graph.emit("add", rows, graph.size(behind))
+    return graph.emit("less_equal", counted_places(key.dims[2], graph), last)
+
+
+def counted_places(axis: Axis, graph: GraphBuilder) -> Value:
+    """0, 1, 2, … as i64, of which as many are there as of an axis."""
+    return graph.padded.begins(positions(extent_of(axis), graph), (axis,))
 
 
 def _padding_mask(
-    node: OnnxNode, mask: Value, keys: int, dtype: DType, graph: GraphBuilder
+    node: OnnxNode, mask: Value, key: Value, dtype: DType, graph: GraphBuilder
 ) -> Value:
     """What is added to the scores: 0 where keys count, else the node's `mask_filter_value`.
 
     The mask is [batch, keys] or [batch, queries, keys] with 0 and 1, or the numbers of keys of the
     rows, [batch], or these and then where they start, [2 batch].
     """
-    batch = node.input(0).shape[0]
+    batch, keys, rows = node.input(0).shape[0], key.shape[2], node.input(0).true_shape[0]
     if mask.rank == 3:
         counts = graph.emit("greater", mask, graph.scalar(0, mask.dtype))
         counts = graph.reshape(counts, (mask.shape[0], 1, *mask.shape[1:]))
     elif mask.rank == 2:
         counts = graph.emit("greater", mask, graph.scalar(0, mask.dtype))
         counts = graph.reshape(counts, (mask.shape[0], 1, 1, mask.shape[1]))
+    elif mask.padded is not None or not is_whole(key.dims[2]):
+        counts = _counted_keys(node, mask, key, rows, graph)
     elif mask.shape in ((batch,), (2 * batch,)):
         places = graph.constant(np.arange(keys, dtype=mask.dtype.numpy).reshape(1, 1, 1, keys))
         ends = graph.reshape(graph.part(mask, 0, 0, batch), (batch, 1, 1, 1))
@@ -138,10 +154,21 @@ def _padding_mask(
     return graph.emit("where", counts, graph.scalar(0.0, dtype), outside)
 
 
+def _counted_keys(
+    node: OnnxNode, mask: Value, key: Value, rows: Dimension, graph: GraphBuilder
+) -> Value:
+    """[batch, 1, 1, keys]: which ones numbers of keys allow, of sizes known at run time only."""
+    places = graph.cast(counted_places(key.dims[2], graph), mask.dtype)
+    if mask.rank != 1 or (mask.true_shape[0] == 2 * rows and rows != 0):
+        raise graph.refusal(f"a mask of the form {mask.type}", [mask, key])
+    ends = graph.reshape(mask, (mask.shape[0], 1, 1, 1))
+    return graph.emit("less", places, ends)
+
+
 def _scores(
     node: OnnxNode,
     query: Value,
-    keys: int,
+    key: Value,
     mask: Value | None,
     bias: Value | None,
     graph: GraphBuilder,
@@ -149,10 +176,10 @@ def _scores(
     """As the node's attributes, its mask and its attention bias say."""
     added = [] if bias is None else [bias]
     if mask is not None:
-        added.append(_padding_mask(node, mask, keys, query.dtype, graph))
+        added.append(_padding_mask(node, mask, key, query.dtype, graph))
     scale = node.floating("scale", 0.0) or 1.0 / math.sqrt(query.shape[-1])
     causal = node.integer("unidirectional", 0) and query.shape[2] > 1
-    kept = (causal_mask(query.shape[2], keys, graph),) if causal else ()
+    kept = (causal_mask(query, key, graph),) if causal else ()
     return Scores(scale, tuple(added), kept)
 
 
@@ -191,7 +218,7 @@ def _self_attention(
             _with_past(None if 0 in past.shape else graph.pick(past, 0, at), now, graph)
             for at, now in enumerate((key, value))
         )
-    how = _scores(node, query, key.shape[2], mask, bias, graph)
+    how = _scores(node, query, key, mask, bias, graph)
     result = joined_heads(attended(query, key, value, how, graph), graph)
     if not node.wants(1):
         return [result]
@@ -248,7 +275,7 @@ def multi_head_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]
     )
     if node.wants(3):
         raise node.unsupported("the scores as an output")
-    how = _scores(node, query, key.shape[2], node.optional(4), node.optional(5), graph)
+    how = _scores(node, query, key, node.optional(4), node.optional(5), graph)
     result = joined_heads(attended(query, key, value, how, graph), graph)
     return [result, key, value]
 

@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.frontend.converter import Converter, converter, find_converter
+from compiler.frontend.data_sizes import all_there
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.fused import DOMAIN, channels_last
 from compiler.frontend.structured_values import Entity
+from compiler.types.dims import whole
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
 
@@ -164,12 +166,14 @@ def gather_block_quantized(node: OnnxNode, graph: GraphBuilder) -> Value:
         zero = np.full((rows, blocks), middle, np.uint8).astype(values.dtype)
     else:
         zero = _few_bits(node, 3, bits)[:, :blocks]
+    every = graph.reshape(all_there(indices, graph), (indices.type.size,))
     parts = [
-        graph.emit("gather", part, graph.reshape(indices, (indices.type.size,)), axis=0)
+        graph.emit("gather", part, every, axis=0)
         for part in (graph.constant(values), scale, graph.constant(np.ascontiguousarray(zero)))
     ]
     picked = graph.emit("dequantize", *parts, to=str(scale.dtype), axis=1, block=block)
-    return graph.reshape(picked, (*indices.shape, width))
+    result = graph.reshape(picked, (*indices.shape, width))
+    return graph.with_dims(result, (*indices.dims, whole(width)))
 
 
 def _few_bits(node: OnnxNode, position: int, bits: int) -> Array:

@@ -19,6 +19,7 @@ from compiler.frontend.operators.contributed_attention import (
     split_heads,
 )
 from compiler.frontend.operators.fused import DOMAIN
+from compiler.types.dims import is_whole
 from compiler.types.dtypes import DType
 
 
@@ -44,6 +45,9 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
     heads, groups = node.integer("num_heads"), node.integer("kv_num_heads")
     query, key, value = _operands(node, heads, groups, graph)
     past = node.optional(3), node.optional(4)
+    caches = [item for item in past if item is not None]
+    if not all(is_whole(item.dims[2]) for item in (query, *caches)):
+        raise graph.refusal("tokens or caches of such sizes", [query, *caches])
     if any(item is not None and 0 in item.shape for item in past):
         past = None, None
     places = _places(node, query, past[0], graph)

@@ -7,6 +7,7 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.types.dims import ONE
 from compiler.types.dtypes import DType
 
 
@@ -33,7 +34,8 @@ def contributed_rotary_embedding(node: OnnxNode, graph: GraphBuilder) -> Value:
     if positions.type.size == 1:
         tokens = np.arange(data.shape[-2], dtype=np.int64).reshape(1, -1)
         first = graph.cast(graph.reshape(positions, (1, 1)), DType.I64)
-        positions = graph.emit("add", first, graph.constant(tokens))
+        steps = graph.padded.begins(graph.constant(tokens), (ONE, data.dims[-2]))
+        positions = graph.emit("add", first, steps)
     tables = [graph.emit("gather", node.input(at), positions, axis=0) for at in (2, 3)]
     return _rotated(node, data, tables, graph)
 

@@ -10,6 +10,7 @@ from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.fused import DOMAIN, silu_value
 from compiler.frontend.operators.normalise import layer_normalization, statistics
+from compiler.types.dims import whole
 from compiler.types.dtypes import DType
 
 
@@ -82,6 +83,7 @@ def embed_layer_normalization(node: OnnxNode, graph: GraphBuilder) -> Sequence[V
     positions, table = node.optional(8), node.input(3)
     if positions is None:
         placed = graph.part(table, 0, 0, tokens.shape[1])
+        placed = graph.padded.begins(placed, (tokens.dims[1], whole(table.shape[1])))
     else:
         placed = graph.emit("gather", table, positions, axis=0)
     kinds = node.optional(4)
@@ -100,6 +102,7 @@ def embed_layer_normalization(node: OnnxNode, graph: GraphBuilder) -> Sequence[V
     count = normal
     if node.wants(1) and mask is None:
         count = graph.emit("expand", graph.scalar(0, DType.I32), shape=(tokens.shape[0],))
+        count = graph.padded.begins(count, tokens.dims[:1])
     elif node.wants(1) and mask is not None:
         is_one = graph.emit("equal", mask, graph.scalar(1, DType.I32))
         ones = graph.cast(is_one, DType.I32)

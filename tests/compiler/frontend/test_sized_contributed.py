@@ -1,0 +1,108 @@
+"""onnxruntime's own operators on tokens whose number is known at run time only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import compiler
+from compiler.errors import ShapeError
+from compiler.frontend.import_onnx import import_model_proto
+from compiler.types.tensor_type import Array
+from tests.compiler.frontend.onnx_models import model, tensor
+from tests.compiler.frontend.sized_cases import floats
+
+BOUNDS = {"b": ("1..2",), "s": ("1..6",), "p": ("1..4",)}
+SIZES = ((1, 1, 4), (2, 6, 1), (2, 3, 2))
+INT32 = TensorProto.INT32
+
+
+def _proto(
+    operator: str,
+    shapes: dict[str, list[int | str]],
+    inputs: str,
+    constants: dict[str, Array] | None = None,
+    **attributes: Any,
+) -> onnx.ModelProto:
+    names = ["" if name == "-" else name for name in inputs.split()]
+    single = helper.make_node(operator, names, ["y"], domain="com.microsoft", **attributes)
+    types = {"mask": INT32, "ids": INT32, "at": TensorProto.INT64, "past": TensorProto.FLOAT}
+    ports = [
+        tensor(name, shape, types.get(name, TensorProto.FLOAT)) for name, shape in shapes.items()
+    ]
+    proto = model([single], ports, ["y"], constants or {}, opset=18)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return proto
+
+
+def _check(proto: onnx.ModelProto, calls: list[dict[str, Array]]) -> None:
+    named = {
+        axis.dim_param
+        for port in proto.graph.input
+        for axis in port.type.tensor_type.shape.dim
+        if axis.dim_param
+    }
+    executable = compiler.build(import_model_proto(proto, {name: BOUNDS[name] for name in named}))
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    for call in calls:
+        (expected,) = session.run(["y"], call)
+        np.testing.assert_allclose(executable.run(call)["y"], expected, rtol=1e-3, atol=1e-4)
+
+
+WEIGHTS = {"w": floats(8, 24), "c": floats(24)}
+
+
+def test_attention_sees_tokens_before_its_own() -> None:
+    shapes: dict[str, list[int | str]] = {"x": ["b", "s", 8], "past": [2, "b", 2, "p", 4]}
+    proto = _proto("Attention", shapes, "x w c - past", WEIGHTS, num_heads=2, unidirectional=1)
+    proto.graph.node[0].output.append("present")
+    proto.graph.output.append(helper.make_tensor_value_info("present", 1, None))
+    calls = [{"x": floats(b, s, 8), "past": floats(2, b, 2, p, 4)} for b, s, p in SIZES]
+    _check(proto, calls)
+
+
+def test_attention_to_as_many_keys_as_a_mask_says() -> None:
+    shapes: dict[str, list[int | str]] = {"x": ["b", "s", 8], "mask": ["b"]}
+    proto = _proto("Attention", shapes, "x w c mask", WEIGHTS, num_heads=2)
+    calls = [
+        {"x": floats(b, s, 8), "mask": np.arange(s, s - b, -1, dtype=np.int32)} for b, s, _ in SIZES
+    ]
+    _check(proto, calls)
+
+
+def test_embeddings_of_as_many_places_as_there_are_tokens() -> None:
+    constants = {"we": floats(9, 8), "pe": floats(6, 8), "g": floats(8), "be": floats(8)}
+    shapes: dict[str, list[int | str]] = {"ids": ["b", "s"]}
+    proto = _proto("EmbedLayerNormalization", shapes, "ids - we pe - g be", constants)
+    proto.graph.node[0].output.append("count")
+    calls: list[dict[str, Array]] = [
+        {"ids": (np.arange(b * s, dtype=np.int32) % 9).reshape(b, s)} for b, s, _ in SIZES
+    ]
+    _check(proto, calls)
+
+
+def test_rotary_embedding_from_one_place_on() -> None:
+    constants = {"c": floats(10, 2), "sn": floats(10, 2)}
+    shapes: dict[str, list[int | str]] = {"x": ["b", 2, "s", 4], "at": [1]}
+    proto = _proto("RotaryEmbedding", shapes, "x at c sn", constants)
+    _check(proto, [{"x": floats(b, 2, s, 4), "at": np.array([p])} for b, s, p in SIZES])
+
+
+def test_group_query_attention_names_sizes_that_it_does_not_take() -> None:
+    shapes: dict[str, list[int | str]] = {
+        "q": ["b", "s", 16],
+        "k": ["b", "s", 8],
+        "v": ["b", "s", 8],
+        "mask": ["b"],
+        "ids": [],
+    }
+    proto = _proto("GroupQueryAttention", shapes, "q k v - - mask ids", num_heads=2, kv_num_heads=1)
+    with pytest.raises(ShapeError, match=r"tokens or caches of such sizes .*s:1\.\.6"):
+        import_model_proto(proto, {"b": ("1..2",), "s": ("1..6",)})
