@@ -10,6 +10,7 @@ import numpy.typing as npt
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.ml_pairs import coupled
 from compiler.frontend.operators.ml_scores import (
     DOMAIN,
     TRANSFORMS,
@@ -161,14 +162,12 @@ def svm_classifier(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
         number = graph.emit("arg_max", scores, axis=1, keepdims=False)
         return [labels_of(number, labels, graph), transformed(scores, transform, graph)]
     has_probabilities = bool(node.floats("prob_a", ()))
-    if has_probabilities and len(own) != 2:
-        raise node.unsupported("probabilities of more than two classes (an iteration)")
     pairs = _pairs(node, own, rho)
     kernel = _kernel(node, data, _vectors(node, data, sum(own)), graph)
     scores = _affine(kernel, pairs, rho, graph)
     number = _winner(scores, len(own), graph)
     if has_probabilities:
-        return [labels_of(number, labels, graph), _probabilities(node, scores, graph)]
+        return [labels_of(number, labels, graph), _probabilities(node, scores, len(own), graph)]
     if len(own) == 2:
         whole = bool((_floats(node, "coefficients") >= 0).all())
         scores = both_classes(node, scores, transform, whole, graph)
@@ -213,12 +212,11 @@ def _winner(scores: Value, classes: int, graph: GraphBuilder) -> Value:
     return graph.emit("arg_max", counted, axis=1, keepdims=False)
 
 
-def _probabilities(node: OnnxNode, score: Value, graph: GraphBuilder) -> Value:
-    """Platt's sigmoid of the only pair's score, for both classes."""
-    scale, shift = node.floats("prob_a")[0], node.floats("prob_b")[0]
-    value = graph.emit("mul", score, graph.scalar(scale, score.dtype))
-    value = graph.emit("add", value, graph.scalar(shift, score.dtype))
-    first = graph.emit("sigmoid", graph.emit("neg", value))
-    first = graph.emit("clip", first, min=1e-7, max=1 - 1e-7)
-    other = graph.emit("sub", graph.scalar(1.0, score.dtype), first)
-    return graph.concat([first, other], 1)
+def _probabilities(node: OnnxNode, scores: Value, classes: int, graph: GraphBuilder) -> Value:
+    """Of classes, from Platt's sigmoids of the pairs' scores."""
+    scale, shift = _floats(node, "prob_a"), _floats(node, "prob_b")
+    if scale.shape != shift.shape or scale.size != scores.shape[1]:
+        raise node.invalid(f"{scale.size} sigmoids of {scores.shape[1]} pairs of classes")
+    value = graph.emit("mul", scores, graph.constant(scale, scores.dtype))
+    value = graph.emit("add", value, graph.constant(shift, scores.dtype))
+    return coupled(graph.emit("sigmoid", graph.emit("neg", value)), classes, graph)

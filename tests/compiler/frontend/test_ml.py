@@ -53,7 +53,6 @@ def _check(
     outputs: int = 1,
     version: int = 3,
     evaluate: Evaluate = outputs_of,
-    tolerance: float = 2e-5,
     **attributes: Any,
 ) -> None:
     model = _model(operator, inputs, outputs, version, **attributes)
@@ -61,7 +60,7 @@ def _check(
     for own, wanted in zip(found, _expected(model, inputs), strict=True):
         assert own.dtype == wanted.dtype
         wanted = wanted.reshape(own.shape)
-        np.testing.assert_allclose(own, wanted, rtol=2e-4, atol=tolerance)
+        np.testing.assert_allclose(own, wanted, rtol=2e-4, atol=2e-5)
 
 
 def _compiled(graph: Any, inputs: Mapping[str, Array]) -> list[Any]:
@@ -237,20 +236,22 @@ def test_support_vectors_agree_with_onnxruntime(classes: int, kernel: str) -> No
     )
 
 
-def test_two_classes_of_support_vectors_have_probabilities() -> None:
+@pytest.mark.parametrize("classes", [2, 3, 4])
+def test_classes_of_support_vectors_have_probabilities(classes: int) -> None:
+    pairs = classes * (classes - 1) // 2
+    own = [3, 2, 2, 4][:classes]
     _check(
         "SVMClassifier",
         {"x": _data()},
         2,
         1,
-        classlabels_ints=[0, 1],
-        vectors_per_class=[3, 2],
-        support_vectors=_numbers(5, WIDTH),
-        coefficients=_numbers(5),
-        rho=[0.2],
-        prob_a=[-1.5],
-        prob_b=[0.25],
-        tolerance=5e-3,  # onnxruntime iterates until it is as near
+        classlabels_ints=list(range(classes)),
+        vectors_per_class=own,
+        support_vectors=_numbers(sum(own), WIDTH),
+        coefficients=_numbers(sum(own), classes - 1, seed=5),
+        rho=_numbers(pairs),
+        prob_a=[-1.5 + pair / 4 for pair in range(pairs)],
+        prob_b=_numbers(pairs, seed=7),
         kernel_type="RBF",
         kernel_params=[0.3, 0.0, 0.0],
     )
