@@ -13,7 +13,7 @@ from compiler.frontend.converter import converter
 from compiler.frontend.element_types import dtype_of
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.stacked_sequences import joined_rows, row_of
+from compiler.frontend.stacked_sequences import joined_rows, one_of, row_of, rows_along
 from compiler.frontend.structured_values import (
     Entity,
     GrowingSequence,
@@ -24,6 +24,7 @@ from compiler.frontend.structured_values import (
     declared_kind,
     schema_kind,
 )
+from compiler.types.dims import is_whole
 from compiler.types.dtypes import DType
 
 
@@ -73,8 +74,11 @@ def sequence_at(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.bad_shape("there is nothing at any position of an empty sequence")
     if position.array is not None:
         return sequence.items[_position(node, 1, len(sequence.items))]
-    if len({item.shape for item in sequence.items}) > 1:
-        raise node.unsupported("a position computed at run time among tensors of several shapes")
+    first = sequence.items[0]
+    if any(item.rank != first.rank for item in sequence.items):
+        raise node.unsupported("a position computed at run time among tensors of several ranks")
+    if any(item.true_shape != first.true_shape for item in sequence.items):
+        return one_of(node, graph, sequence.items, position)
     shape = sequence.items[0].shape
     rows = [graph.reshape(item, (1, *shape)) for item in sequence.items]
     index = graph.reshape(position, ())
@@ -90,10 +94,14 @@ def sequence_length(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 
 @converter("SplitToSequence", 11, 24)
-def split_to_sequence(node: OnnxNode, graph: GraphBuilder) -> SequenceValue:
+def split_to_sequence(node: OnnxNode, graph: GraphBuilder) -> SequenceValue | StackedSequence:
     """Parts of given sizes, or equal ones (the last may be smaller); without sizes single rows."""
     data = node.input(0)
     axis = node.axis(node.integer("axis", 0), data.rank)
+    if not is_whole(data.dims[axis]):
+        if node.optional(1) is not None:
+            raise graph.refusal("parts of given sizes of an axis of such a size", [data])
+        return rows_along(data, axis, graph, keeps=bool(node.integer("keepdims", 1)))
     extent, squeezes = data.shape[axis], False
     if node.optional(1) is None:
         sizes = [1] * extent

@@ -199,3 +199,35 @@ def test_scan_of_version_8_scans_each_element_of_its_batch() -> None:
     ours = compiler.build(import_model_proto(proto)).run(inputs)
     for name, wanted in theirs(proto, inputs).items():
         np.testing.assert_array_equal(ours[name], wanted)
+
+
+OPEN = "agraph (float[n,3] x, float[m,3] z, int64 i)"
+OPEN_BOUNDS = {"n": ("1..5",), "m": ("1..4",)}
+
+
+@pytest.mark.parametrize("position", [0, 1, -2])
+def test_one_of_tensors_of_several_sizes_is_taken(position: int) -> None:
+    proto = parsed(
+        f"{OPEN} => (float[k,3] y) {{ s = SequenceConstruct(x, z) y = SequenceAt(s, i) }}"
+    )
+    executable = compiler.build(import_model_proto(proto, OPEN_BOUNDS))
+    call = {"x": np.ones((5, 3), np.float32), "z": A, "i": np.array(position)}
+    np.testing.assert_array_equal(executable.run(call)["y"], [call["x"], A][position])
+    with pytest.raises(InputError, match="SequenceAt node 'y' asks for what is not there"):
+        executable.run({**call, "i": np.array(2)})
+
+
+@pytest.mark.parametrize("keeps", [0, 1])
+def test_an_axis_of_open_size_splits_into_its_rows(keeps: int) -> None:
+    proto = parsed(
+        f"agraph (float[n,3] x, int64 i) => (float[a,3] y, float[{'1,' if keeps else ''}3] r) {{"
+        f"s = SplitToSequence<axis=0, keepdims={keeps}>(x)"
+        f"y = ConcatFromSequence<axis=0, new_axis={1 - keeps}>(s) r = SequenceAt(s, i) }}"
+    )
+    executable = compiler.build(import_model_proto(proto, {"n": ("1..5",)}))
+    for rows in (A, A[:1]):
+        call = {"x": rows, "i": np.array(-1)}
+        wanted = theirs(proto, call)
+        found = executable.run(call)
+        for name in ("y", "r"):
+            np.testing.assert_array_equal(found[name], wanted[name])
