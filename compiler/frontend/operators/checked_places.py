@@ -72,9 +72,15 @@ def _require(graph: GraphBuilder, indices: Value, sizes: Value, reason: str) -> 
     index = graph.cast(indices, DType.I64)
     inside = graph.emit("less", index, sizes)
     before = graph.emit("less", graph.emit("add", index, sizes), graph.scalar(0, DType.I64))
-    outside = graph.cast(graph.emit("or", graph.emit("not", inside), before), DType.I64)
-    axes = tuple(range(indices.rank))
-    some = graph.emit("reduce_max", outside, axes=axes, keepdims=False) if axes else outside
-    # Of no indices at all the greatest is the lowest number.
-    wrong = graph.emit("greater", some, graph.scalar(0, DType.I64))
-    graph.require(wrong, graph.origin(indices), reason)
+    outside = graph.emit("or", graph.emit("not", inside), before)
+    graph.require(*any_of(outside, indices, graph), reason)
+
+
+def any_of(wrong: Value, operand: Value, graph: GraphBuilder) -> tuple[Value, str]:
+    """What `GraphBuilder.require` takes where any of these bools, of an operand, is true.
+
+    What is not there does not count, and of no elements at all none is.
+    """
+    flags, axes = graph.cast(wrong, DType.I64), tuple(range(wrong.rank))
+    some = graph.emit("reduce_max", flags, axes=axes, keepdims=False) if axes else flags
+    return graph.emit("greater", some, graph.scalar(0, DType.I64)), graph.origin(operand)

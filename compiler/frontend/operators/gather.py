@@ -8,6 +8,7 @@ from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.checked_places import (
+    any_of,
     are_there,
     check_constant,
     require_inside,
@@ -146,6 +147,11 @@ def reverse_sequence(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.bad_shape(f"there must be {batches} lengths, not {lengths.type}")
     sizes = given.true_shape[batch_axis], lengths.true_shape[0]
     graph.run_time.require_equal(*sizes, f"node {graph.source!r}")
+    if not is_whole(given.dims[time_axis]):
+        there = given.true_shape[time_axis]
+        wrong = graph.emit("less", graph.size(there), graph.cast(lengths, DType.I64))
+        reason = f"{node.label} has a sequence longer than axis {time_axis}, of {there} elements"
+        graph.require(*any_of(wrong, lengths, graph), reason)
     lengths = graph.with_dims(graph.readable(lengths), None)
     time_first = time_axis == 0
     time_shape = (times, 1) if time_first else (1, times)

@@ -130,6 +130,18 @@ def test_a_condition_that_is_true_behind_the_data_is_refused() -> None:
         executable.run({"x": DATA, "c": np.array([True, False, True])})
 
 
+def test_a_sequence_that_is_longer_than_the_data_is_refused() -> None:
+    inputs = [tensor("x", ["n", 1]), tensor("i", [1], TensorProto.INT64)]
+    single = node("ReverseSequence", "x i", time_axis=0, batch_axis=1)
+    executable = compiler.build(
+        import_model_proto(model([single], inputs, ["y"], opset=18), {"n": ("1..4",)})
+    )
+    call = {"x": DATA.reshape(6, 1)[:3], "i": np.array([2])}
+    assert executable.run(call)["y"].tolist() == [[1], [0], [2]]
+    with pytest.raises(InputError, match=r"a sequence longer than axis 0, of n .* \(n is 3\)"):
+        executable.run({**call, "i": np.array([4])})
+
+
 CACHE: dict[str, list[int | str]] = {"x": [1, "n"], "u": [1, "q"], "i": [1]}
 
 
