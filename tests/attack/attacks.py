@@ -9,6 +9,7 @@ from tests.attack.attack import Attack
 _HOMES = {
     "graphs": "tests.attack.graphs:Graphs",
     "sized": "tests.attack.sized:Sized",
+    "emulated": "tests.attack.emulated:Emulated",
     "quantised": "tests.attack.quantised:Quantised",
     "plans": "tests.attack.planned:Plans",
     "sized-plans": "tests.attack.planned:SizedPlans",

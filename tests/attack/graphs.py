@@ -70,7 +70,7 @@ class Graphs(Attack):
         if isinstance(drawn, Outcome):
             return drawn
         outcome = self._ask(drawn, seed)
-        return told_of_target(outcome, seed) if outcome.broke else outcome
+        return told_of_target(outcome, drawn_target(seed)) if outcome.broke else outcome
 
     def minimise(self, seed: int, outcome: Outcome) -> str:
         """Cut values into inputs, and drop outputs, as long as the same goes wrong."""

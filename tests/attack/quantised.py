@@ -37,7 +37,7 @@ class Quantised(Attack):
     def attempt(self, seed: int) -> Outcome:
         """Build and run the model of this seed, in a fork, and compare each element."""
         outcome = self._ask(seed)
-        return told_of_target(outcome, seed) if outcome.broke else outcome
+        return told_of_target(outcome, drawn_target(seed)) if outcome.broke else outcome
 
     def _ask(self, seed: int) -> Outcome:
         ended = run_forked(lambda: self._outcome(seed), seconds=SECONDS)

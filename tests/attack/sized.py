@@ -25,6 +25,7 @@ from onnx.reference import ReferenceEvaluator
 
 import compiler
 from compiler.runtime.executable import Executable
+from compiler.target import Target
 from compiler.types.extents import Shapes
 from tests.attack.attack import Attack, Outcome
 from tests.attack.drawn_model import Array, run_session
@@ -65,7 +66,7 @@ class Sized(Attack):
         if isinstance(drawn, Outcome):
             return drawn
         outcome = self._ask(drawn, seed)
-        return told_of_target(outcome, seed) if outcome.broke else outcome
+        return told_of_target(outcome, self.target_of(seed)) if outcome.broke else outcome
 
     def minimise(self, seed: int, outcome: Outcome) -> str:
         """Cut values into inputs, and drop outputs, as long as the same goes wrong."""
@@ -133,7 +134,11 @@ class Sized(Attack):
     def built(self, path: Path, shapes: Shapes, seed: int) -> Executable:
         """What a model of these shapes is built to for this seed."""
         threads = 2 if seed % 5 == 0 else 1
-        return compiler.build(path, target=drawn_target(seed), threads=threads, shapes=shapes)
+        return compiler.build(path, target=self.target_of(seed), threads=threads, shapes=shapes)
+
+    def target_of(self, seed: int) -> Target:
+        """What the model of this seed is built for."""
+        return drawn_target(seed)
 
     def _made(self, make: Callable[[], Made]) -> Made | Forked:
         return made_in_fork(make, self.folder / "made.pickle", seconds=SECONDS)

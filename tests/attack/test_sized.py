@@ -22,7 +22,7 @@ def _forget(use: PaddedUse, operand: int, axis: int, value: str) -> None:
     """Planted: padding stays as it is where it has to be something else."""
 
 
-def _small(seed: int) -> SizedDrawn:
+def small(seed: int) -> SizedDrawn:
     """The greatest of numbers as many as two symbols say, with nodes round it."""
     drawing = SizedDrawing.of(random.Random(seed))
     shape = [symbol.high for symbol in drawing.symbols]
@@ -35,7 +35,7 @@ def _small(seed: int) -> SizedDrawn:
 def test_forgotten_padding_is_found_and_made_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sized, "draw", _small)
+    monkeypatch.setattr(sized, "draw", small)
     attack = Sized(tmp_path)
     assert attack.attempt(SEED) == Outcome(SAME)
     monkeypatch.setattr(PaddedUse, "fill", _forget)
