@@ -23,7 +23,7 @@ from compiler.runtime.export_c import (
     library_files,
 )
 from compiler.runtime.toolchain import find_toolchain
-from compiler.target import host_target
+from compiler.target import Target, host_target
 from configs.files import write_text
 from tuner.building.request import LIBRARY, OBJECT, BuildRequest
 from tuner.building.size_values import programs_of
@@ -61,7 +61,7 @@ def write_form(request: BuildRequest, built: Compiled) -> tuple[tuple[str, ...],
         return (output,), f"less {shlex.quote(output)}"
     text = llvm_text if form == "llvm" else assembly_text
     _write(output, text(built))
-    return (output,), _assemble_command(form, output)
+    return (output,), assemble_command(form, output, spec.target)
 
 
 def write_programs(
@@ -93,13 +93,22 @@ def _c_command(request: BuildRequest, spec: ExecutableSpec) -> str:
     return f"cd {shlex.quote(output)} && {command}"
 
 
-def _assemble_command(form: str, output: str) -> str:
+def assemble_command(form: str, output: str, target: Target) -> str:
+    """What makes an object file of code as text: `asm` or `llvm`."""
     code = Path(output).with_suffix(".o")
     path = shlex.quote(output)
     result = shlex.quote(f"{output}.o" if code == Path(output) else str(code))
     if form == "asm":
-        return f"cc -x assembler -c {path} -o {result}"
+        return f"{_assembler(target)} -x assembler -c {path} -o {result}"
     return f"llc -O2 --relocation-model=pic -filetype=obj {path} -o {result}"
+
+
+def _assembler(target: Target) -> str:
+    """The usual C compiler, told of the CPU where assemblers refuse what others lack: Arm."""
+    architecture = target.triple.split("-")[0]
+    is_other = platform_of(target) != platform_of(host_target())
+    compiler = f"{architecture}-linux-gnu-gcc" if is_other else "cc"
+    return f"{compiler} -mcpu={target.cpu}" if architecture == "aarch64" else compiler
 
 
 def _write(output: str, text: str) -> None:
