@@ -42,7 +42,7 @@ NO_REFERENCE, CONDITION = "onnxruntime refuses", "ill-conditioned"
 REWRITTEN, UNLIKE_FIXED = "same as onnxruntime unoptimised", "unlike the model of fixed sizes"
 REFERENCE = "same as onnx's reference"  # of tensors without elements onnxruntime makes others
 BY_CHANCE = "fits by chance"
-_BY_CHANCE = re.compile("is 1,? and |must be equal, as node")
+_BY_CHANCE = re.compile("is 1,? and |must be equal(, as|:) node")
 """What is refused at run time: sizes that have to be equal, of which one that is 1 broadcasts."""
 POISON = 0xFF  # of every byte: NaN, -1
 
