@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import onnx
 import pytest
@@ -27,10 +27,8 @@ from tuner.building.recorded_plan import plan_to_apply, record_plan
 from tuner.confirm.latency import ModelLatency
 from tuner.confirm.whole_model import ModelBuilds
 from tuner.interrupt import Interrupt
-from tuner.plans.confirm import ConfirmPlans
 from tuner.plans.job_plans import JobPlans
 from tuner.plans.planning_time import MEASURABLE_SECONDS
-from tuner.plans.search import Proposal, Proposals
 from tuner.records.graph_choice import GraphChoice
 
 TARGET = host_target()
@@ -318,36 +316,3 @@ def test_kernels_that_cannot_be_measured_end_the_search(setting: Setting) -> Non
     setting.runner = FakeRunner(Status.INFRASTRUCTURE)
     setting.search()
     assert len(set(setting.runner.asked)) == len(setting.runner.asked)
-
-
-def proposals(*gains: float) -> Proposals:
-    plans = [Proposal(GraphPlan((Layout(f"v{n}", 8),)), f"k{n}", g, 0) for n, g in enumerate(gains)]
-    joint = Proposal(GraphPlan(tuple(d for p in plans for d in p.plan.decisions)), "all", 0.5, 0)
-    return Proposals(joint, tuple(plans))
-
-
-def confirm(ratio_of: Callable[[GraphPlan], float]) -> tuple[GraphChoice | None, list[GraphPlan]]:
-    built: list[GraphPlan] = []
-
-    def build(plan: GraphPlan) -> Any:
-        built.append(plan)
-        return plan
-
-    def compare(specs: Sequence[Any]) -> ModelLatency:
-        return latency(ratio_of(specs[1]))
-
-    found = ConfirmPlans(build, compare, str, lambda _: None).best(proposals(0.1, 0.2))
-    return found, built
-
-
-def test_what_is_faster_together_needs_no_more_runs() -> None:
-    found, built = confirm(lambda plan: 0.8)
-    assert found is not None and len(found.plan.decisions) == 2
-    assert built == [RULES, found.plan]
-
-
-def test_kinds_are_tried_one_by_one_where_all_together_are_slower() -> None:
-    found, built = confirm(lambda plan: {2: 1.2}.get(len(plan.decisions), 0.9))
-    assert found is not None and len(found.plan.decisions) == 1
-    assert len(built) == 4
-    assert confirm(lambda plan: 1.0)[0] is None
