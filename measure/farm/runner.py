@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
 from compiler.target import Target
+from measure.farm.steps import Watch
 from measure.measurement import MeasureRequest, MeasureResult
 
 
@@ -77,6 +78,23 @@ class Runner(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_error: object) -> None: ...
+
+
+@runtime_checkable
+class ServesTargets(Protocol):
+    """A runner whose nodes are of several kinds, each for one target."""
+
+    @property
+    def capacities(self) -> Mapping[str, int]:
+        """The capacity of each kind of nodes, by the key of its target."""
+
+
+@runtime_checkable
+class TellsSteps(Protocol):
+    """A runner that tells what it does where."""
+
+    watch: Watch | None
+    """Told of every step that has ended."""
 
 
 @runtime_checkable

@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from compiler.target import Target
 from configs.settings import Settings
 from measure.farm.make_runner import create_runner
-from measure.farm.pipeline_runner import PipelineRunner
-from measure.farm.runner import Runner, RunnerOptions
+from measure.farm.runner import Runner, RunnerOptions, ServesTargets
 from measure.farm.slots import plan_slots
 from measure.machine import available_cores, on_cores
 from measure.worker.early_stop import FEWEST
@@ -44,7 +43,7 @@ def runner_options(
 def capacities_of(runner: Runner) -> Callable[[], Mapping[str, int]] | None:
     """What tells how much a runner can do for each target, by its key, as nodes come and go; None
     where it makes no difference."""
-    return (lambda: runner.capacities) if isinstance(runner, PipelineRunner) else None
+    return (lambda: runner.capacities) if isinstance(runner, ServesTargets) else None
 
 
 def timing_options(settings: Settings) -> dict[str, float | int]:

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 
 from configs.files import write_text
 from db.store import Store
-from measure.farm.pipeline_runner import PipelineRunner
-from measure.farm.runner import Runner
+from measure.farm.runner import Runner, TellsSteps
 from measure.farm.steps import Step
 from tuner.reports.job_state import JobState
 from tuner.reports.metrics import metrics_text
@@ -76,7 +75,7 @@ class Monitor:
 
     def watch(self, runner: Runner) -> None:
         """Trace what the runner does where, if it tells and there is a trace."""
-        if self._trace is not None and isinstance(runner, PipelineRunner):
+        if self._trace is not None and isinstance(runner, TellsSteps):
             runner.watch = self._keep
 
     def count(self, statuses: Iterable[str]) -> None:
