@@ -47,6 +47,7 @@ from tuner.plans.planning_time import (
     REGIONS,
     PlanningTime,
 )
+from tuner.plans.problems import Kind
 from tuner.plans.programs import Programs
 from tuner.plans.regions import regions_of
 from tuner.plans.search import PlanSearch, Proposals
@@ -183,7 +184,8 @@ class JobPlans:
         if found is None or interrupt.asked:
             return forced
         found = self._by_region(programs, found, confirm, values, base, planning)
-        found = replace(found, found={**proposals.candidates, "measured": measured})
+        candidates = {str(kind): count for kind, count in proposals.candidates.items()}
+        found = replace(found, found={**candidates, "measured": measured})
         self.chosen[target.key] = found
         self._record(target, found, name)
         return True
@@ -305,7 +307,7 @@ class JobPlans:
         trials: list[DefaultTrials] = []
         with ExitStack() as stack:
 
-            def measure(kind: str, kernels: Mapping[str, FusedKernel]) -> list[str]:
+            def measure(kind: Kind, kernels: Mapping[str, FusedKernel]) -> list[str]:
                 def no_time() -> bool:
                     return not planning.may_measure(kind)
 

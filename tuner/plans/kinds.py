@@ -22,12 +22,9 @@ from compiler.plan.layout_problem import LayoutProblem, layout_problem
 from compiler.plan.solver import solve
 from compiler.schedule.spaces import Spaces
 from compiler.types.dtypes import DType
-from tuner.plans.problems import LocalParts, PlanProblem, Seconds, Solved, certain, parts_of
+from tuner.plans.problems import Kind, LocalParts, PlanProblem, Seconds, Solved, certain, parts_of
 from tuner.plans.programs import Programs
 from tuner.plans.search import MakeProblem
-
-LAYOUTS = "layouts"
-"""What that kind is called."""
 
 Found: TypeAlias = Iterable[tuple[Decision, ...]]
 FindDecisions: TypeAlias = Callable[[GraphSites], Found]
@@ -35,7 +32,7 @@ FindDecisions: TypeAlias = Callable[[GraphSites], Found]
 
 
 def local_kind(
-    kind: str, find: FindDecisions, is_late: Callable[[], bool] = lambda: False
+    kind: Kind, find: FindDecisions, is_late: Callable[[], bool] = lambda: False
 ) -> MakeProblem:
     """A kind whose decisions can be taken one by one."""
 
@@ -52,7 +49,7 @@ class Layouts:
 
     programs: Programs
     before: GraphPlan
-    kind: str = LAYOUTS
+    kind: Kind = Kind.LAYOUTS
     size: int = 0
 
     def __post_init__(self) -> None:
@@ -135,10 +132,10 @@ def kinds_of_plans(is_late: Callable[[], bool]) -> list[MakeProblem]:
     """All kinds, in the order in which they are decided."""
     return [
         layouts,
-        local_kind("chains", _chains, is_late),
-        local_kind("merges", _merges, is_late),
-        local_kind("cuts", _cuts, is_late),
-        local_kind("spellings", _spellings, is_late),
+        local_kind(Kind.CHAINS, _chains, is_late),
+        local_kind(Kind.MERGES, _merges, is_late),
+        local_kind(Kind.CUTS, _cuts, is_late),
+        local_kind(Kind.SPELLINGS, _spellings, is_late),
     ]
 
 

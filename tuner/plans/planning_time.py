@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 from compiler.counted import counted
 from tuner.interrupt import Interrupt
-from tuner.plans.kinds import LAYOUTS
-from tuner.plans.problems import OWN
+from tuner.plans.problems import Kind
 
 KERNELS, LAYOUT_KERNELS, OTHER_KERNELS = 0.25, 0.45, 0.65
 """When no kernel is measured any more: those of the model as it is, those that layouts lead to, and
@@ -47,12 +46,12 @@ class PlanningTime:
             return True
         return self._seconds is not None and self._clock() - self._begin > share * self._seconds
 
-    def may_measure(self, kind: str) -> bool:
-        """Whether a kernel that decisions of this kind lead to may be measured; `OWN`: one of the
+    def may_measure(self, kind: Kind) -> bool:
+        """Whether a kernel that decisions of this kind lead to may be measured; OWN: one of the
         model as it is."""
         if not self.is_enough(MEASURABLE_SECONDS):
             return False
-        shares = {OWN: KERNELS, LAYOUTS: LAYOUT_KERNELS}
+        shares = {Kind.OWN: KERNELS, Kind.LAYOUTS: LAYOUT_KERNELS}
         return not self.is_late(shares.get(kind, OTHER_KERNELS))
 
     def is_enough(self, seconds: float) -> bool:

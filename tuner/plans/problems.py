@@ -10,13 +10,23 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from compiler.plan.graph_plan import Decision, GraphPlan
 from tuner.plans.programs import Programs
 
-OWN = ""
-"""The kind of what no decision leads to: kernels of the model as it is."""
+
+class Kind(StrEnum):
+    """What is decided, as people are told; OWN is nothing: kernels of the model as it is."""
+
+    OWN = ""
+    LAYOUTS = "layouts"
+    CHAINS = "chains"
+    MERGES = "merges"
+    CUTS = "cuts"
+    SPELLINGS = "spellings"
+
 
 Seconds: TypeAlias = Callable[[str], float]
 """What a call of the kernel with a workload key takes."""
@@ -39,8 +49,8 @@ class PlanProblem(Protocol):
     """What may be decided of one kind."""
 
     @property
-    def kind(self) -> str:
-        """What it is called, for people: layouts, chains, ..."""
+    def kind(self) -> Kind:
+        """What it decides."""
 
     @property
     def size(self) -> int:
@@ -83,7 +93,7 @@ class Part:
 class LocalParts:
     """Parts of which any may be taken that do not contradict each other."""
 
-    kind: str
+    kind: Kind
     parts: Sequence[Part]
 
     @property

@@ -17,14 +17,14 @@ from typing import TypeAlias
 from compiler.kernels.kernel import FusedKernel
 from compiler.plan.graph_plan import RULES, Decision, GraphPlan
 from tuner.plans.costs import KernelCosts
-from tuner.plans.problems import OWN, PlanProblem, Solved
+from tuner.plans.problems import Kind, PlanProblem, Solved
 from tuner.plans.programs import PlannedProgram, Programs
 
 LEAST_GAIN = 0.005
 """Of the model's time, by its kernels', below which no plan is proposed."""
 RUNNERS_UP = 2
 """Other plans that are proposed."""
-HOPEFUL = ("chains", "merges")
+HOPEFUL = (Kind.CHAINS, Kind.MERGES)
 """Kinds whose kernels take less in a model than alone: what they leave is where the next one reads
 it. All of them that seem to gain anything are proposed too, for the whole model to decide."""
 AT_ONCE = 16
@@ -33,8 +33,8 @@ AT_ONCE = 16
 MakeProblem: TypeAlias = Callable[[Programs, GraphPlan], PlanProblem | None]
 """The problem of one kind beside what was decided before; None where there is nothing to decide."""
 
-Measure: TypeAlias = Callable[[str, Mapping[str, FusedKernel]], Sequence[str]]
-"""Measures kernels that a kind of decisions leads to (`OWN`: the model as it is), by workload key;
+Measure: TypeAlias = Callable[[Kind, Mapping[str, FusedKernel]], Sequence[str]]
+"""Measures kernels that a kind of decisions leads to (OWN: the model as it is), by workload key;
 the keys of those that were, none when it is over."""
 
 
@@ -56,7 +56,7 @@ class Proposals:
 
     joint: Proposal | None = None
     single: tuple[Proposal, ...] = ()
-    candidates: Mapping[str, int] = field(default_factory=dict)
+    candidates: Mapping[Kind, int] = field(default_factory=dict)
 
     def mapped(self, change: Callable[[GraphPlan], GraphPlan]) -> Proposals:
         """The proposals with other plans that mean the same."""
@@ -93,11 +93,11 @@ class PlanSearch:
 
     def run(self) -> Proposals:
         """Search; what is proposed, nothing where that is not expected to be faster."""
-        self._settle(OWN, self._programs.of(self._base).calls)
+        self._settle(Kind.OWN, self._programs.of(self._base).calls)
         plan = self._base
-        decided: dict[str, tuple[Decision, ...]] = {}
-        hoped: dict[str, tuple[Decision, ...]] = {}
-        candidates: dict[str, int] = {}
+        decided: dict[Kind, tuple[Decision, ...]] = {}
+        hoped: dict[Kind, tuple[Decision, ...]] = {}
+        candidates: dict[Kind, int] = {}
         for make in self._kinds:
             problem = make(self._programs, plan)
             if problem is None or not problem.size:
@@ -138,7 +138,7 @@ class PlanSearch:
     def _runners_up(self, known: Sequence[GraphPlan]) -> list[Proposal]:
         """The best of the other plans by what is known of kernels by now; nothing is measured."""
         plans = [plan for plan in self._others(self._programs, self._base) if plan not in known]
-        found = [item for plan in plans if (item := self._proposal(plan, "layouts")) is not None]
+        found = [item for plan in plans if (item := self._proposal(plan, Kind.LAYOUTS)) is not None]
         return sorted(found, key=lambda item: -item.gain)[:RUNNERS_UP]
 
     def _solved(self, problem: PlanProblem) -> Solved:
@@ -155,7 +155,7 @@ class PlanSearch:
         cost = self._costs[key]
         return cost.seconds * cost.deviation if math.isfinite(cost.seconds) else 0.0
 
-    def _settle(self, kind: str, calls: Mapping[str, int]) -> None:
+    def _settle(self, kind: Kind, calls: Mapping[str, int]) -> None:
         """Measure the least certain of these kernels, by what they weigh."""
         costs = {key: self._costs[key] for key in calls}
         unknown = [key for key, cost in costs.items() if not cost.measured]

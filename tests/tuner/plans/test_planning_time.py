@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tuner.interrupt import Interrupt
-from tuner.plans.kinds import LAYOUTS
 from tuner.plans.planning_time import LEAVING_OUT, LOOKING, REGIONS, PlanningTime
-from tuner.plans.problems import OWN
+from tuner.plans.problems import Kind
 
-CUTS = "cuts"
+OWN, LAYOUTS, CUTS = Kind.OWN, Kind.LAYOUTS, Kind.CUTS
 
 
 class Clock:
@@ -32,7 +31,7 @@ def begun(seconds: float | None, passed: float, interrupt: Interrupt | None = No
     [(24.0, {OWN, LAYOUTS, CUTS}), (26.0, {LAYOUTS, CUTS}), (50.0, {CUTS}), (70.0, set())],
 )
 def test_the_kernels_of_the_model_as_it_is_leave_time_for_others(
-    passed: float, kinds: set[str]
+    passed: float, kinds: set[Kind]
 ) -> None:
     time = begun(100.0, passed)
     assert {kind for kind in (OWN, LAYOUTS, CUTS) if time.may_measure(kind)} == kinds

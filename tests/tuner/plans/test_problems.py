@@ -17,7 +17,7 @@ from compiler.types.numerics import DEFAULT_NUMERICS
 from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
 from tuner.plans.kinds import kinds_of_plans, uniform_layouts
-from tuner.plans.problems import LocalParts, Part, parts_of, total
+from tuner.plans.problems import Kind, LocalParts, Part, parts_of, total
 from tuner.plans.programs import Programs
 
 
@@ -41,20 +41,20 @@ def seconds(key: str) -> float:
 
 def test_parts_that_gain_are_taken_together() -> None:
     parts = [part("a", "x", old=-1, new=1), part("b", "y", old=-1, tail=1), part("c", "z", new=1)]
-    found = LocalParts("cuts", parts).solve(seconds)
+    found = LocalParts(Kind.CUTS, parts).solve(seconds)
     assert found.decisions == (Separate("a"), Separate("b"))
     assert found.calls == {"old": 2, "new": 1, "tail": 1}
 
 
 def test_of_parts_that_change_the_same_kernel_the_better_one_is_taken() -> None:
     parts = [part("a", "xy", old=-1, tail=1), part("b", "yz", old=-1, new=1)]
-    assert LocalParts("cuts", parts).solve(seconds).decisions == (Separate("b"),)
+    assert LocalParts(Kind.CUTS, parts).solve(seconds).decisions == (Separate("b"),)
 
 
 def test_a_gain_that_is_in_doubt_is_not_taken() -> None:
     parts = [part("a", "x", old=-1, tail=1)]
-    assert LocalParts("cuts", parts).solve(seconds, lambda _: 1.0).decisions != ()
-    assert LocalParts("cuts", parts).solve(seconds, lambda _: 2.0).decisions == ()
+    assert LocalParts(Kind.CUTS, parts).solve(seconds, lambda _: 1.0).decisions != ()
+    assert LocalParts(Kind.CUTS, parts).solve(seconds, lambda _: 2.0).decisions == ()
 
 
 def test_a_kernel_that_does_not_work_is_never_taken_and_always_replaced() -> None:
@@ -62,7 +62,7 @@ def test_a_kernel_that_does_not_work_is_never_taken_and_always_replaced() -> Non
     assert total({"broken": -1, "old": 1}, seconds) == -math.inf
     assert total({"broken": 0}, seconds) == 0.0
     broken = part("a", "x", broken=1, old=-1)
-    assert LocalParts("cuts", [broken]).solve(seconds).decisions == ()
+    assert LocalParts(Kind.CUTS, [broken]).solve(seconds).decisions == ()
 
 
 def test_the_program_of_a_plan_is_made_once(programs: Programs) -> None:
@@ -98,7 +98,7 @@ def test_a_part_is_what_its_decision_changes(programs: Programs) -> None:
 def test_every_kind_offers_only_plans_that_fit(programs: Programs) -> None:
     kinds = [make(programs, RULES) for make in kinds_of_plans(lambda: False)]
     found = {kind.kind: kind.size for kind in kinds if kind is not None}
-    assert found["layouts"] >= 1 and found["cuts"] >= 1
+    assert found[Kind.LAYOUTS] >= 1 and found[Kind.CUTS] >= 1
     assert "c" in programs.sites(RULES).planned.types
 
 

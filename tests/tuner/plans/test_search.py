@@ -12,7 +12,7 @@ import pytest
 from compiler.errors import PlanError
 from compiler.plan.graph_plan import RULES, GraphPlan, Separate
 from tuner.plans.costs import KernelCost, KernelCosts
-from tuner.plans.problems import LocalParts, Part, PlanProblem
+from tuner.plans.problems import Kind, LocalParts, Part, PlanProblem
 from tuner.plans.programs import PlannedProgram, Programs
 from tuner.plans.search import PlanSearch, Proposals
 
@@ -65,7 +65,9 @@ class FakeCosts:
         return all(key in self.measured for key in calls)
 
 
-def cuts(values: Sequence[str], kind: str = "cuts") -> Callable[[Programs, GraphPlan], PlanProblem]:
+def cuts(
+    values: Sequence[str], kind: Kind = Kind.CUTS
+) -> Callable[[Programs, GraphPlan], PlanProblem]:
     def make(programs: Programs, before: GraphPlan) -> PlanProblem:
         parts = [Part((Separate(v),), {v: -1, f"{v}'": 1}, frozenset([v])) for v in values]
         return LocalParts(kind, parts)
@@ -83,7 +85,7 @@ def search(
 ) -> tuple[Proposals, list[str]]:
     asked: list[str] = []
 
-    def measure(_kind: str, kernels: Mapping[str, Any]) -> list[str]:
+    def measure(_kind: Kind, kernels: Mapping[str, Any]) -> list[str]:
         taken = list(kernels)[: most - len(asked)]
         asked.extend(taken)
         return taken
@@ -155,7 +157,7 @@ def test_plans_beyond_the_memory_are_not_proposed() -> None:
 
 
 def test_kinds_are_proposed_together_and_one_by_one() -> None:
-    kinds = [cuts("a", "merges"), cuts("bc")]
+    kinds = [cuts("a", Kind.MERGES), cuts("bc")]
     found, _ = search(FakePrograms("abc"), FakeCosts({**REAL, "b'": 0.3}, {}), kinds=kinds)
     assert found.joint is not None and found.joint.kind == "merges and cuts"
     assert found.joint.plan == RULES.with_decisions(Separate("a"), Separate("b"), Separate("c"))
@@ -178,11 +180,11 @@ def test_other_plans_are_proposed_by_themselves() -> None:
     assert sorted(costs.measured) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("kind", ["cuts", "chains"])
-def test_chains_within_their_doubt_are_for_the_whole_model_to_decide(kind: str) -> None:
+@pytest.mark.parametrize("kind", [Kind.CUTS, Kind.CHAINS])
+def test_chains_within_their_doubt_are_for_the_whole_model_to_decide(kind: Kind) -> None:
     real = {"a": 1.0, "a'": 0.99}
     found, _ = search(FakePrograms("a"), FakeCosts(real, {}), kinds=[cuts("a", kind)])
-    assert (found.joint is not None) == (kind == "chains")
+    assert (found.joint is not None) == (kind is Kind.CHAINS)
 
 
 def test_guesses_are_proposed_though_their_kernels_take_longer_alone() -> None:
