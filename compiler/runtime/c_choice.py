@@ -21,6 +21,8 @@ from compiler.runtime.cpu_features import checked_features, cpu_choice_code
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.guards import SizeGuard, sizes_text
 from compiler.runtime.joined_signature import joined_signature, ports_of_program
+from compiler.runtime.kernel_operands import kernel_operands
+from compiler.target import Target
 from compiler.types.signature import SizedPort
 from compiler.types.sizes import known
 
@@ -36,9 +38,11 @@ def is_chosen_by_size(programs: Sequence[ExecutableSpec]) -> bool:
     return len(programs) > 1 and any(program.signature is not None for program in programs)
 
 
-def joined_interface(programs: Sequence[ExecutableSpec], name: str | None) -> CInterface:
+def joined_interface(
+    programs: Sequence[ExecutableSpec], name: str | None, kernels: bool = False
+) -> CInterface:
     """How the programs look from C together: a shape beside each port that is not always the
-    same."""
+    same. With `kernels` those of each program are exported, by names of its own."""
     signature = joined_signature(programs)
     parts = [c_interface(program, name) for program in programs]
     first = parts[0]
@@ -48,7 +52,7 @@ def joined_interface(programs: Sequence[ExecutableSpec], name: str | None) -> CI
             replace(port, type=sized.type) for port, sized in zip(ports, declared, strict=True)
         )
 
-    return replace(
+    joined = replace(
         first,
         inputs=widest(first.inputs, signature.inputs),
         outputs=widest(first.outputs, signature.outputs),
@@ -56,10 +60,31 @@ def joined_interface(programs: Sequence[ExecutableSpec], name: str | None) -> CI
         signature=signature,
         computed=(),
     )
+    if not kernels:
+        return joined
+    machines = _machines(programs)
+    exported = []
+    for number, program in enumerate(programs):
+        sizes = sizes_text(program.guards) or "all sizes"
+        machine = machines.index((program.target, program.fallback))
+        own = replace(
+            part_interface(joined, program, number),
+            kernels=tuple(kernel_operands(program).values()),
+            unable=f"{joined.name}_begin_kernel() != {machine}",
+        )
+        exported.append((f"{program.target.cpu}, {sizes}" if len(machines) > 1 else sizes, own))
+    return replace(joined, parts=tuple(exported))
+
+
+def _machines(programs: Sequence[ExecutableSpec]) -> list[tuple[Target, bool]]:
+    """The CPUs that programs are for, and whether each is the fallback, in their order."""
+    return list(dict.fromkeys((program.target, program.fallback) for program in programs))
 
 
 def part_interface(interface: CInterface, program: ExecutableSpec, number: int) -> CInterface:
     """That of one of the programs within the library."""
+    if interface.parts:
+        return interface.parts[number][1]
     own = c_interface(program, interface.title)
     name = f"{interface.name}_program{number}"
     return replace(own, name=name, threads=interface.threads, is_part=True)
@@ -70,7 +95,7 @@ def choice_text(
 ) -> str:
     """C code of the library's functions; `start` starts threads, `headers` are those of parts."""
     parts = [_Part(interface, program, number) for number, program in enumerate(programs)]
-    machines = list(dict.fromkeys((p.target, p.fallback) for p in programs))
+    machines = _machines(programs)
     features = [checked_features(target) for target, _ in machines]
     numbers = [machines.index((p.target, p.fallback)) for p in programs]
     needs = "; ".join(
@@ -114,7 +139,7 @@ static int chosen(const struct {name}_io *io)
 {chain}    return -2;
 }}
 
-static int call(struct {name}_io *io, void *workspace)
+{_for_kernels(interface)}static int call(struct {name}_io *io, void *workspace)
 {{
     failed = chosen(io);
     switch (failed) {{
@@ -155,6 +180,22 @@ const char *{name}_error(int code)
 }}
 
 {_own_error(interface, f"{lacking_text(features)}: {needs}", cases)}"""
+
+
+def _for_kernels(interface: CInterface) -> str:
+    """What kernels that parts export ask of the library: the CPU's number, and its threads."""
+    if not interface.parts:
+        return ""
+    started = "    pthread_once(&started, start_threads);\n" if interface.starts_threads else ""
+    return f"""\
+int {interface.name}_begin_kernel(void);
+
+int {interface.name}_begin_kernel(void)
+{{
+{started}    return program_number();
+}}
+
+"""
 
 
 _SHAPES = "shapes of the inputs do not fit each other"

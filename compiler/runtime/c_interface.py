@@ -96,7 +96,9 @@ class CInterface:
     With a `signature` ports are its ports, of the types that they are padded to, and `computed` are
     the types of the outputs that are no ports. `is_part` marks a program of a library of several
     for sizes, which starts no threads itself and checks no CPU. What is text in the model holds
-    numbers of `words`. `kernels` are those that are exported as functions of their own.
+    numbers of `words`. `kernels` are those that are exported as functions of their own, of a
+    library of several programs those of its `parts`, each with the sizes that it is for; `unable`
+    is what says of a part that the CPU cannot run its kernels.
     """
 
     name: str
@@ -111,6 +113,8 @@ class CInterface:
     texts: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     kernels: tuple[KernelOperands, ...] = ()
+    parts: tuple[tuple[str, CInterface], ...] = ()
+    unable: str = ""
 
     @property
     def macro(self) -> str:
@@ -122,11 +126,18 @@ class CInterface:
         """The symbols of the library."""
         sizes = () if self.signature is None else ("sizes",)
         names = ("error", "run", *sizes, "workspace_bytes")
-        kernels = [f"{self.name}_kernel_at"] if self.kernels else []
+        kernels = [name for _, part in self.parts for name in part.kernel_functions]
+        own = (f"{self.name}_{what}" for what in names)
+        return (*own, *self.kernel_functions, *kernels)
+
+    @property
+    def kernel_functions(self) -> tuple[str, ...]:
+        """The symbols of the kernels that are exported from this program alone."""
+        names = [f"{self.name}_kernel_at"] if self.kernels else []
         for kernel in self.kernels:
             symbol = self.kernel_symbol(kernel)
-            kernels += [symbol, f"{symbol}_workspace_bytes"]
-        return (*(f"{self.name}_{what}" for what in names), *kernels)
+            names += [symbol, f"{symbol}_workspace_bytes"]
+        return tuple(names)
 
     def kernel_symbol(self, kernel: KernelOperands) -> str:
         """The function of one of the kernels."""

@@ -11,16 +11,43 @@ from compiler.types.tensor_type import TensorType
 
 
 def kernels_header(interface: CInterface) -> str:
-    """What the header declares beside the model's functions; nothing where none are exported."""
+    """What the header declares beside the model's functions; nothing where none are exported.
+
+    Of a library of several programs it is what those of each are by names of its own.
+    """
+    if interface.parts:
+        return "".join(
+            f"\n/* The kernels of the program for {in_comment(sizes)}. */\n"
+            f"{_of_program(part, interface.macro)}"
+            for sizes, part in interface.parts
+        )
+    return _of_program(interface, interface.macro)
+
+
+def _of_program(interface: CInterface, whole: str) -> str:
+    """The kernels of one program; macros of the library begin with `whole`."""
     if not interface.kernels:
         return ""
+    once = _ONCE if interface.is_part else "{}"
+    return once.format(_kernels(interface, whole), macro=interface.macro)
+
+
+_ONCE = """
+#ifndef {macro}_KERNELS
+{0}
+#endif
+"""
+"""The library's header and that of the part both have it."""
+
+
+def _kernels(interface: CInterface, whole: str) -> str:
     name, macro = interface.name, interface.macro
     each = "\n".join(_declaration(interface, kernel) for kernel in interface.kernels)
     return f"""
 /* The kernels that a run calls, each by itself. Inputs, which are dense and in row-major order, and
    the output may lie wherever elements of their types may; the output must not overlap an input.
    Constants are bound: those of the model's first call of the kernel. Workspaces are aligned to
-   {macro}_ALIGNMENT; of 0 bytes NULL will do. Returns {macro}_OK, or an error code and nothing was
+   {whole}_ALIGNMENT; of 0 bytes NULL will do. Returns {whole}_OK, or an error code and nothing was
    computed. Several threads may call kernels at once, each with a workspace and output of its own.
    An input of sizes says how much of the others is there. */
 struct {name}_kernel {{
@@ -48,6 +75,10 @@ def kernels_text(interface: CInterface, target: Target, is_unable: str, start: s
     if not interface.kernels:
         return ""
     name, macro = interface.name, interface.macro
+    begin = ""
+    if interface.is_part:
+        is_unable = interface.unable
+        begin = f"extern int {is_unable.split('(')[0]}(void);\n"
     symbols = "\n".join(
         f"extern void {symbol}(const void *const *, void *, const struct runtime *);"
         for symbol in dict.fromkeys(kernel.symbol for kernel in interface.kernels)
@@ -66,7 +97,7 @@ def kernels_text(interface: CInterface, target: Target, is_unable: str, start: s
         for number, kernel in enumerate(interface.kernels)
     )
     return f"""
-{symbols}
+{begin}{symbols}
 
 {_tiles(target)}
 {sizes}

@@ -40,7 +40,9 @@ def write_parts(
             f"--redefine-sym={part.symbol}={_kernel(digest)}"
             for part, digest in zip(program.objects, program.digests, strict=False)
         )
-        run_tool(work, tools.objcopy, *renamed, entry)
+        renames = list(renamed)
+        run_tool(work, tools.objcopy, *renames, entry)
+        run_tool(work, tools.objcopy, *renames, f"{own.name}.o")
         run_tool(work, *tools.compiler, "-r", "-nostdlib", "-o", file, f"{own.name}.o", entry)
         localise(work, tools, file, own.functions)
         files.append(file)

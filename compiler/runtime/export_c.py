@@ -32,7 +32,7 @@ from compiler.runtime.c_programs import ConstantLayout, check_programs, entry_sy
 from compiler.runtime.c_sized_example import sized_example_text
 from compiler.runtime.c_sized_header import sized_header_text
 from compiler.runtime.executable_spec import ENTRY_SYMBOL, ExecutableSpec
-from compiler.runtime.kernel_operands import KernelOperands, kernel_operands
+from compiler.runtime.kernel_operands import kernel_operands
 from compiler.runtime.run_tools import compile_c, localise, run_tool
 from compiler.runtime.thread_pool import pool_ir
 from compiler.runtime.toolchain import Toolchain, find_toolchain
@@ -174,33 +174,34 @@ def _interface(programs: Sequence[ExecutableSpec], name: str | None, kernels: bo
             f"the model calls the function {python}, which is Python: a C library has none",
             hint="register it as CFunction(library, symbol), or build an artefact",
         )
-    exported = _exported(programs) if kernels else ()
+    if kernels:
+        _check_kernels(programs)
     if is_chosen_by_size(programs):
-        return joined_interface(programs, name)
+        return joined_interface(programs, name, kernels)
+    exported = tuple(kernel_operands(programs[0]).values()) if kernels else ()
     found = [c_interface(program, name) for program in programs]
     return replace(max(found, key=lambda interface: interface.threads), kernels=exported)
 
 
-def _exported(programs: Sequence[ExecutableSpec]) -> tuple[KernelOperands, ...]:
-    """The kernels that a library of these programs exports.
+def _check_kernels(programs: Sequence[ExecutableSpec]) -> None:
+    """Raise `ExportError` unless a library of these programs can export their kernels.
 
-    Raises `ExportError` for several programs, for one of a file without types of operands, and for
-    one without kernels.
+    Programs of several targets have them by the same names, those for sizes by names of their own;
+    a file may have no types of operands, and a model no kernels.
     """
-    spec = programs[0]
-    if len(programs) > 1 or is_chosen_by_size(programs):
+    name = programs[0].name
+    if len(programs) > 1 and not is_chosen_by_size(programs):
         raise ExportError(
-            "kernels are exported from one program, for one target and all of its sizes",
-            hint="name one target and one size or range, or leave --kernels out",
+            "kernels are exported for one target",
+            hint="name one target, or leave --kernels out",
         )
-    if len(spec.operands) != len(spec.kernels):
+    if any(len(program.operands) != len(program.kernels) for program in programs):
         raise ExportError(
-            f"{spec.name} was saved by a version that kept no types of kernels' operands",
+            f"{name} was saved by a version that kept no types of kernels' operands",
             hint="build the model again",
         )
-    if not spec.kernels:
-        raise ExportError(f"{spec.name} calls no kernels to export", hint="leave --kernels out")
-    return tuple(kernel_operands(spec).values())
+    if not any(program.kernels for program in programs):
+        raise ExportError(f"{name} calls no kernels to export", hint="leave --kernels out")
 
 
 def _write_parts(

@@ -165,10 +165,10 @@ def test_kernels_are_functions_on_request(form: str, output: str, folder: Path) 
     [
         ("artefact", [], f"--kernels is for {LIBRARY} and object, not for artefact"),
         ("asm", [], "not for asm"),
-        (LIBRARY, ["--targets", "x86-64-v3,x86-64-v2"], "name one target, and one size"),
+        (LIBRARY, ["--targets", "x86-64-v3,x86-64-v2"], "name one target"),
     ],
 )
-def test_kernels_are_those_of_one_program_in_c(
+def test_kernels_are_those_of_one_target_in_c(
     form: str,
     options: list[str],
     expected: str,

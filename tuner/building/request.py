@@ -71,10 +71,8 @@ class BuildRequest:
             raise SettingsError(f"--fallback is for artefacts, not for {self.form}")
         if self.kernels and self.form not in (LIBRARY, OBJECT):
             raise SettingsError(f"--kernels is for {LIBRARY} and {OBJECT}, not for {self.form}")
-        if self.is_several and self.kernels:
-            raise SettingsError(
-                "--kernels exports those of one program: name one target, and one size"
-            )
+        if self.kernels and len(self.settings.compile.targets) > 1:
+            raise SettingsError("--kernels exports those of one target: name one target")
         if self.is_several and self.form not in OF_SEVERAL:
             raise SettingsError(f"{self.form} holds one program: name one target, and one size")
         if self.is_several and self.dump_after is not None:

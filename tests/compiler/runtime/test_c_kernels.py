@@ -19,6 +19,7 @@ from compiler.runtime.c_interface import identifier
 from compiler.runtime.executable import Executable
 from compiler.runtime.executable_spec import ExecutableSpec
 from compiler.runtime.export_c import export_library, export_object
+from compiler.runtime.guards import SizeGuard
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
 from configs.settings import load_target
@@ -128,6 +129,51 @@ def test_each_kernel_has_a_name_and_its_sizes_in_the_header_of_open_sizes(tmp_pa
     np.testing.assert_array_equal(output[:5], function(x, rows)[:5])
 
 
+SIZED_PROGRAM = """\
+#include "net.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(void)
+{
+    static float x[9 * 12], y[9 * 12];
+    const int64_t rows[] = {5};
+    const void *inputs[] = {x, rows};
+    if (NET_PROGRAM0_KERNELS != 1 || NET_PROGRAM1_KERNELS != 1)
+        return 2;
+    const struct net_program0_kernel *one = net_program0_kernel_at(0);
+    const struct net_program1_kernel *more = net_program1_kernel_at(0);
+    void *workspace = aligned_alloc(NET_ALIGNMENT, 1 << 16);
+    if (one->inputs != 1 || one->run(inputs, y, workspace) != NET_OK)
+        return 3;
+    printf("1 %g\\n", y[0]);
+    if (more->inputs != 2 || more->run(inputs, y, workspace) != NET_OK)
+        return 4;
+    printf("5 %g\\n", y[4 * 12]);
+    return 0;
+}
+"""
+
+
+def test_programs_for_sizes_have_kernels_by_names_of_their_own(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>'
+        "g (float[N, 12] x) => (float[N, 12] y) { y = Softmax <axis = -1> (x) }"
+    )
+    specs = []
+    for low, high in ((1, 1), (2, 9)):
+        graph = import_model_proto(proto, {"N": (f"{low}..{high}" if high > low else low,)})
+        guards = [SizeGuard("N", "x", 0, low, high)]
+        specs.append(compile_model(graph, threads=2, guards=guards).spec)
+    (tmp_path / "main.c").write_text(SIZED_PROGRAM)
+    header, *_ = export_library(specs[0], tmp_path, "net", others=specs[1:], kernels=True)
+    assert 'The kernels of the program for "N=2..9".' in header.read_text()
+    export_object(specs[0], tmp_path / "net.o", "net", others=specs[1:], kernels=True)
+    for linked in (["-L.", "-lnet", "-Wl,-rpath,$ORIGIN"], ["net.o", "-lm", "-pthread"]):
+        cc(tmp_path, *STRICT, "main.c", *linked, "-o", "main")
+        assert run(tmp_path, "./main") == "1 0.0833333\n5 0.0833333\n"
+
+
 def test_tiles_are_set_up_around_kernels(tmp_path: Path) -> None:
     target = Target.from_json(load_target("sapphirerapids").model_dump())
     spec = compile_model(layers(1, DType.BF16), target=target).spec
@@ -142,7 +188,7 @@ def test_tiles_are_set_up_around_kernels(tmp_path: Path) -> None:
 def test_what_has_no_kernels_to_export_is_refused(tmp_path: Path) -> None:
     spec = compile_model(layers(1)).spec
     other = replace(spec, target=host_target())
-    with pytest.raises(ExportError, match="kernels are exported from one program"):
+    with pytest.raises(ExportError, match="kernels are exported for one target"):
         export_library(spec, tmp_path / "two", "net", others=[other], kernels=True)
     with pytest.raises(ExportError, match="kept no types"):
         export_object(replace(spec, operands=()), tmp_path / "net.o", "net", kernels=True)
