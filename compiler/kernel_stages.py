@@ -17,6 +17,7 @@ from compiler.llvm.scalar_work import scalar_work
 from compiler.runtime.kernel_report import DEFAULT, NAIVE
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
+from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import Spaces, naive_schedule
 from compiler.stages import Stages
 
@@ -59,12 +60,19 @@ class KernelSchedule:
 
 
 def choose_schedules(
-    program: KernelProgram, choose: ChooseSchedule | None
+    program: KernelProgram,
+    choose: ChooseSchedule | None,
+    decided: Mapping[str, Schedule] | None = None,
 ) -> dict[str, ChosenSchedule]:
-    """Ask for the schedule of each distinct kernel; the result is by workload key."""
+    """Ask for the schedule of each distinct kernel that is not `decided` as yet, by workload key.
+
+    The result is by workload key, too.
+    """
     kernels = {key: calls[0].kernel for key, calls in program.kernel_calls().items()}
+    asked = {key: choose(kernel) for key, kernel in kernels.items()} if choose else {}
+    own = {key: ScheduleChoice(schedule, DEFAULT) for key, schedule in (decided or {}).items()}
     return {
-        key: ChosenSchedule(kernel, None if choose is None else choose(kernel))
+        key: ChosenSchedule(kernel, own.get(key) or asked.get(key))
         for key, kernel in kernels.items()
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
@@ -29,6 +30,7 @@ from compiler.plan.graph_plan import RULES, GraphPlan
 from compiler.plan.group_kernels import GroupKernels, MadeKernels
 from compiler.plan.live_extents import limit_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise_for
+from compiler.plan.small_planes import SmallPlanes, small_planes
 from compiler.runtime.dense_copies import dense_places
 from compiler.runtime.entry import entry_of
 from compiler.runtime.executable_spec import ExecutableSpec
@@ -53,6 +55,7 @@ STAGES = (
     "optimise",
     "extract_kernels",
     "live_extents",
+    "small_planes",  # of builds that take no records
     "choose_schedules",
     *KERNEL_STAGES,  # each kernel by itself
     "pack_constants",
@@ -125,7 +128,12 @@ def compile_model(
     stages = Stages(STAGES, dump_after, dump_kernels, keep=("llvm",) if keep_llvm else ())
     spaces, allowance = Spaces(target, threads, numerics), Allowance(limits)
     graph, program = _to_kernels(model, spaces, shapes, stages, allowance, plan)
-    chosen = stages.run("choose_schedules", lambda: choose_schedules(program, choose_schedule))
+    small = SmallPlanes(program)
+    if graph.signature is not None and (plan is None or choose_schedule is None):
+        small = small_planes(program, graph.signature, spaces)
+    program = stages.run("small_planes", lambda: small.program)
+    choose = partial(choose_schedules, program, choose_schedule, small.schedules)
+    chosen = stages.run("choose_schedules", choose)
     schedules, code = KernelStages(stages, spaces, allowance, cache).run(chosen)
     constants = stages.run("pack_constants", lambda: pack_constants(program, code, allowance))
     workspaces = _workspaces(program, code)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compiler.errors import VerifyError
 from compiler.kernels.kernel import (
     Call,
@@ -26,16 +28,19 @@ _CONDITION = TensorType(DType.BOOL, ())
 def verify_program(program: KernelProgram) -> None:
     """Raise `VerifyError` at the first broken rule.
 
-    Values are defined before they are read and only once, calls fit their kernels' buffers, views
-    keep the element type and lie within what they are views of, which is no constant if they are
-    less than the whole, joins are as large as their inputs together, equal keys mean equal kernels,
-    every kernel is valid, functions are called with what they were bound to, loops lie within each
-    other and keep the types of their states.
+    Values are defined before they are read and only once, or by two kernels of which one runs.
+    Calls fit their kernels' buffers, views keep the element type and lie within what they are views
+    of, which is no constant if they are less than the whole, joins are as large as their inputs
+    together, equal keys mean equal kernels, every kernel is valid, functions are called with what
+    they were bound to, loops lie within each other and keep the types of their states.
     """
     known = {*program.inputs, *program.constants}
     kernels: dict[str, FusedKernel] = {}
+    before: Call | None = None
     for call in program.calls:
-        problem = _call_problem(program, call, known)
+        again = before is not None and _is_other_way(before, call)
+        problem = _call_problem(program, call, known - {call.output} if again else known)
+        before = call
         if problem:
             raise VerifyError(f"program {program.name}: {call.output}: {problem}")
         known.update(written_by(call))
@@ -48,6 +53,16 @@ def verify_program(program: KernelProgram) -> None:
     for name in program.outputs:
         if name not in known:
             raise VerifyError(f"program {program.name}: output {name} is never computed")
+
+
+def _is_other_way(first: Call, second: Call) -> bool:
+    """Whether two calls compute one value, the second where the first one does not run."""
+    if not isinstance(first, KernelCall) or not isinstance(second, KernelCall):
+        return False
+    if first.output != second.output or first.inputs != second.inputs or not first.guards:
+        return False
+    last = first.guards[-1]
+    return second.guards == (*first.guards[:-1], replace(last, taken=not last.taken))
 
 
 def _call_problem(program: KernelProgram, call: Call, known: set[str]) -> str:

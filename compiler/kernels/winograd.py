@@ -149,10 +149,10 @@ def blocked_conv(kernel: FusedKernel) -> BlockedConv | None:
     if guard not in (None, binary("lt", channels[1], integer(inputs))):
         return None
     found = BlockedConv(n, ocb, oh, ow, oci, icb, ici, data, weight, block, inputs)
-    return None if _plane_ends(kernel, found) is None else found
+    return None if plane_ends(kernel, found) is None else found
 
 
-def _plane_ends(kernel: FusedKernel, conv: BlockedConv) -> dict[str, list[tuple[Load, int]]] | None:
+def plane_ends(kernel: FusedKernel, conv: BlockedConv) -> dict[str, list[tuple[Load, int]]] | None:
     """By axis of a plane the sizes, and what is added to them, beyond which nothing is needed.
 
     From the limits, and from what fills the result; None where one is about parts of a plane.
@@ -194,7 +194,7 @@ def ends_within_planes(kernel: FusedKernel) -> bool:
     Then its tiles stay in rows, each of which has as many as there are columns.
     """
     conv = blocked_conv(kernel)
-    ends = None if conv is None else _plane_ends(kernel, conv)
+    ends = None if conv is None else plane_ends(kernel, conv)
     return ends is not None and any(ends.values())
 
 
@@ -269,7 +269,7 @@ def _padded_to_tiles(
     """The stages before the anchor, and the one with its data, which covers whole tiles."""
     data = conv.data.buffer
     need = [-(-axis.extent // m) * m + 2 for axis in (conv.oh, conv.ow)]
-    limits = _plane_ends(kernel, conv) or {}
+    limits = plane_ends(kernel, conv) or {}
     ends = [limits.get(axis.name, []) for axis in (conv.oh, conv.ow)]
     before = kernel.stages[:position]
     for stage in before:

@@ -14,7 +14,6 @@ for block of output channels: (parallel) products; transform back; epilogue; sto
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +25,15 @@ from compiler.schedule.sketches.even_shares import evenly_shared
 from compiler.schedule.sketches.ragged_sums import apart
 from compiler.schedule.sketches.roles import epilogue_is_plain
 from compiler.schedule.sketches.shared_loops import parallel_steps, pieces_and_grains
-from compiler.schedule.sketches.tile_dots import float_products
+from compiler.schedule.sketches.winograd_cycles import (
+    MOST_VECTORS,
+    TRANSFORM_OPERATIONS,
+    cycles,
+    default_rows,
+    narrow_terms,
+    row_blocks,
+    stalls,
+)
 from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from compiler.schedule.steps.cache_write import CacheWrite
 from compiler.schedule.steps.compute_at import ComputeAt
@@ -42,22 +49,13 @@ from compiler.schedule.steps.vectorize import Vectorize
 from compiler.schedule.steps.winograd import Winograd
 from compiler.schedule.vectors import vector_lanes
 from compiler.target import Target
-from compiler.types.dtypes import DType
 from compiler.types.numerics import Algorithm
 
 AXES = ("window", "tile", "output", "input")
 _DATA_ORDER = Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici"))
 MARGIN = 1.3  # times faster, by the count, before Winograd is the default
 OUTER_BYTES = 16  # a cycle, of transformed data that threads share through memory
-# Bytes a cycle of filters (measured on Zen 5).
-MEMORY_BYTES = 4.0  # the first time
-REPEATED_BYTES = 10.0  # for another block of rows, where they do not fit the second-level cache
-SHARED_BYTES = 16.0  # then, where they are well within the cache that cores share
-TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and stores
 MANY_BLOCKS = 3  # per thread: with fewer row blocks one thread may wait for a whole one
-MOST_VECTORS = 4  # of output channels in a register tile
-STACK_BYTES = 1024 * 1024  # what a thread keeps of transformed data on its stack, at most
-PAGE = 4096  # bytes after which addresses fall on the same sets of the first-level cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,61 +114,15 @@ def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
         return []
     if not epilogue_is_plain(kernel):
         return []
-    cycles = {m: _cycles(conv, m, lanes, target) for m in (1, *TRANSFORMS)}
-    direct = cycles.pop(1)
-    leads = MARGIN * min(cycles.values()) < direct
-    if _narrow_terms(conv, target) > 1:  # a rival twice as fast leaves no room for stalls
-        leads = leads and not _stalls(conv, min(cycles, key=cycles.__getitem__), lanes)
+    counted = {m: cycles(conv, m, lanes, target) for m in (1, *TRANSFORMS)}
+    direct = counted.pop(1)
+    leads = MARGIN * min(counted.values()) < direct
+    if narrow_terms(conv, target) > 1:  # a rival twice as fast leaves no room for stalls
+        leads = leads and not stalls(conv, min(counted, key=counted.__getitem__), lanes)
     sketches = [
-        _sketch(kernel, conv, m, target, threads) for m in sorted(cycles, key=cycles.__getitem__)
+        _sketch(kernel, conv, m, target, threads) for m in sorted(counted, key=counted.__getitem__)
     ]
     return [replace(sketch, leads=leads) for sketch in sketches if sketch is not None]
-
-
-def _cycles(conv: BlockedConv, m: int, lanes: int, target: Target) -> float:
-    """Cycles of a core that starts two vector operations a cycle; m = 1 is the direct form.
-
-    Products and filters overlap: filters come from memory, as other kernels of a model have driven
-    them out of the caches; beyond the second-level cache anew for each block of rows. The
-    transforms load, compute and store without much reuse.
-    """
-    inputs, outputs = conv.icb.extent, conv.ocb.extent
-    window = (m + 2) ** 2
-    tiles = conv.n.extent * -(-conv.oh.extent // m) * -(-conv.ow.extent // m)
-    vectors = conv.inputs * outputs * window
-    filters = vectors * lanes * DType.F32.bytes
-    products = tiles * vectors / 2
-    if m == 1:
-        return products / _narrow_terms(conv, target)
-    blocks = _row_blocks(conv, m, lanes)
-    if not blocks:
-        return math.inf
-    passes = conv.n.extent * -(-conv.oh.extent // m) // _default_rows(conv, m, blocks)
-    streamed = filters / MEMORY_BYTES
-    if filters > target.l2_bytes:
-        again = SHARED_BYTES if 4 * filters <= target.l3_bytes else REPEATED_BYTES
-        streamed += (passes - 1) * filters / again
-    transforms = tiles * (inputs + outputs) * window * TRANSFORM_OPERATIONS / 2
-    return max(products, streamed) + transforms
-
-
-def _stalls(conv: BlockedConv, m: int, lanes: int) -> bool:
-    """Are the positions of a tile stored so many bytes apart that they share the sets of a cache?
-
-    That is not part of the count.
-    """
-    blocks = _row_blocks(conv, m, lanes)
-    if not blocks:
-        return True
-    tiles = _default_rows(conv, m, blocks) * -(-conv.ow.extent // m)
-    stride = tiles * conv.icb.extent * conv.block * DType.F32.bytes
-    return stride % PAGE == 0
-
-
-def _narrow_terms(conv: BlockedConv, target: Target) -> int:
-    """Products that an instruction adds in each lane, in the direct form."""
-    is_summed = conv.data.dtype is DType.BF16 and float_products(target)[0] == "dot"
-    return 2 if is_summed else 1
 
 
 def _sketch(
@@ -181,45 +133,23 @@ def _sketch(
     prologue = tuple(names[: names.index("data.rows")])
     lanes = vector_lanes(kernel, target)
     context = _Context(rewritten, m, lanes, threads, conv, prologue)
-    rows = _row_blocks(conv, m, lanes)
+    rows = row_blocks(conv, m, lanes)
     if not rows:
         return None
     tiles = _tiles(context, target)
     unrolls = tuple(step for step in (2, 4, 8, 16) if step <= lanes)
     choices: list[tuple[Choice, ChoiceValue]] = [
-        (Choice("rows", rows), _default_rows(conv, m, rows)),
+        (Choice("rows", rows), default_rows(conv, m, rows)),
         (Choice("tile", tiles), _default_tile(tiles, context)),
         (Choice("unroll", unrolls), min(8, lanes)),
     ]
     if threads > 1:
-        few = context.rows // _default_rows(conv, m, rows) < MANY_BLOCKS * threads
+        few = context.rows // default_rows(conv, m, rows) < MANY_BLOCKS * threads
         choices.append((Choice("chunks", (1, 2, 4)), 2))
         choices.append((Choice("share", ("rows", "channels")), "channels" if few else "rows"))
     sketch = Sketch.planned(f"winograd{m}", choices, lambda values: _Plan(context, values))
     sketch = evenly_shared(sketch, threads, {"tile": tiles, "share": ("rows", "channels")})
     return replace(sketch, algorithm=Algorithm.winograd(m))
-
-
-def _row_blocks(conv: BlockedConv, m: int, lanes: int) -> tuple[int, ...]:
-    """Numbers of tile rows whose data fits the stack, and that divide the rows evenly."""
-    rows, columns = -(-conv.oh.extent // m), -(-conv.ow.extent // m)
-    channels = conv.icb.extent * conv.block
-    result = []
-    for block in range(1, rows + 1):
-        transformed = (m + 2) ** 2 * channels * block * columns
-        padded = channels * (block * m + 2) * (columns * m + 2)
-        products = (m + 2) ** 2 * MOST_VECTORS * lanes * block * columns
-        fits = (transformed + padded + products) * DType.F32.bytes <= STACK_BYTES
-        even = rows % block == 0
-        if fits and even:
-            result.append(block)
-    return tuple(result)
-
-
-def _default_rows(conv: BlockedConv, m: int, rows: tuple[int, ...]) -> int:
-    """Enough tiles to fill the register tile a few times, few enough to stay in the L2 cache."""
-    enough = [block for block in rows if block * -(-conv.ow.extent // m) >= 12]
-    return enough[0] if enough else rows[-1]
 
 
 def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:

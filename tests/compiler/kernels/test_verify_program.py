@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.errors import VerifyError
-from compiler.kernels.kernel import JoinCall, KernelCall, KernelProgram, ViewCall
+from compiler.kernels.kernel import Guard, JoinCall, KernelCall, KernelProgram, ViewCall
 from compiler.kernels.verify_program import verify_program
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
@@ -47,6 +47,18 @@ def test_value_computed_twice_is_refused() -> None:
     program = a_program()
     with pytest.raises(VerifyError, match="y: is computed twice"):
         verify_program(replace(program, calls=(*program.calls, program.calls[0])))
+
+
+def test_one_of_two_kernels_may_compute_a_value() -> None:
+    program = a_program()
+    types = {**program.types, "c": TensorType(DType.BOOL, ())}
+    program = replace(program, types=types, inputs=("x", "c"))
+    first, view = the_call(program), program.calls[1]
+    yes, no = (replace(first, guards=(Guard("c", taken),)) for taken in (True, False))
+    verify_program(replace(program, calls=(yes, no, view)))
+    for second in (yes, first):
+        with pytest.raises(VerifyError, match="y: is computed twice"):
+            verify_program(replace(program, calls=(yes, second, view)))
 
 
 def test_output_that_nothing_computes_is_refused() -> None:

@@ -1,0 +1,251 @@
+"""Pass: convolutions in Winograd's form are computed directly where planes are small at run time.
+
+    relu = conv_relu(x, w)   ->   few = sizes[4] * sizes[5] < 122
+                                  relu = conv_relu_few(x, w)   where few: the direct form
+                                  relu = conv_relu(x, w)       where not few
+
+Transformed filters are four times as large as those there are. Of a few tiles that is most of what
+is read, and a plane of a few pixels is computed faster than it is transformed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from compiler.expr.nodes import Const, Expr, Load, add, binary, integer, mul
+from compiler.kernels.kernel import (
+    Call,
+    FusedKernel,
+    Guard,
+    KernelBuilder,
+    KernelCall,
+    KernelProgram,
+    ViewCall,
+)
+from compiler.kernels.winograd import blocked_conv, plane_ends
+from compiler.kernels.workload_key import workload_key
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.sketches.winograd_cycles import direct_below, direct_gain
+from compiler.schedule.space import Sketch
+from compiler.schedule.spaces import Spaces
+from compiler.types.dtypes import DType
+from compiler.types.numerics import Algorithm
+from compiler.types.signature import SIZES, Signature
+from compiler.types.sizes import Dimension, bounds_of
+from compiler.types.tensor_type import TensorType
+
+FEW: Final = "%few"
+"""The value that holds for which kernels there are few pixels."""
+
+TILES: Final = ((4, 4), (5, 3), (8, 2))
+"""Pixels and vectors of channels of a register tile: as many sums as do not wait for each other, in
+rows of few pixels."""
+
+MOST_BYTES: Final = 1.9
+"""Times as many bytes as a build for the least sizes alone has an artefact at most."""
+
+Sizes: TypeAlias = tuple[int, ...]
+
+_FORMS: Final = {Algorithm.winograd(m): m for m in (2, 4)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """An extent at run time: a size, by its number, and what is added to it; a number if None."""
+
+    number: int | None
+    offset: int
+
+    def value(self, sizes: Sizes) -> int:
+        return self.offset + (0 if self.number is None else sizes[self.number])
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """There are at most so many pixels in the planes of all images."""
+
+    extents: tuple[_Extent, ...]
+    pixels: int
+
+    def holds(self, sizes: Sizes) -> bool:
+        return math.prod(max(0, item.value(sizes)) for item in self.extents) <= self.pixels
+
+    def to_expr(self, sizes: str) -> Expr:
+        found: Expr = integer(1)
+        for item in self.extents:
+            value: Expr = integer(item.offset)
+            if item.number is not None:
+                value = add(Load(DType.I64, sizes, (integer(item.number),)), value)
+            found = mul(found, value)
+        return binary("lt", found, integer(self.pixels + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Few:
+    """When a convolution is computed directly, and how.
+
+    `gain` are the cycles that this saves at the least sizes, `taken` and `grown` the bytes of its
+    filters as they are and of the transformed ones beyond that.
+    """
+
+    condition: _Condition
+    schedule: Schedule
+    gain: float
+    taken: int
+    grown: int
+
+
+@dataclass(frozen=True, slots=True)
+class SmallPlanes:
+    """A program with a second call for some convolutions, and schedules of their kernels.
+
+    Schedules are by workload key.
+    """
+
+    program: KernelProgram
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+
+
+def small_planes(program: KernelProgram, signature: Signature, spaces: Spaces) -> SmallPlanes:
+    """The program with two calls for convolutions whose default schedule is Winograd's.
+
+    Where the least sizes are too large for the direct form, or the greatest small enough for it,
+    all stays as it is.
+    """
+    least, most = _bounds(signature.sizes)
+    if SIZES not in program.types:
+        return SmallPlanes(program)
+    weighed = _weighed(program, least, spaces)
+    found = _affordable(program, weighed, least, most)
+    if not found:
+        return SmallPlanes(program)
+    conditions = list(dict.fromkeys(few.condition for few in found.values()))
+    types, schedules = dict(program.types), {}
+    calls = list(_asked(program, conditions, types))
+    for number, call in enumerate(program.calls):
+        if number in found and isinstance(call, KernelCall):
+            few = found[number]
+            flag = f"{FEW}.{conditions.index(few.condition)}"
+            kernel = replace(call.kernel, name=f"{call.kernel.name}_few", sizes=least)
+            own = replace(call, kernel=kernel, key=workload_key(kernel))
+            schedules[own.key] = few.schedule
+            calls.append(replace(own, guards=(Guard(flag, True),)))
+            call = replace(call, guards=(Guard(flag, False),))
+        calls.append(call)
+    return SmallPlanes(replace(program, calls=tuple(calls), types=types), schedules)
+
+
+def _bounds(sizes: Sequence[Dimension]) -> tuple[Sizes, Sizes]:
+    """The least and the greatest sizes."""
+    bounds = [bounds_of(size) for size in sizes]
+    return tuple(low for low, _ in bounds), tuple(high for _, high in bounds)
+
+
+def _weighed(program: KernelProgram, least: Sizes, spaces: Spaces) -> dict[int, _Few]:
+    """The calls that may have a direct form, too, by their numbers."""
+    found = {}
+    for number, call in enumerate(program.calls):
+        if isinstance(call, KernelCall) and SIZES in call.inputs and not call.guards:
+            few = _few(program, call, least, spaces)
+            if few is not None:
+                found[number] = few
+    return found
+
+
+def _affordable(
+    program: KernelProgram, weighed: Mapping[int, _Few], least: Sizes, most: Sizes
+) -> dict[int, _Few]:
+    """Those that are of use between these sizes, as far as filters of both forms are not too many.
+
+    A model that is built for the least sizes only has filters as they are for all of these.
+    """
+    useful = {
+        number: few
+        for number, few in weighed.items()
+        if few.condition.holds(least) and not few.condition.holds(most)
+    }
+    stored = sum(array.nbytes for array in program.constants.values())
+    stored += sum(few.grown for few in weighed.values())
+    left = MOST_BYTES * (stored - sum(few.grown for few in useful.values())) - stored
+    found = {}
+    for number, few in sorted(useful.items(), key=lambda item: -item[1].gain / item[1].taken):
+        if few.taken <= left:
+            left -= few.taken
+            found[number] = few
+    return found
+
+
+def _few(program: KernelProgram, call: KernelCall, least: Sizes, spaces: Spaces) -> _Few | None:
+    """When the direct form of a kernel is faster than Winograd's, which is its default."""
+    kernel = call.kernel
+    conv = blocked_conv(kernel)
+    ends = None if conv is None else plane_ends(kernel, conv)
+    if conv is None or ends is None or not any(ends.values()):
+        return None
+    first, *others = spaces.of(kernel, call.key).sketches
+    m = _FORMS.get(first.algorithm)
+    direct = next((sketch for sketch in others if sketch.algorithm is Algorithm.DIRECT), None)
+    if m is None or direct is None:
+        return None
+    sizes = kernel.inputs[call.inputs.index(SIZES)].name
+    plane = [_Extent(None, axis.extent) for axis in (conv.oh, conv.ow)]
+    for position, axis in enumerate((conv.oh, conv.ow)):
+        for load, offset in ends[axis.name]:
+            place = load.indices[0]
+            if load.buffer == sizes and isinstance(place, Const):
+                plane[position] = _Extent(int(place.value), offset)
+    condition = _Condition((_images(kernel, sizes), *plane), direct_below(conv, m, spaces.target))
+    height, width = (max(1, item.value(least)) for item in plane)
+    names = [buffer.name for buffer in kernel.inputs]
+    taken = program.types[call.inputs[names.index(conv.weight.buffer)]].bytes
+    grown = taken * (m + 2) ** 2 // 9 - taken
+    gain = direct_gain(conv, m, spaces.target, (height, width))
+    return _Few(condition, _schedule(direct), gain, taken, grown)
+
+
+def _schedule(sketch: Sketch) -> Schedule:
+    """The direct form with tiles of few pixels, of which there are few in a row."""
+    names = (choice.name for choice in sketch.choices)
+    values = dict(zip(names, sketch.default, strict=True))
+    for choice in sketch.choices:
+        if choice.name == "tile":
+            own = (tile for tile in TILES if tile in choice.values)
+            values["tile"] = next(own, values["tile"])
+    return sketch.build(values)
+
+
+def _images(kernel: FusedKernel, sizes: str) -> _Extent:
+    """How many images there are."""
+    shape = kernel.output.shape
+    for limit in kernel.limits:
+        if (limit.stride, limit.extent, limit.sizes) == (math.prod(shape[1:]), shape[0], sizes):
+            return _Extent(limit.number, limit.offset)
+    return _Extent(None, shape[0])
+
+
+def _asked(
+    program: KernelProgram, conditions: list[_Condition], types: dict[str, TensorType]
+) -> list[Call]:
+    """The calls that find out which conditions hold; their values get their types."""
+    builder = KernelBuilder()
+    sizes = builder.input(program.types[SIZES])
+
+    def holds(i: Expr) -> Expr:
+        cases = [
+            binary("and", binary("eq", i, integer(number)), few.to_expr(sizes.name))
+            for number, few in enumerate(conditions)
+        ]
+        found = cases[0]
+        for case in cases[1:]:
+            found = binary("or", found, case)
+        return found
+
+    builder.stage("few", [("i", len(conditions))], holds)
+    kernel = FusedKernel("few", tuple(builder.inputs), tuple(builder.stages), "few")
+    types[FEW] = TensorType(DType.BOOL, (len(conditions),))
+    types |= {f"{FEW}.{number}": TensorType(DType.BOOL, ()) for number in range(len(conditions))}
+    views = (ViewCall(FEW, f"{FEW}.{number}", number) for number in range(len(conditions)))
+    return [KernelCall(kernel, workload_key(kernel), (SIZES,), FEW, (), ()), *views]

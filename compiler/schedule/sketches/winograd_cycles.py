@@ -1,0 +1,117 @@
+"""What Winograd's form of a convolution takes beside the direct one, by a rough count of cycles."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from compiler.kernels.stage import Axis
+from compiler.kernels.winograd import BlockedConv
+from compiler.schedule.sketches.tile_dots import float_products
+from compiler.target import Target
+from compiler.types.dtypes import DType
+
+# Bytes a cycle of filters (measured on Zen 5).
+MEMORY_BYTES = 4.0  # the first time
+REPEATED_BYTES = 10.0  # for another block of rows, where they do not fit the second-level cache
+SHARED_BYTES = 16.0  # then, where they are well within the cache that cores share
+TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and stores
+MOST_VECTORS = 4  # of output channels in a register tile
+STACK_BYTES = 1024 * 1024  # what a thread keeps of transformed data on its stack, at most
+PAGE = 4096  # bytes after which addresses fall on the same sets of the first-level cache
+
+
+def cycles(conv: BlockedConv, m: int, lanes: int, target: Target, rows: int | None = None) -> float:
+    """Cycles of a core that starts two vector operations a cycle; m = 1 is the direct form.
+
+    Products and filters overlap: filters come from memory, as other kernels of a model have driven
+    them out of the caches; beyond the second-level cache anew for each block of `rows`, the default
+    number of them if None. The transforms load, compute and store without much reuse.
+    """
+    inputs, outputs = conv.icb.extent, conv.ocb.extent
+    window = (m + 2) ** 2
+    tiles = conv.n.extent * -(-conv.oh.extent // m) * -(-conv.ow.extent // m)
+    vectors = conv.inputs * outputs * window
+    filters = vectors * lanes * DType.F32.bytes
+    products = tiles * vectors / 2
+    if m == 1:
+        return products / narrow_terms(conv, target)
+    blocks = row_blocks(conv, m, lanes)
+    if not blocks:
+        return math.inf
+    rows = default_rows(conv, m, blocks) if rows is None else rows
+    passes = max(1, conv.n.extent * -(-conv.oh.extent // m) // rows)
+    streamed = filters / MEMORY_BYTES
+    if filters > target.l2_bytes:
+        again = SHARED_BYTES if 4 * filters <= target.l3_bytes else REPEATED_BYTES
+        streamed += (passes - 1) * filters / again
+    transforms = tiles * (inputs + outputs) * window * TRANSFORM_OPERATIONS / 2
+    return max(products, streamed) + transforms
+
+
+def direct_gain(conv: BlockedConv, m: int, target: Target, plane: tuple[int, int]) -> float:
+    """Cycles that the direct form takes less than F(m x m, 3 x 3) for a plane of one image.
+
+    By the count, for a kernel whose planes have these height and width at run time, in the blocks
+    of rows of tiles of those there are at most.
+    """
+    lanes = conv.oci.extent
+    blocks = row_blocks(conv, m, lanes)
+    rows = default_rows(conv, m, blocks) if blocks else 1
+    vectors = conv.inputs * conv.ocb.extent * 9
+    read = vectors * lanes * DType.F32.bytes / MEMORY_BYTES
+    height, width = plane
+    small = replace(conv, n=Axis("n", 1), oh=Axis("oh", height), ow=Axis("ow", width))
+    direct = max(cycles(small, 1, lanes, target), read)
+    return cycles(small, m, lanes, target, rows) - direct
+
+
+def direct_below(conv: BlockedConv, m: int, target: Target) -> int:
+    """Up to so many pixels of a square plane the direct form is the faster one; at least 0."""
+    found = 0
+    for side in range(1, min(conv.oh.extent, conv.ow.extent) + 1):
+        if direct_gain(conv, m, target, (side, side)) < 0:
+            break
+        found = side * side
+    return found
+
+
+def stalls(conv: BlockedConv, m: int, lanes: int) -> bool:
+    """Are the positions of a tile stored so many bytes apart that they share the sets of a cache?
+
+    That is not part of the count.
+    """
+    blocks = row_blocks(conv, m, lanes)
+    if not blocks:
+        return True
+    tiles = default_rows(conv, m, blocks) * -(-conv.ow.extent // m)
+    stride = tiles * conv.icb.extent * conv.block * DType.F32.bytes
+    return stride % PAGE == 0
+
+
+def narrow_terms(conv: BlockedConv, target: Target) -> int:
+    """Products that an instruction adds in each lane, in the direct form."""
+    is_summed = conv.data.dtype is DType.BF16 and float_products(target)[0] == "dot"
+    return 2 if is_summed else 1
+
+
+def row_blocks(conv: BlockedConv, m: int, lanes: int) -> tuple[int, ...]:
+    """Numbers of tile rows whose data fits the stack, and that divide the rows evenly."""
+    rows, columns = -(-conv.oh.extent // m), -(-conv.ow.extent // m)
+    channels = conv.icb.extent * conv.block
+    result = []
+    for block in range(1, rows + 1):
+        transformed = (m + 2) ** 2 * channels * block * columns
+        padded = channels * (block * m + 2) * (columns * m + 2)
+        products = (m + 2) ** 2 * MOST_VECTORS * lanes * block * columns
+        fits = (transformed + padded + products) * DType.F32.bytes <= STACK_BYTES
+        even = rows % block == 0
+        if fits and even:
+            result.append(block)
+    return tuple(result)
+
+
+def default_rows(conv: BlockedConv, m: int, rows: tuple[int, ...]) -> int:
+    """Enough tiles to fill the register tile a few times, few enough to stay in the L2 cache."""
+    enough = [block for block in rows if block * -(-conv.ow.extent // m) >= 12]
+    return enough[0] if enough else rows[-1]
