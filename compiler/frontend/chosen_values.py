@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from compiler.errors import UnsupportedOperatorError
 from compiler.frontend.data_sizes import counted
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
@@ -21,6 +22,10 @@ from compiler.types.dims import Axis, extent_of
 from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension, bounds_of
 from compiler.types.tensor_type import Attribute, TensorType
+
+
+class UnlikeSidesError(UnsupportedOperatorError):
+    """What one of is to be chosen is not alike."""
 
 
 def chosen(
@@ -50,10 +55,11 @@ def chosen(
         content = chosen(node, graph, condition, then.content, otherwise.content)
         assert content is None or isinstance(content, Value | SequenceValue)
         return OptionalValue(content, then.kind)
-    raise node.unsupported(
+    error = node.unsupported(
         f"a condition (value {condition.name!r}) that is computed at run time, with branches that "
         f"give {kind_text(then)} and {kind_text(otherwise)}"
     )
+    raise UnlikeSidesError(error.message, hint=error.hint)
 
 
 def _are_alike(then: Value, otherwise: Value) -> bool:

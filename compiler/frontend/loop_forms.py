@@ -14,6 +14,7 @@ from onnx import AttributeProto, GraphProto
 
 from compiler.errors import ImportModelError
 from compiler.frontend.checkpoint import checkpoint
+from compiler.frontend.chosen_values import UnlikeSidesError
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.loop_body import LoopForm, StateTypeError
 from compiler.frontend.onnx_node import OnnxNode
@@ -67,10 +68,13 @@ def convert_loop(node: OnnxNode, graph: GraphBuilder, subgraphs: Subgraphs) -> R
             return subgraphs.attempt(lambda: unroll_loop(node, graph, subgraphs))
         except ImportModelError:
             raise refusal from None
-    except ImportModelError:
+    except ImportModelError as refusal:
         if trips is not None and trips > MOST_UNROLLED and not asks:
             raise
-        return unroll_loop(node, graph, subgraphs)
+        try:
+            return subgraphs.attempt(lambda: unroll_loop(node, graph, subgraphs))
+        except UnlikeSidesError:  # of a step and of none: it says nothing of the loop
+            raise refusal from None
 
 
 def _loop_form(

@@ -85,7 +85,10 @@ def _refuse_inner_sizes(
     """Sizes that are computed in each step are known there only."""
     for value in body.collected:
         if any(inner & symbols_of(true) for axis in value.dims for true, _ in axis):
-            raise node.unsupported("a loop that collects tensors whose sizes each step computes")
+            raise node.unsupported(
+                "a loop that collects tensors, or grows a sequence of them, whose sizes each step "
+                "computes"
+            )
     if any(
         inner & (symbols_of(item.left) | symbols_of(item.right))
         for item in graph.run_time.late_equalities()
