@@ -29,7 +29,7 @@ from compiler.graph.ir import Graph
 from compiler.graph.widen_places import widen_places
 from compiler.limits import Allowance, Limits
 from compiler.types.dtypes import DType
-from compiler.types.extents import Shapes
+from compiler.types.extents import Shapes, check_lists
 from compiler.types.sizes import Dimension
 from compiler.types.structure import Structure, StructuredPort
 from compiler.types.tensor_type import Array
@@ -82,6 +82,7 @@ def _import(
     constants: Mapping[str, Array],
     allowance: Allowance,
 ) -> Graph:
+    check_lists(shapes)
     opsets = read_opsets(model)
     graph = model.graph
     refuse_sparse(graph)

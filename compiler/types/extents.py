@@ -63,7 +63,20 @@ def extent_of(given: Given) -> int | Extent:
         return given
     if isinstance(given, tuple):
         return _checked(Extent("", *given))
+    if not isinstance(given, str):
+        raise ShapeError(f"{given!r} is no extent", hint=HINT)
     return _parsed(given.strip())
+
+
+def check_lists(shapes: Shapes) -> None:
+    """Raise `ShapeError` for a shape that is an extent alone, or whose extents are one text."""
+    for name, shape in shapes.items():
+        if isinstance(shape, str) or not isinstance(shape, Sequence):
+            parts = shape.split(",") if isinstance(shape, str) else [shape]
+            raise ShapeError(
+                f"the shape of {name!r} is {shape!r}, and must be a list of extents",
+                hint=f"write {{{name!r}: {parts}}}",
+            )
 
 
 def named(extent: Extent, name: str) -> Extent:

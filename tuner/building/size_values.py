@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
-from compiler.types.extents import Extent, Given, Shapes, extent_of
+from compiler.types.extents import Extent, Given, Shapes, check_lists, extent_of
 from configs.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def programs_of(shapes: Shapes) -> tuple[ProgramSizes, ...]:
 
     Raises SettingsError for too many combinations, and for a symbol with two lists of values.
     """
+    check_lists(shapes)
     lists: dict[str, tuple[tuple[int, int], ...]] = {}
     for symbol, extent in _with_values(shapes):
         if lists.setdefault(symbol, extent.parts) != extent.parts:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from compiler.errors import ShapeError
-from compiler.types.extents import Extent, Given, extent_of, texts
+from compiler.types.extents import Extent, Given, check_lists, extent_of, texts
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,13 @@ def test_what_is_no_extent_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ShapeError) as caught:
         extent_of(text)
     assert "batch:1..8" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("shape", "hint"), [("1..4", "write {'n': ['1..4']}"), (4, "write {'n': [4]}")]
+)
+def test_a_shape_that_is_no_list_is_refused_with_one(shape: Any, hint: str) -> None:
+    check_lists({"n": ["1..4"], "x": (1, "batch")})
+    with pytest.raises(ShapeError, match=r"the shape of 'n' is .* must be a list") as caught:
+        check_lists({"n": shape})
+    assert caught.value.hint == hint
