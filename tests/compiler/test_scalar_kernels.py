@@ -9,7 +9,7 @@ counts, never a higher one: a kernel that falls into scalar loops is mended, not
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -30,7 +30,8 @@ from tests.benchmarks.operator_cases.all_cases import all_cases
 
 Models: TypeAlias = Iterator[tuple[str, Callable[[], onnx.ModelProto]]]
 _LIST = Path(__file__).resolve().parents[1] / "golden" / "scalar_kernels.json"
-_TARGETS = ("x86-64-v3", "x86-64-v4")
+_WIDE, _SHORT = ("x86-64-v3", "x86-64-v4"), ("x86-64-v2", "armv8-neon")
+"""Targets by what their vectors hold: more than 4 numbers, or as few, and no gathers."""
 
 
 def _zoo() -> Models:
@@ -43,10 +44,10 @@ def _cases() -> Models:
         yield case.name, lambda case=case: case.build()[0]  # type: ignore[misc]
 
 
-def _scalar_kernels(models: Models) -> dict[str, dict[str, list[str]]]:
+def _scalar_kernels(models: Models, names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
     """By target, for each model that has some, the scalar kernels with the reasons."""
-    targets = {name: Target.from_json(load_target(name).model_dump()) for name in _TARGETS}
-    found: dict[str, dict[str, list[str]]] = {name: {} for name in _TARGETS}
+    targets = {name: Target.from_json(load_target(name).model_dump()) for name in names}
+    found: dict[str, dict[str, list[str]]] = {name: {} for name in names}
     for name, make in models:
         try:
             graph = import_model_proto(make())
@@ -76,13 +77,14 @@ def _reasons(graph: Graph, target: Target) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("targets", [_WIDE, pytest.param(_SHORT, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("models", [pytest.param(_zoo, marks=pytest.mark.nightly), _cases])
 def test_no_kernel_is_scalar_that_is_not_listed(
-    models: Callable[[], Models], update_golden: bool
+    models: Callable[[], Models], targets: Sequence[str], update_golden: bool
 ) -> None:
     listed = json.loads(_LIST.read_text())
     mine = [name for name, _ in models()]
-    for target, found in _scalar_kernels(models()).items():
+    for target, found in _scalar_kernels(models(), targets).items():
         known: dict[str, int] = listed[target]
         more = {name: why for name, why in found.items() if len(why) > known.get(name, 0)}
         assert not more, f"these kernels fall into scalar loops on {target}: {more}"
