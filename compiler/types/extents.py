@@ -69,9 +69,12 @@ def extent_of(given: Given) -> int | Extent:
 
 
 def check_lists(shapes: Shapes) -> None:
-    """Raise `ShapeError` for a shape that is an extent alone, or whose extents are one text."""
+    """Raise `ShapeError` for a shape that is an extent alone, or whose extents are one text.
+
+    None is that of an optional without content.
+    """
     for name, shape in shapes.items():
-        if isinstance(shape, str) or not isinstance(shape, Sequence):
+        if isinstance(shape, str) or not isinstance(shape, Sequence | None):
             parts = shape.split(",") if isinstance(shape, str) else [shape]
             raise ShapeError(
                 f"the shape of {name!r} is {shape!r}, and must be a list of extents",

@@ -48,7 +48,8 @@ def test_what_is_no_extent_is_refused_with_an_example(text: str) -> None:
     ("shape", "hint"), [("1..4", "write {'n': ['1..4']}"), (4, "write {'n': [4]}")]
 )
 def test_a_shape_that_is_no_list_is_refused_with_one(shape: Any, hint: str) -> None:
-    check_lists({"n": ["1..4"], "x": (1, "batch")})
+    shapes: Any = {"n": ["1..4"], "x": (1, "batch"), "optional": None}
+    check_lists(shapes)
     with pytest.raises(ShapeError, match=r"the shape of 'n' is .* must be a list") as caught:
         check_lists({"n": shape})
     assert caught.value.hint == hint
