@@ -154,7 +154,8 @@ class LimitSettings(_Section):
     loop_steps: Count = 1_000_000
     """Most steps of a loop whose end is computed at run time."""
     loop_rows: Count = 1024
-    """Most of them where each gives something that is kept, or makes something larger."""
+    """Most of them where each gives something that is kept, or makes something larger; and most
+    elements of a Range whose end is computed."""
 
 
 class DatabaseSettings(_Section):

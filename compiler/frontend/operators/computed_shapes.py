@@ -9,6 +9,7 @@ import numpy as np
 
 from compiler.errors import ShapeError
 from compiler.frontend.computed import computed
+from compiler.frontend.data_sizes import counted
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.numbers import Numbers, vector
 from compiler.frontend.onnx_node import OnnxNode
@@ -213,7 +214,7 @@ def _factors(product: int, count: int) -> Iterator[tuple[int, ...]]:
 
 @computed("Range", at=(0, 1, 2))
 def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """start + i * delta, for as many i as the model declares."""
+    """start + i * delta, for as many i as the model declares, or as the limits allow."""
     operands = [node.input(position) for position in range(3)]
     if any(value.type.size != 1 for value in operands):
         raise node.bad_shape("start, limit and delta must be scalars")
@@ -223,9 +224,15 @@ def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
     start, limit, delta = (Numbers(graph.reshape(value, ()), graph) for value in operands)
     steps = _steps(start, limit, delta)
     if _is_sized(sizes):
-        counted = node.with_constants({at: steps.cast(DType.I64).value})
-        sized(counted, graph, at, sizes, "the number of elements")
+        given = node.with_constants({at: steps.cast(DType.I64).value})
+        sized(given, graph, at, sizes, "the number of elements")
         count = bounds_of(sizes[0])[1]
+    elif node.declared_shape() is None:
+        count = graph.allowance.limits.loop_rows
+        right = (steps >= 1) & (steps.like(count) >= steps)
+        reason = f"{meaning} must give 1 to {count} elements (limits.loop_rows)"
+        require(node, graph, at, right, reason)
+        sizes = (counted(node, graph, steps.cast(DType.I64).value, count, low=1),)
     else:
         (count,) = declared(node, at, meaning)
         require(node, graph, at, steps.equals(count), f"{meaning} must give {count} elements")

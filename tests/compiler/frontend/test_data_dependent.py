@@ -12,7 +12,9 @@ import pytest
 from onnx import helper, parser
 
 import compiler
+from compiler.errors import InputError
 from compiler.frontend.import_onnx import import_model_proto
+from compiler.limits import Limits
 from compiler.types.extents import Shapes
 from tests.compiler.frontend.onnx_models import integers, model, tensor
 
@@ -161,6 +163,27 @@ def test_the_first_of_rows_of_open_length() -> None:
     rows = RNG.integers(0, 50, (2, 900)).astype(np.float32)
     calls = [{"x": rows[:, :size].copy()} for size in (900, 300, 641, 512)]
     check(text, calls, {"N": ("300..900",)})
+
+
+def test_a_range_that_data_ends_has_memory_for_as_many_as_loops_collect() -> None:
+    """As speech synthesis has it: frames are counted by the durations of letters."""
+    text = (
+        "g (int64[N] d) => (bool[T,N] y) {"
+        "  all = ReduceSum<keepdims=0>(d) one = Constant<value_int=1>()"
+        "  zero = Constant<value_int=0>()"
+        "  t = Range(zero, all, one) at = Constant<value_ints=[1]>() u = Unsqueeze(t, at)"
+        "  ends = CumSum(d, zero) y = Less(u, ends) }"
+    )
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>{text}')
+    graph = import_model_proto(proto, {"N": ("1..5",)}, limits=Limits(loop_rows=12))
+    executable = compiler.build(graph)
+    for durations in ([3, 0, 4], [1], [12, 0, 0, 0, 0]):
+        d = np.array(durations)
+        wanted = np.arange(d.sum())[:, None] < np.cumsum(d)
+        np.testing.assert_array_equal(executable.run({"d": d})["y"], wanted)
+    for durations in ([9, 4], [0, 0]):
+        with pytest.raises(InputError, match=r"1 to 12 elements \(limits.loop_rows\)"):
+            executable.run({"d": np.array(durations)})
 
 
 def test_rows_that_data_chooses_may_be_none_of_those_that_are_there() -> None:
