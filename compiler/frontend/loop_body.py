@@ -147,9 +147,6 @@ class _Attempt:
         tensors = [(position, value) for position, value in given if isinstance(value, Value)]
         opened = {state for state, _ in known.open}
         kept = [item for item in tensors if item[1].type.size or item[0] in opened]
-        for position, value in given:
-            if isinstance(value, SequenceValue):
-                self.values[position] = GrowingSequence((), value.dtype)
         for place, (position, value) in enumerate(kept):
             self._initial[position] = self._opened(position, value, len(kept))
             state = begin_state(graph, self._initial[position], self._number, place)
@@ -157,6 +154,10 @@ class _Attempt:
         self._begin_sizes()
         most = graph.scalar(form.most, DType.I64)
         self.index = graph.append(INDEX, (most,), {"loop": self._number})
+        for position, entity in given:
+            if isinstance(entity, SequenceValue):
+                count = len(entity.items)
+                self.values[position] = GrowingSequence((), entity.dtype, count, self.index)
 
     def _opened(self, position: int, value: Value, count: int) -> Value:
         """The first value of a state, with room for what it may become."""

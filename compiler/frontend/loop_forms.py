@@ -69,8 +69,9 @@ def convert_loop(node: OnnxNode, graph: GraphBuilder, subgraphs: Subgraphs) -> R
         except ImportModelError:
             raise refusal from None
     except ImportModelError as refusal:
-        if trips is not None and trips > MOST_UNROLLED and not asks:
-            raise
+        begins = first is None or first.array is not None
+        if trips is not None and trips > MOST_UNROLLED and begins:
+            raise  # so many steps are not unrolled
         try:
             return subgraphs.attempt(lambda: unroll_loop(node, graph, subgraphs))
         except UnlikeSidesError:  # of a step and of none: it says nothing of the loop

@@ -79,6 +79,13 @@ def _may_go_on(form: LoopForm) -> bool:
     return form.length is None or bounds_of(form.length)[1] > form.most
 
 
+def _begins(form: LoopForm) -> bool:
+    """Whether there is a first step whatever the data is."""
+    limit = None if form.limit is None else form.limit.array
+    allowed = form.limit is None or (limit is not None and bool(limit.reshape(-1)[0] > 0))
+    return form.first is None and allowed
+
+
 def _refuse_inner_sizes(
     node: OnnxNode, graph: GraphBuilder, body: LoopBody, inner: frozenset[object]
 ) -> None:
@@ -148,7 +155,7 @@ class _Results:
         body, graph, size = self._body, self._graph, self._form.length
         if body.collected and size is None:
             count = self._result(self._behind)
-            size = counted(node, graph, count, self._form.most)
+            size = counted(node, graph, count, self._form.most, int(_begins(self._form)))
         rows = []
         for place, value in enumerate(body.collected):
             row = self._result(len(body.initial) + place)

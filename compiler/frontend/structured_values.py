@@ -46,11 +46,14 @@ class RecordsValue:
 class GrowingSequence:
     """In the body of a loop: a sequence that steps before this one have grown.
 
-    What this step has `appended` is all that is known of it here.
+    What this step has `appended` is all that is known of it here, and how many tensors it had
+    before: `first` before the loop, and one of each step, of which this is number `step`.
     """
 
     appended: tuple[Value, ...]
     dtype: DType
+    first: int
+    step: Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

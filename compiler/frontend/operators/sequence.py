@@ -5,6 +5,8 @@ No node comes of them, but for a member at a position that is computed at run ti
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from onnx import TypeProto
 
@@ -44,7 +46,7 @@ def sequence_construct(node: OnnxNode, graph: GraphBuilder) -> SequenceValue:
 def sequence_insert(node: OnnxNode, graph: GraphBuilder) -> SequenceValue | GrowingSequence:
     grown = node.entity(0)
     if isinstance(grown, GrowingSequence) and node.optional(2) is None:
-        return GrowingSequence((*grown.appended, node.input(1)), grown.dtype)
+        return replace(grown, appended=(*grown.appended, node.input(1)))
     sequence, item = node.sequence(0), node.input(1)
     if item.dtype is not sequence.dtype:
         raise node.invalid(f"a tensor of {item.dtype} cannot join a sequence of {sequence.dtype}")
@@ -90,6 +92,9 @@ def sequence_length(node: OnnxNode, graph: GraphBuilder) -> Value:
     stacked = node.entity(0)
     if isinstance(stacked, StackedSequence):
         return graph.size(stacked.rows.true_shape[0])
+    if isinstance(stacked, GrowingSequence):
+        others = graph.scalar(stacked.first + len(stacked.appended), DType.I64)
+        return graph.emit("add", stacked.step, others)
     return graph.scalar(len(node.sequence(0).items), DType.I64)
 
 

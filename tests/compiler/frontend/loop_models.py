@@ -111,6 +111,22 @@ CASES = {
             for top in (0, 5, 1000, 1e20)
         ],
     ),
+    "a list that each step counts, and windows over what was in it": LoopCase(
+        """g (float[2] x, float top) => (float[1,2,n] y) {
+          m = Constant<value = int64 {9223372036854775807}>() t = Constant<value = bool {1}>()
+          none = SequenceEmpty<dtype = 1>() zero = Constant<value_ints = [0]>()
+          a, all = Loop(m, t, x, none) <body = b (int64 i, bool ci, float[2] p, seq(float[2]) q)
+            => (bool co, float[2] r, seq(float[2]) s) {
+              r = Add(p, p) s = SequenceInsert(q, r) n = SequenceLength(s)
+              seven = Constant<value = int64 {7}>() few = Less(n, seven)
+              sum = ReduceSum<keepdims = 0>(r) low = Less(sum, top) co = And(few, low) }>
+          rows = ConcatFromSequence<axis = 1, new_axis = 1>(all) data = Unsqueeze(rows, zero)
+          w = ConstantOfShape<value = float[1] {0.5}>(shape) y = Conv<pads = [1, 1]>(data, w)
+          }""".replace(
+            "zero = Constant<", "shape = Constant<value_ints = [2, 2, 3]>() zero = Constant<"
+        ),
+        [{"x": floats(2), "top": np.array(top, np.float32)} for top in (-9e9, 9e9, 20)],
+    ),
     "branches in steps": LoopCase(
         """g (int64 m, float[3] x, bool c) => (float[3] y) {
           t = Constant<value = bool {1}>() big = Exp(x)

@@ -126,6 +126,19 @@ def test_a_sequence_of_unknown_length_is_no_output() -> None:
         import_model_proto(parsed(text))
 
 
+def test_an_endless_loop_says_what_its_steps_do_that_is_refused() -> None:
+    """And not that so many steps are not unrolled."""
+    text = """g (float[3] x) => (float[3] y) {
+      m = Constant<value = int64 {9223372036854775807}>() t = Constant<value = bool {1}>()
+      y = Loop(m, t, x) <body = b (int64 i, bool ci, float[3] p) => (bool co, float[3] r) {
+        s = ReduceSum<keepdims = 0>(p) one = Constant<value = float {1}>() co = Less(s, one)
+        u = If(co) <then_branch = b1 () => (float[3] v) { v = Exp(p) },
+          else_branch = b2 () => (float w) { w = Identity(one) }>
+        r = Add(p, u) }> }"""
+    with pytest.raises(UnsupportedOperatorError, match=r"branches that give f32\[3\] and f32\[\]"):
+        import_model_proto(parsed(text))
+
+
 def test_a_state_that_becomes_another_kind_of_tensor_is_refused() -> None:
     text = """g (int64 m, float[3] x) => (float[n,3] y) {
       t = Constant<value = bool {1}>()
