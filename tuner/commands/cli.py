@@ -122,7 +122,7 @@ def tune(
     options = tune_options(context.params)
     settings, precision, shapes = options.settings, options.precision, options.shapes
     prepare(settings, config, model, [json, trace, metrics], precision.files())
-    command = next_build(model, settings, config, shapes, db)
+    command = next_build(model, settings, config, shapes, db, functions or ())
     typed = typed_command(context, settings, started)
     if settings.compile.numerics == AUTO:
         from tuner.commands.auto import choose_and_show

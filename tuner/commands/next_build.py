@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ def next_build(
     config: str | None,
     shapes: Shapes,
     typed_db: str | None,
+    functions: Sequence[str] = (),
 ) -> str:
     """`tune build` with the options of a job; a database that was not typed may have a password."""
     command = ["tune", "build", "--model", model]
@@ -36,6 +38,8 @@ def next_build(
         command += ["--max-memory", str(settings.limits.memory)]
     if config is not None:
         command += ["--config", config]
+    for module in functions:
+        command += ["--functions", module]
     for name, shape in shapes.items():
         command += ["--shape", f"{name}={','.join(map(str, shape))}"]
     return shlex.join(command)
