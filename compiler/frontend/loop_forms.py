@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from onnx import AttributeProto, GraphProto
 
-from compiler.errors import ImportModelError
+from compiler.errors import ImportModelError, UnsupportedOperatorError
 from compiler.frontend.checkpoint import checkpoint
 from compiler.frontend.chosen_values import UnlikeSidesError
 from compiler.frontend.graph_builder import GraphBuilder, Value
@@ -75,7 +75,8 @@ def convert_loop(node: OnnxNode, graph: GraphBuilder, subgraphs: Subgraphs) -> R
         try:
             return subgraphs.attempt(lambda: unroll_loop(node, graph, subgraphs))
         except UnlikeSidesError:  # of a step and of none: it says nothing of the loop
-            raise refusal from None
+            message = f"{refusal.message} where the number of steps is computed at run time"
+            raise UnsupportedOperatorError(message, hint=refusal.hint) from None
 
 
 def _loop_form(

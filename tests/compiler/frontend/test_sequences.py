@@ -231,3 +231,24 @@ def test_an_axis_of_open_size_splits_into_its_rows(keeps: int) -> None:
         found = executable.run(call)
         for name in ("y", "r"):
             np.testing.assert_array_equal(found[name], wanted[name])
+
+
+def test_a_loop_that_appends_what_has_a_size_of_its_own_says_so() -> None:
+    proto = parsed(
+        """agraph (int64 m, float[4] x) => (float[k] y) {
+            s0 = SequenceEmpty()
+            zero = Constant<value_ints=[0]>()
+            s = Loop(m, "", s0) <body = b (int64 i, bool go, seq(float[]) before) =>
+                (bool go_, seq(float[]) after) {
+                go_ = Identity(go)
+                end = Unsqueeze(i, zero)
+                part = Slice(x, zero, end)
+                after = SequenceInsert(before, part)
+            }>
+            y = ConcatFromSequence<axis=0>(s)
+        }"""
+    )
+    with pytest.raises(TunefarmError, match=r"whose sizes each step computes .* at run time"):
+        import_model_proto(proto)
+    graph = import_model_proto(proto, constants={"m": np.array(3)})
+    assert graph.types["y"].shape == (3,)
