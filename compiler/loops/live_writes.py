@@ -17,9 +17,11 @@ from compiler.expr.nodes import Expr, Load, Select, all_of, select
 from compiler.expr.parts import conjuncts
 from compiler.expr.walk import children, transform
 from compiler.kernels.kernel import Limit
+from compiler.loops.carried_values import ends_later_rounds, values_read
 from compiler.loops.ir import (
     Allocate,
     Body,
+    Carry,
     Dot,
     For,
     If,
@@ -30,7 +32,6 @@ from compiler.loops.ir import (
     TileLoad,
     TileStore,
     Update,
-    values_of,
     written,
 )
 from compiler.loops.known_padding import (
@@ -53,7 +54,7 @@ from compiler.loops.size_conditions import (
     strongest,
 )
 
-Write = Store | Update | Dot
+Write = Store | Update | Dot | Carry
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ class LiveWrites:
                     own = f"{memory.name}#{len(self._outside)}"
                     self._outside[own] = frozenset(ranges)
                     self._walk(inner, ranges, {**buffers, memory.name: own})
-                case Store() | Update() | Dot():
+                case Store() | Update() | Dot() | Carry():
                     self.places[id(statement)] = Place(statement, ranges, buffers)
                 case _:
                     self._unknown |= {buffers.get(name, name) for name in _mentioned(statement)}
@@ -176,9 +177,10 @@ class LiveWrites:
         """What local buffers hold beyond a size, in the order in which they are filled."""
         writes: dict[str, list[Place]] = {}
         for place in self.places.values():
-            name = place.buffers.get(place.statement.buffer)
-            if name is not None and name not in self._unknown:
-                writes.setdefault(name, []).append(place)
+            for write in written(place.statement):
+                name = place.buffers.get(write.buffer)
+                if name is not None and name not in self._unknown:
+                    writes.setdefault(name, []).append(place)
         for name, places in writes.items():
             found: list[Padding] | None = None
             for place in places:
@@ -207,6 +209,13 @@ class LiveWrites:
     # --- where writes matter --------------------------------------------------------------------
 
     def _target_conditions(self, place: Place) -> list[Condition]:
+        found = self._written(place)
+        if isinstance(place.statement, Carry):
+            return [item for item in found if ends_later_rounds(item, place.statement)]
+        return found
+
+    def _written(self, place: Place) -> list[Condition]:
+        """The conditions under which what a write leaves in its target is read."""
         statement, ranges = place.statement, place.ranges
         if statement.buffer == self.nest.output.name:
             return self._output_conditions(statement, ranges)
@@ -287,12 +296,12 @@ class LiveWrites:
         """Every load of a buffer, and the conditions under which its value matters."""
         for place in self.places.values():
             names = {name for name, own in place.buffers.items() if own == buffer} or {buffer}
-            read = [item for value in values_of(place.statement) for item in _loads(value, place)]
+            read = [item for value in values_read(place.statement) for item in _loads(value, place)]
             found = [(load, path) for load, path in read if load.buffer in names]
             if found:
                 own = self._target_conditions(place)
                 yield from ((place, load, [*own, *path]) for load, path in found)
-            for item in place.statement.indices:
+            for item in (item for write in written(place.statement) for item in write.indices):
                 for node in nodes(item):
                     if isinstance(node, Load) and node.buffer in names:
                         yield place, node, []
@@ -376,7 +385,7 @@ def _mentioned(statement: Stmt) -> set[str]:
         if isinstance(write, Store | Update | Dot):
             found |= {
                 node.buffer
-                for value in values_of(write)
+                for value in values_read(write)
                 for node in nodes(value)
                 if isinstance(node, Load)
             }
