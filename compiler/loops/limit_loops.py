@@ -38,9 +38,9 @@ from compiler.loops.join_batches import join_batches
 from compiler.loops.known_padding import nodes
 from compiler.loops.live_writes import LiveWrites, assumed
 from compiler.loops.needed_statements import Facts, NeededStatements, holds, outside_of
-from compiler.loops.row_tiles import tiles_of_rows, unrolled_rows, worth_cutting
+from compiler.loops.row_tiles import is_rare, tiles_of_rows, unrolled_rows, worth_cutting
 from compiler.loops.share_loops import share_loops
-from compiler.loops.size_conditions import Condition, size_conditions, strongest
+from compiler.loops.size_conditions import Condition, greatest_of, size_conditions, strongest
 from compiler.loops.split_borders import split_borders
 from compiler.types.dtypes import DType
 
@@ -86,6 +86,7 @@ class _Limiter:
 
     def __init__(self, writes: LiveWrites) -> None:
         self.needed = NeededStatements(writes)
+        self.greatest = greatest_of(writes.limits)
 
     # --- what becomes of statements -------------------------------------------------------------
 
@@ -242,7 +243,9 @@ class _Limiter:
             return (made,)
         for item in self.needed.of(statement).values():
             rows = unrolled_rows(self.needed, statement, item)
-            if rows is not None and worth_cutting(item, rows) and holds(item, known):
+            if rows is None or not worth_cutting(item, rows) or not holds(item, known):
+                continue
+            if not is_rare(known, item, self.greatest):
                 return tiles_of_rows(made, item, rows, known)
         return (made,)
 

@@ -11,10 +11,11 @@ register sum: f32[8, 16]                        if 4 < rows:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from compiler.expr.nodes import all_of, unary
+from compiler.expr.nodes import Load, all_of, unary
 from compiler.loops.ir import Allocate, Body, For, If, Let, LoopKind, Stmt, walk
 from compiler.loops.needed_statements import Facts, NeededStatements, holds
 from compiler.loops.size_conditions import Condition
@@ -26,8 +27,12 @@ all of them together take little more code than two whole ones."""
 LONE = 3
 """Rows of a tile that is all there is, at which it is worth smaller ones."""
 
-FEW = 32
+FEW = 8
 """So many times its rows before a last tile, it may compute some in vain."""
+
+RARE = 0.75
+"""A statement that is run where a size is above so much of the greatest there is may compute in
+vain in other directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,22 @@ def worth_cutting(condition: Condition, rows: Rows) -> bool:
     if any(step > 0 for _, step in condition.terms):
         return rows.count > 1
     return rows.count >= LONE and condition.constant < FEW * rows.factor * rows.count
+
+
+def is_rare(known: Facts, cut: Condition, greatest: Mapping[Load, int]) -> bool:
+    """Whether only sizes near the greatest ones make a tile run: another one than cuts it is known
+    to be.
+
+    The last rows of a plane are a statement of their own, and all tiles of their columns are once
+    more in it.
+    """
+    return any(
+        not item.terms
+        and item.size != cut.size
+        and item.size in greatest
+        and item.constant >= RARE * item.scale * greatest[item.size]
+        for item in known.values()
+    )
 
 
 def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts) -> Body:

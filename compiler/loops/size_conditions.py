@@ -83,6 +83,15 @@ class Condition:
         return left if factor == 1 else binary("floordiv", left, integer(factor))
 
 
+def greatest_of(limits: Iterable[Limit]) -> dict[Load, int]:
+    """How large the sizes are at most that end an output: by size."""
+    found: dict[Load, int] = {}
+    for limit in limits:
+        size = Load(DType.I64, limit.sizes, (integer(limit.number),))
+        found[size] = max(found.get(size, 1), limit.extent - limit.offset)
+    return found
+
+
 def narrowed(ranges: Ranges, condition: Expr) -> Ranges:
     """The ranges of variables where a condition holds: those that are less than a number."""
     found = dict(ranges)

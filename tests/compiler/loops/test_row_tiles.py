@@ -1,0 +1,41 @@
+"""Which register tiles of rows are worth smaller ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.expr.nodes import Load, integer
+from compiler.kernels.kernel import Limit
+from compiler.loops.row_tiles import Rows, is_rare, worth_cutting
+from compiler.loops.size_conditions import Condition, greatest_of
+from compiler.types.dtypes import DType
+
+HEIGHT, WIDTH = (Load(DType.I64, "in3", (integer(number),)) for number in (4, 5))
+GREATEST = greatest_of((Limit(63 * 16, 63, "in3", 4), Limit(16, 64, "in3", 5, 1)))
+CUT = Condition((("ow.o", 14),), 0, 1, WIDTH)
+
+
+def test_the_greatest_sizes_are_those_that_end_the_output() -> None:
+    assert GREATEST == {HEIGHT: 63, WIDTH: 63}
+
+
+@pytest.mark.parametrize(
+    ("known", "rare"),
+    [
+        (Condition((), 60, 1, HEIGHT), True),
+        (Condition((), 30, 1, HEIGHT), False),
+        (Condition((), 120, 4, HEIGHT), False),
+        (Condition((("oh.o", 4),), 60, 1, HEIGHT), False),
+        (Condition((), 56, 1, WIDTH), False),  # the tile's own direction
+        (Condition((), 60, 1, Load(DType.I64, "in3", (integer(7),))), False),
+    ],
+)
+def test_tiles_in_the_last_rows_of_a_plane_are_rarely_run(known: Condition, rare: bool) -> None:
+    assert is_rare({known.key: known}, CUT, GREATEST) is rare
+
+
+@pytest.mark.parametrize(("place", "worth"), [(0, True), (28, True), (56, False), (104, False)])
+def test_few_rows_behind_many_are_computed_whole(place: int, worth: bool) -> None:
+    rows = Rows(frozenset({"ow"}), 1, 7)
+    assert worth_cutting(Condition((), place, 1, WIDTH), rows) is worth
+    assert worth_cutting(Condition((("ow.o", 7),), place, 1, WIDTH), rows)
