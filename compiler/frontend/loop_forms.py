@@ -18,6 +18,7 @@ from compiler.frontend.chosen_values import UnlikeSidesError
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.loop_body import LoopForm, StateTypeError
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.rearranged import in_one_piece
 from compiler.frontend.run_time_loops import emit_loop, refused_if_constant
 from compiler.frontend.structured_values import Entity, SequenceValue
 from compiler.frontend.subgraphs import Results, Subgraphs, body_of
@@ -149,6 +150,7 @@ def convert_scan(node: OnnxNode, graph: GraphBuilder, subgraphs: Subgraphs) -> R
     initial, scanned = tuple(given[:-count]), tuple(given[-count:])
     given_axes = node.integers("scan_input_axes", (0,) * count)
     axes = [node.axis(axis, value.rank) for axis, value in zip(given_axes, scanned, strict=True)]
+    scanned = tuple(in_one_piece(*item, graph) for item in zip(scanned, axes, strict=True))
     length = _scanned_length(node, graph, scanned, axes)
     if length == 0:
         slices = [

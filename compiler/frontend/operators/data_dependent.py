@@ -19,6 +19,7 @@ from compiler.frontend.data_sizes import (
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.best_of_rows import best_of_rows
+from compiler.frontend.operators.rearranged import in_one_piece
 from compiler.types.dims import whole
 from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension, Size, bounds_of, smaller
@@ -56,7 +57,7 @@ def compress_computed(node: OnnxNode, graph: GraphBuilder, data: Value, axis: in
         raise node.bad_shape("the condition must be a vector")
     if condition.shape[0] > data.shape[axis]:
         raise node.bad_shape(f"the condition is longer than axis {axis} of {data.type}")
-    data, condition = _in_one_piece(data, axis, graph), _in_one_piece(condition, 0, graph)
+    data, condition = in_one_piece(data, axis, graph), in_one_piece(condition, 0, graph)
     flags = all_there(graph.padded.filled(condition, 0, "zero"), graph)
     _require_short(node, graph, data, axis, condition, flags)
     found, count = compacted(flags, graph)
@@ -86,7 +87,7 @@ def top_k(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
     """Each element's rank in its row says where it goes; equal ones stay in order."""
     data = node.input(0)
     axis = node.axis(node.integer("axis", -1), data.rank)
-    data = _in_one_piece(data, axis, graph)
+    data = in_one_piece(data, axis, graph)
     extent = data.shape[axis]
     size = _number_of_results(node, graph, data, axis)
     most = bounds_of(size)[1]
@@ -104,11 +105,6 @@ def top_k(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
         )
         for value in (values, places)
     ]
-
-
-def _in_one_piece(data: Value, axis: int, graph: GraphBuilder) -> Value:
-    """The data, whose elements along an axis lie side by side: positions there count all."""
-    return data if len(data.dims[axis]) == 1 else graph.padded.dense(data)
 
 
 def _number_of_results(node: OnnxNode, graph: GraphBuilder, data: Value, axis: int) -> Dimension:
@@ -165,13 +161,13 @@ def unique(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
         raise node.unsupported("an order of texts")
     axis = node.axis(node.integer("axis"), data.rank) if node.has("axis") else 0
     if node.has("axis"):
-        data = _in_one_piece(data, axis, graph)
+        data = in_one_piece(data, axis, graph)
         for other in range(data.rank):
             if other != axis:  # what slices have behind their ends must not differ
                 data = graph.padded.filled(data, other, "zero")
         keys = _slice_keys(data, axis, graph)
     else:
-        data = _in_one_piece(graph.reshape(data, (data.type.size,)), 0, graph)
+        data = in_one_piece(graph.reshape(data, (data.type.size,)), 0, graph)
         keys = all_there(data, graph)
     (extent,) = keys.shape
     row = graph.reshape(keys, (1, extent))

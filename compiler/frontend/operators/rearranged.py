@@ -44,6 +44,11 @@ def compacted(value: Value, graph: GraphBuilder) -> Value:
     return rearranged(value, value.true_shape, graph)
 
 
+def in_one_piece(value: Value, axis: int, graph: GraphBuilder) -> Value:
+    """The value, whose elements along an axis lie side by side: positions there count all."""
+    return value if len(value.dims[axis]) == 1 else compacted(value, graph)
+
+
 def _common_end(dims: Dims, shape: Sequence[Dimension]) -> int:
     """How many of the last axes are the same before and after."""
     kept = 0

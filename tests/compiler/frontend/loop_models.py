@@ -180,6 +180,14 @@ CASES = {
         [{"x": floats(b, n, 4), "h": floats(b, 4)} for b, n in ((1, 1), (4, 16), (3, 7))],
         shapes={"x": ("B:1..4", "L:1..16", 4), "h": ("B:1..4", 4)},
     ),
+    "rows that lie in two pieces": LoopCase(
+        """g (float[L,4] x, float[4] h) => (float[4] y, float[n,4] ys) {
+          twice = Constant<value = int64[2] {2, 1}>() rows = Tile(x, twice)
+          y, ys = Scan<num_scan_inputs = 1, body = b (float[4] s, float[4] v)
+            => (float[4] n, float[4] o) { n = Add(s, v) o = Tanh(n) }>(h, rows) }""",
+        [{"x": floats(n, 4), "h": floats(4)} for n in (1, 7, 16)],
+        shapes={"x": ("L:1..16", 4)},
+    ),
     "as many steps as rows": LoopCase(
         """g (float[L,4] x) => (float[4] y, float[n,4] ys) {
           s = Shape(x) z = Constant<value = int64 {0}>() n = Gather(s, z)
