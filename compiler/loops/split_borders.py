@@ -176,6 +176,8 @@ def _filled(output: Memory, border: _Border, limits: Sequence[Limit]) -> Body:
     count = extent if limit is None else min(limit.offset, extent)
     if count <= 0:
         return ()
+    if border.dimension == len(output.shape) - 1:
+        return _filled_rows(output, border, count, limits)
     names = [f"border{border.dimension}.{number}" for number in range(len(output.shape))]
     indices: list[Expr] = [index(name) for name in names]
     behind = add(border.size, indices[border.dimension])
@@ -189,23 +191,57 @@ def _filled(output: Memory, border: _Border, limits: Sequence[Limit]) -> Body:
     if lanes > 1:
         body = (For(lane.name, 0, lanes, LoopKind.VECTORISED, body),)
     for number in reversed(range(len(output.shape))):
-        if number == border.dimension:
-            continue
-        end = _end(output, number, limits)
-        by = lanes if number == last else 1
-        if end is not None and by > 1:
-            end = binary("floordiv", add(end, integer(by - 1)), integer(by))
-        rounds = output.shape[number] // by
-        body = (For(names[number], 0, rounds, LoopKind.SERIAL, body, limit=end),)
+        if number != border.dimension:
+            by = lanes if number == last else 1
+            body = _along_dimension(output, number, names[number], body, limits, by)
     inside = (If(binary("lt", behind, integer(extent)), body),)
     rest = sub(integer(extent), border.size)
     return (For(names[border.dimension], 0, count, LoopKind.SERIAL, inside, limit=rest),)
 
 
+def _filled_rows(output: Memory, border: _Border, count: int, limits: Sequence[Limit]) -> Body:
+    """As `_filled` of the last dimension: row by row, and vectors from the end backwards."""
+    extent = output.shape[-1]
+    names = [f"border{border.dimension}.{number}" for number in range(len(output.shape))]
+    outer = tuple(index(name) for name in names[:-1])
+    left = sub(integer(extent), border.size)
+    vectors = extent // _LANES if count == extent else 0
+    single = left
+    if vectors:
+        single = binary("mod", left, integer(_LANES))
+        count = min(count, _LANES - 1)
+    behind = add(border.size, index(names[-1]))
+    store = Store(output.name, (*outer, behind), border.value)
+    inside = (If(binary("lt", behind, integer(extent)), (store,)),)
+    body: Body = (For(names[-1], 0, count, LoopKind.SERIAL, inside, limit=single),)
+    if vectors:
+        lane, block = index(f"{names[-1]}.lane"), index(f"{names[-1]}.o")
+        first = sub(integer(extent - _LANES), mul(block, integer(_LANES)))
+        store = Store(output.name, (*outer, add(first, lane)), border.value)
+        row = (For(lane.name, 0, _LANES, LoopKind.VECTORISED, (store,)),)
+        end = binary("floordiv", left, integer(_LANES))
+        body = (*body, For(block.name, 0, vectors, LoopKind.SERIAL, row, limit=end))
+    for number in reversed(range(len(names) - 1)):
+        body = _along_dimension(output, number, names[number], body, limits)
+    return body
+
+
+def _along_dimension(
+    output: Memory, number: int, name: str, body: Body, limits: Sequence[Limit], by: int = 1
+) -> Body:
+    """The loop over what is needed of a dimension, so many elements a round."""
+    end = _end(output, number, limits)
+    if end is not None and by > 1:
+        end = binary("floordiv", add(end, integer(by - 1)), integer(by))
+    return (For(name, 0, output.shape[number] // by, LoopKind.SERIAL, body, limit=end),)
+
+
 def _end(output: Memory, dimension: int, limits: Sequence[Limit]) -> Expr | None:
     """Where a dimension's elements are needed no more."""
+    extent, inner = output.shape[dimension], math.prod(output.shape[dimension + 1 :])
     for limit in limits:
-        if _is_along(limit, dimension, output) and output.shape[dimension] > 1:
+        by, rest = divmod(limit.stride, inner)  # of rows that are one axis, so many are an element
+        if extent > 1 and not rest and by and limit.stride * limit.extent == inner * extent:
             size = Load(DType.I64, limit.sizes, (integer(limit.number),))
-            return add(size, integer(limit.offset))
+            return mul(add(size, integer(limit.offset)), integer(by))
     return None
