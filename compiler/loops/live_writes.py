@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
+from typing import TypeAlias
 
 from compiler.expr.affine import Affine, Ranges, affine, expr_range
 from compiler.expr.combiners import neutral_element
 from compiler.expr.nodes import Expr, Load, Select, all_of, select
 from compiler.expr.parts import conjuncts
-from compiler.expr.walk import children, transform
+from compiler.expr.walk import transform
 from compiler.kernels.kernel import Limit
 from compiler.loops.carried_values import ends_later_rounds, values_read
+from compiler.loops.chosen_loads import chosen_loads
 from compiler.loops.ir import (
     Allocate,
     Body,
@@ -69,6 +71,10 @@ class Place:
     buffers: Mapping[str, str]
 
 
+_Read: TypeAlias = tuple[Place, Load, tuple[Condition, ...] | None]
+"""A load where it is, and the conditions of the selects that it is chosen by; None in an index."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Need:
     """One dimension is needed where factor * index and what is outside keep the condition."""
@@ -92,8 +98,8 @@ class LiveWrites:
         self._outside: dict[str, frozenset[str]] = {}  # of local buffers: variables in scope there
         self._unknown: set[str] = set()  # buffers that are read or written in other ways
         self._walk(nest.body, {}, {})
-        self._padding: dict[str, tuple[Padding, ...]] = {}
-        self._find_padding()
+        self._padding: dict[str, tuple[Padding, ...]] | None = None
+        self._reads_by_buffer: dict[str, list[_Read]] | None = None
         self._needs: dict[str, list[_Need]] = {}
         if self.limits and not self._reads_back_inside():
             self._unknown.add(nest.output.name)
@@ -169,12 +175,14 @@ class LiveWrites:
 
     def _known(self, place: Place) -> Known:
         """What is known of the buffers that a statement sees, by the names that it has for them."""
-        return {
-            name: self._padding[own] for name, own in place.buffers.items() if own in self._padding
-        }
+        if self._padding is None:
+            self._padding = {}
+            self._find_padding(self._padding)
+        padding = self._padding
+        return {name: padding[own] for name, own in place.buffers.items() if own in padding}
 
-    def _find_padding(self) -> None:
-        """What local buffers hold beyond a size, in the order in which they are filled."""
+    def _find_padding(self, padding: dict[str, tuple[Padding, ...]]) -> None:
+        """Add what local buffers hold beyond a size, in the order in which they are filled."""
         writes: dict[str, list[Place]] = {}
         for place in self.places.values():
             for write in written(place.statement):
@@ -190,7 +198,7 @@ class LiveWrites:
                 found = own if found is None else [item for item in found if item in own]
             kept = [item for item in found or [] if self._is_outside(item.outer, name)]
             if kept:
-                self._padding[name] = tuple(kept)
+                padding[name] = tuple(kept)
 
     def _weakened(self, condition: Condition, place: Place, buffer: str) -> Condition:
         """What a condition implies for what is inside of a buffer's scope.
@@ -294,17 +302,37 @@ class LiveWrites:
 
     def _reads(self, buffer: str) -> Iterator[tuple[Place, Load, list[Condition]]]:
         """Every load of a buffer, and the conditions under which its value matters."""
+        if self._reads_by_buffer is None:
+            self._reads_by_buffer = self._find_reads()
+        last, own = None, list[Condition]()
+        for place, load, path in self._reads_by_buffer.get(buffer, ()):
+            if path is None:
+                yield place, load, []
+                continue
+            if place is not last:
+                last, own = place, self._target_conditions(place)
+            yield place, load, [*own, *path]
+
+    def _find_reads(self) -> dict[str, list[_Read]]:
+        """All loads, by the buffer that is read."""
+        found: dict[str, list[_Read]] = {}
         for place in self.places.values():
-            names = {name for name, own in place.buffers.items() if own == buffer} or {buffer}
-            read = [item for value in values_read(place.statement) for item in _loads(value, place)]
-            found = [(load, path) for load, path in read if load.buffer in names]
-            if found:
-                own = self._target_conditions(place)
-                yield from ((place, load, [*own, *path]) for load, path in found)
-            for item in (item for write in written(place.statement) for item in write.indices):
-                for node in nodes(item):
-                    if isinstance(node, Load) and node.buffer in names:
-                        yield place, node, []
+            reads: list[_Read] = [
+                (place, *item)
+                for value in values_read(place.statement)
+                for item in chosen_loads(value, place.ranges)
+            ]
+            indices = (item for write in written(place.statement) for item in write.indices)
+            reads += [
+                (place, node, None)
+                for item in indices
+                for node in nodes(item)
+                if isinstance(node, Load)
+            ]
+            for read in reads:
+                name = read[1].buffer
+                found.setdefault(place.buffers.get(name, name), []).append(read)
+        return found
 
 
 def assumed(expr: Expr, known: Mapping[Key, Condition], ranges: Ranges) -> Expr:
@@ -336,26 +364,6 @@ def _outermost(value: Expr, neutral: Expr, ranges: Ranges) -> list[Condition]:
     while isinstance(value, Select) and value.otherwise == neutral:
         found += size_conditions(value.condition, ranges)
         value = value.then
-    return found
-
-
-def _loads(value: Expr, place: Place) -> list[tuple[Load, tuple[Condition, ...]]]:
-    """The loads of a value, each with the conditions of the selects that it is chosen by."""
-    found: list[tuple[Load, tuple[Condition, ...]]] = []
-    seen: set[tuple[int, tuple[Condition, ...]]] = set()
-    stack: list[tuple[Expr, tuple[Condition, ...]]] = [(value, ())]
-    while stack:
-        node, path = stack.pop()
-        if (id(node), path) in seen:
-            continue
-        seen.add((id(node), path))
-        if isinstance(node, Load):
-            found.append((node, path))
-        if isinstance(node, Select):
-            own = (*path, *size_conditions(node.condition, place.ranges))
-            stack += [(node.condition, path), (node.otherwise, path), (node.then, own)]
-        else:
-            stack += [(operand, path) for operand in children(node)]
     return found
 
 
