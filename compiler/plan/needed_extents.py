@@ -37,7 +37,7 @@ from compiler.loops.split_periods import split_periods
 from compiler.plan.window_reach import SizeName, named, reaches
 from compiler.types.dims import Dims, extent_of
 from compiler.types.open_axes import OpenAxes
-from compiler.types.signature import SIZES, Signature
+from compiler.types.signature import SIZES, ResultSource, Signature
 from compiler.types.sizes import Dimension, Size, bounds_of
 
 
@@ -83,8 +83,12 @@ def needed_extents(
         reads.setdefault(name, []).append(read)
 
     ports = {port.name: port for port in signature.outputs}
-    for value, name in zip(program.outputs, outputs, strict=True):
-        limits = _limits_of(ports[name].padded, signature) if name in ports else frozenset()
+    values = dict(zip(outputs, program.outputs, strict=True))
+    for name, value in values.items():
+        limits = frozenset[ValueLimit]()
+        if name in ports:
+            limits = _limits_of(ports[name].padded, signature)
+            limits |= {*_computed_limits(ports[name].padded, program, signature, values)}
         add_read(value, _Read(limits))
     seen: dict[tuple[str, frozenset[ValueLimit], tuple[str, ...]], list[tuple[str, _Read]]] = {}
     for call in reversed(program.calls):
@@ -195,6 +199,23 @@ def _limits_of(dims: Dims, signature: Signature) -> frozenset[ValueLimit]:
                 found.add(ValueLimit(stride, extent, SIZES, number))
             stride *= extent
     return frozenset(found)
+
+
+def _computed_limits(
+    dims: Dims, program: KernelProgram, signature: Signature, values: Mapping[str, str]
+) -> Iterator[ValueLimit]:
+    """The limits that sizes are which the program computes; `values` are outputs by name."""
+    sources = {
+        source.symbol: (values[source.output], source.position)
+        for source in signature.sources
+        if isinstance(source, ResultSource) and source.output in values
+    }
+    stride = 1
+    for true, extent in reversed([factor for axis in dims for factor in axis]):
+        found = sources.get(true.symbol) if isinstance(true, Size) and true.symbol else None
+        if found is not None and len(program.types[found[0]].shape) == 1:
+            yield ValueLimit(stride, extent, *found)
+        stride *= extent
 
 
 def _reads_of_function(call: FunctionCall) -> Iterator[tuple[str, _Read]]:

@@ -18,7 +18,7 @@ from compiler.plan.live_extents import limit_kernels
 from compiler.runtime.executable import Executable
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
-from compiler.types.signature import SIZES, AxisSource, Signature, SizedPort
+from compiler.types.signature import SIZES, AxisSource, ResultSource, Signature, SizedPort
 from compiler.types.sizes import Dimension, Size, Symbol
 from compiler.types.tensor_type import Attribute, TensorType
 
@@ -96,6 +96,23 @@ def test_an_output_is_needed_up_to_its_true_sizes() -> None:
     assert limits(program, last) == {OF_ROWS, OF_BATCH}
     (call,) = program.calls
     assert isinstance(call, KernelCall) and call.inputs[-1] == SIZES
+
+
+def test_an_output_is_needed_up_to_a_size_that_the_graph_computes() -> None:
+    model = Model()
+    count = model.apply("slice", SIZES, starts=(1,), steps=(1,), shape=(1,))
+    last = model.apply("matmul", "x", "w")
+    chosen = Symbol("chosen", 0, ROWS)
+    rows = Symbol.of(chosen.name, chosen.low, chosen.high)
+    axes = ((BATCHES, BATCH), (rows, ROWS), (FEATURES, FEATURES))
+    graph = model.graph(**{count: ((1, 1),), last: axes})
+    assert graph.signature is not None
+    sources = (*graph.signature.sources, ResultSource(chosen, count, 0))
+    signature = replace(graph.signature, outputs=graph.signature.outputs[1:], sources=sources)
+    program = limit_kernels(extract_kernels(graph), graph.outputs, signature)
+    assert limits(program, last) == {(FEATURES, ROWS, 0), OF_BATCH}
+    call = program.calls[-1]
+    assert isinstance(call, KernelCall) and count in call.inputs[-2:]
 
 
 def test_windows_that_reach_into_pads_read_only_what_is_there() -> None:
