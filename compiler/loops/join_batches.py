@@ -1,27 +1,23 @@
 """Pass: few rows of several batches are one register tile, which reads the weights once for all.
 
-for b in 0..4:                               if 1 < sizes[1] and not(3 < sizes[0]):
+for b in 0..4:                               if 2 < sizes[1] and not(3 < sizes[0]):
   for m.o in 0..36:                            for b.o in 0..1:
     register sum: f32[14, 16]                    stack sum.few: f32[4, 14, 16]
-    for k in 0..768:                             if not(2 < sizes[1]): …
-      unrolled for m in 0..14:                   if 2 < sizes[1] and not(3 < sizes[1]): …
-        sum[m, …] += x[b, 14 m.o + m, k]         if 3 < sizes[1]:
-                     * w[k, …]                     register sum: f32[4, 14, 16]
-    unrolled for m in 0..14:                       for k in 0..768:
-      y[b, 14 m.o + m, …] = f(sum[m, …])   ->        unrolled for b.i in 0..4:
-                                                       unrolled for m in 0..3:
-                                                         sum[b.i, m, …] += x[4 b.o + b.i, m, k] …
-                                                   sum.few[…] = sum[…]
+    for k in 0..768:                               register sum: f32[4, 14, 16]
+      unrolled for m in 0..14:                     for k in 0..768:
+        sum[m, …] += x[b, 14 m.o + m, k]   ->        unrolled for b.i in 0..4:
+                     * w[k, …]                         unrolled for m in 0..3:
+    unrolled for m in 0..14:                             sum[b.i, m, …] += x[4 b.o + b.i, m, k] …
+      y[b, 14 m.o + m, …] = f(sum[m, …])           sum.few[…] = sum[…]
                                                  for b.i in 0..4:
                                                    for m in 0..3:
                                                      y[4 b.o + b.i, m, …] = f(sum.few[b.i, m, …])
-                                             if not(1 < sizes[1] and not(3 < sizes[0])):
+                                             if not(2 < sizes[1] and not(3 < sizes[0])):
                                                for b in 0..4: …
 
 A batch of few rows is a tile of few sums, which wait for each other, and each batch reads all the
-weights again. How many batches there are is known at run time only, so there are tiles of two, of
-three and of four: sums of batches that are missing would cost as much as others. What becomes of
-the sums is written once for tiles of all sizes.
+weights again. How many batches there are is known at run time only: a tile is run where more than
+half of its batches are. What becomes of the sums is written once for tiles of all sizes.
 """
 
 from __future__ import annotations
@@ -113,27 +109,15 @@ class _Batches:
         return min(BATCHES, self.loop.stop, self.rows.count)
 
     @property
-    def most(self) -> int:
-        """Rows of each batch of a tile."""
-        return self.rows.count // self.count
-
-    @property
     def behind(self) -> Condition:
         """There are more rows of a batch than its part of the tile has."""
-        end = self.row_end
-        return replace(end, constant=end.constant + self.rows.factor * self.most)
+        most = self.rows.factor * (self.rows.count // self.count)
+        return replace(self.row_end, constant=self.row_end.constant + most)
 
     def condition(self) -> Expr:
-        """There are few rows of several batches."""
-        several = self.batch_end.at(self.loop.variable, 1)
+        """There are few rows, and more than half of a tile's batches."""
+        several = self.batch_end.at(self.loop.variable, self.count // 2)
         return all_of(several.to_expr(), unary("not", self.behind.to_expr()))
-
-    def when(self, count: int) -> Expr:
-        """Of several batches there are so many; or more, where that is as many as a tile has."""
-        least, more = (self.batch_end.at(self.loop.variable, n) for n in (count - 1, count))
-        parts = [least.to_expr()] if count > 2 else []
-        parts += [unary("not", more.to_expr())] if count < self.count else []
-        return all_of(*parts)
 
     def loop_over_tiles(self) -> For:
         """The loop over tiles of so many batches; the last one begins earlier where it has to."""
@@ -143,7 +127,8 @@ class _Batches:
         is_even = stop % count == 0
         batch = add(first if is_even else index(start), index(inner))
         values = {name: batch, self.strip.variable: integer(0)}
-        body: Body = (_Jam(inner, values, self).tiles(),)
+        jam = _Jam(inner, count, values, self.rows, self.strip)
+        body: Body = (jam.tile(),)
         if not is_even:
             body = (Let(start, binary("min", first, integer(stop - count)), body),)
         return For(outer, 0, -(-stop // count), LoopKind.SERIAL, body)
@@ -276,35 +261,27 @@ class _Jam:
     """Has a tile done for several batches, next to the loops over its rows."""
 
     variable: str
+    count: int
     values: Mapping[str, Expr]
-    batches: _Batches
+    rows: Rows
+    strip: _Strip
 
-    def tiles(self) -> Allocate:
-        """Tiles of two batches and more, of which one is run, and what becomes of their sums."""
-        count, memory = self.batches.count, self.strip.tile.memory
-        kept = Memory(f"{memory.name}.few", memory.dtype, (count, *memory.shape))
-        tiles = [self._tile(number, kept) for number in range(2, count + 1)]
-        ends = tuple(
-            For(self.variable, 0, count, LoopKind.SERIAL, (self._of_one(item, kept.name),))
-            for item in rolled(self._cut(self.strip.ends), self.batches.rows.variables)
-        )
-        return Allocate(kept, Scope.STACK, (*tiles, *ends))
-
-    @property
-    def strip(self) -> _Strip:
-        """What is done for one batch."""
-        return self.batches.strip
-
-    def _tile(self, count: int, kept: Memory) -> Stmt:
-        """The tile of so many batches, whose buffer has an axis of them in front."""
+    def tile(self) -> Allocate:
+        """The tile, whose buffers have an axis of batches in front."""
         memory = self.strip.tile.memory
-        sums = (*self.strip.zeros, *rolled(self.strip.sums, self._summed()))
-        body = self._jammed(self._cut((*sums, *self._copies(kept))), count)
-        tile = Allocate(replace(memory, shape=(count, *memory.shape)), Scope.REGISTER, body)
-        return tile if self.batches.count == 2 else If(self.batches.when(count), (tile,))
+        shape = (self.count, *memory.shape)
+        kept = Memory(f"{memory.name}.few", memory.dtype, shape)
+        inside = self._cut((*self.strip.zeros, *rolled(self.strip.sums, self._summed())))
+        body = self._jammed((*inside, *self._cut(self._copies(kept))))
+        tile = Allocate(replace(memory, shape=shape), Scope.REGISTER, body)
+        ends = tuple(
+            For(self.variable, 0, self.count, LoopKind.SERIAL, (self._of_one(item, kept.name),))
+            for item in rolled(self._cut(self.strip.ends), self.rows.variables)
+        )
+        return Allocate(kept, Scope.STACK, (tile, *ends))
 
     def _cut(self, body: Body) -> Body:
-        return cut_rows(body, self.batches.rows.variables, self.batches.most)
+        return cut_rows(body, self.rows.variables, self.rows.count // self.count)
 
     def _summed(self) -> frozenset[str]:
         """Loops whose rounds are added to the same sums."""
@@ -328,23 +305,22 @@ class _Jam:
 
         return copied(self.strip.zeros)
 
-    def _jammed(self, body: Body, count: int) -> Body:
+    def _jammed(self, body: Body) -> Body:
         made: list[Stmt] = []
         for statement in body:
             if isinstance(statement, For) and self._goes_on(statement):
-                made.append(replace(statement, body=self._jammed(statement.body, count)))
+                made.append(replace(statement, body=self._jammed(statement.body)))
             else:
                 of_one = self._of_one(statement, self.strip.tile.memory.name)
-                made.append(For(self.variable, 0, count, LoopKind.UNROLLED, (of_one,)))
+                made.append(For(self.variable, 0, self.count, LoopKind.UNROLLED, (of_one,)))
         return tuple(made)
 
     def _goes_on(self, loop: For) -> bool:
         """Whether loops over rows are further inside."""
-        rows = self.batches.rows.variables
-        if loop.variable in rows or loop.kind is LoopKind.VECTORISED:
+        if loop.variable in self.rows.variables or loop.kind is LoopKind.VECTORISED:
             return False
         inside = [item.variable for item in walk(loop.body) if isinstance(item, For)]
-        return not rows.isdisjoint(inside)
+        return not self.rows.variables.isdisjoint(inside)
 
     def _of_one(self, statement: Stmt, sums: str) -> Stmt:
         """The statement for the batch that the variable says, with its sums in this buffer."""
