@@ -136,7 +136,7 @@ def look(*arguments, **options):
                     facts = dict(line.split(":", 1) for line in status)
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has ended since
-            if facts["State"].split()[0] not in "XZ":  # one that has ended masks nothing
+            if int(facts["Threads"]):  # the kernel counts none, and no mask, for one that is ending
                 print(facts["SigBlk"])
     sys.stdout.flush()
     os._exit(0)
