@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from compiler.foreign_functions import CFunction, register_function, unregister_function
     from compiler.graph.ir import Graph
     from compiler.kernels.kernel import FusedKernel
-    from compiler.runtime.executable import Executable
-    from compiler.runtime.ports import AnyArray
+    from compiler.runtime.execution.executable import Executable
+    from compiler.runtime.spec.ports import AnyArray
     from compiler.schedule.choice import ScheduleChoice
     from compiler.session.inference_session import InferenceSession, get_available_providers
     from compiler.session.options import SessionOptions
@@ -60,7 +60,7 @@ def build(
             hint="install tunefarm, all of it, or build elsewhere: tune build --model FILE "
             "--untuned --output FILE.tuned",
         ) from error
-    from compiler.runtime.executable import Executable
+    from compiler.runtime.execution.executable import Executable
 
     compiled = compile_model(
         model,
@@ -80,8 +80,8 @@ def try_function(
     attributes: Mapping[str, Attribute] | None = None,
     seconds: float = 60.0,
 ) -> tuple[AnyArray, ...]:
-    """Call a registered function in a process of its own, see `compiler.runtime.try_function`."""
-    from compiler.runtime.try_function import try_function as call
+    """Call a registered function in a process of its own, see `runtime.execution.try_function`."""
+    from compiler.runtime.execution.try_function import try_function as call
 
     return call(name, inputs, attributes, seconds)
 
@@ -89,8 +89,8 @@ def try_function(
 def load(
     path: str | PathLike[str], threads: int | None = None, *, fallback: bool = False
 ) -> Executable:
-    """Load a built model, see `compiler.runtime.executable.load`."""
-    from compiler.runtime.executable import load as load_artefact
+    """Load a built model, see `compiler.runtime.execution.executable.load`."""
+    from compiler.runtime.execution.executable import load as load_artefact
 
     return load_artefact(path, threads, fallback=fallback)
 

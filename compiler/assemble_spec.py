@@ -12,13 +12,13 @@ from compiler.kernels.count_work import kernel_flops
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.kernels.narrow_factors import narrow_factors
 from compiler.llvm.compile_kernel import CompiledKernel
-from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart, RunStep, report_bytes
-from compiler.runtime.guards import SizeGuard
-from compiler.runtime.kernel_report import KernelReport
-from compiler.runtime.memory_plan import MemoryPlan
-from compiler.runtime.pack_constants import PackedConstants
-from compiler.runtime.run_steps import function_links
-from compiler.runtime.seal import part_digests
+from compiler.runtime.artefact.seal import part_digests
+from compiler.runtime.planning.memory_plan import MemoryPlan
+from compiler.runtime.planning.pack_constants import PackedConstants
+from compiler.runtime.planning.run_steps import function_links
+from compiler.runtime.spec.executable_spec import ExecutableSpec, ObjectPart, RunStep, report_bytes
+from compiler.runtime.spec.guards import SizeGuard
+from compiler.runtime.spec.kernel_report import KernelReport
 from compiler.schedule.spaces import Spaces
 from compiler.types.numerics import Algorithm
 from compiler.types.tensor_type import TensorType

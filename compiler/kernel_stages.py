@@ -14,7 +14,7 @@ from compiler.limits import Allowance
 from compiler.llvm.compile_kernel import CompiledKernel, emit_loops
 from compiler.llvm.object_cache import ObjectCache
 from compiler.llvm.scalar_work import scalar_work
-from compiler.runtime.kernel_report import DEFAULT, NAIVE
+from compiler.runtime.spec.kernel_report import DEFAULT, NAIVE
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.schedule import Schedule

@@ -31,15 +31,15 @@ from compiler.plan.group_kernels import GroupKernels, MadeKernels
 from compiler.plan.live_extents import limit_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise_for
 from compiler.plan.small_planes import SmallPlanes, small_planes
-from compiler.runtime.dense_copies import dense_places
-from compiler.runtime.entry import entry_of
-from compiler.runtime.executable_spec import ExecutableSpec
-from compiler.runtime.guards import SizeGuard
-from compiler.runtime.memory_plan import plan_memory
-from compiler.runtime.pack_constants import pack_constants
-from compiler.runtime.run_steps import run_steps
-from compiler.runtime.seal import seal_of
-from compiler.runtime.verify_spec import verify_spec
+from compiler.runtime.artefact.seal import seal_of
+from compiler.runtime.entry.entry import entry_of
+from compiler.runtime.planning.memory_plan import plan_memory
+from compiler.runtime.planning.pack_constants import pack_constants
+from compiler.runtime.planning.run_steps import run_steps
+from compiler.runtime.spec.dense_copies import dense_places
+from compiler.runtime.spec.executable_spec import ExecutableSpec
+from compiler.runtime.spec.guards import SizeGuard
+from compiler.runtime.spec.verify_spec import verify_spec
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.spaces import Spaces
 from compiler.stages import DumpAfter, Stages

@@ -18,10 +18,10 @@ import numpy as np
 import compiler
 from compiler.counted import counted
 from compiler.errors import InputError, TunefarmError
-from compiler.runtime.array_files import as_stored, read_array, write_outputs
-from compiler.runtime.executable import Executable
-from compiler.runtime.html_text import printable_text
-from compiler.runtime.ports import AnyArray
+from compiler.runtime.artefact.array_files import as_stored, read_array, write_outputs
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.execution.html_text import printable_text
+from compiler.runtime.spec.ports import AnyArray
 from compiler.types.sizes import Size
 from compiler.types.structure import plain
 from compiler.types.tensor_type import Array

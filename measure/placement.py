@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from compiler.errors import MeasureError
 from compiler.kernels.kernel import FusedKernel
-from compiler.runtime.executable_spec import ALIGNMENT, aligned
+from compiler.runtime.spec.executable_spec import ALIGNMENT, aligned
 from compiler.types.tensor_type import TensorType
 
 PERIOD = 128 * 1024

@@ -30,7 +30,7 @@ _ALONE = (
     "tests/tuner/confirm/test_latency.py",
     "tests/tuner/records/test_replay.py",
     "tests/compiler/runtime/test_concurrent_runs.py",
-    "tests/compiler/runtime/test_thread_pool.py",
+    "tests/compiler/runtime/machine/test_thread_pool.py",
     "tests/db/test_concurrency.py",
 )
 """What measures, or loads all cores by itself; the rest may run in several processes."""

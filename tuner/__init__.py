@@ -19,7 +19,7 @@ from compiler.errors import UntunedWarning
 from compiler.types.extents import Shapes
 
 if TYPE_CHECKING:
-    from compiler.runtime.executable import Executable
+    from compiler.runtime.execution.executable import Executable
     from tuner.calibration.choice import PrecisionChoice
     from tuner.inference_session import InferenceSession
     from tuner.reports.progress import Progress

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.session.inference_session import InferenceSession as BuiltSession
 from compiler.types.extents import Shapes
 from configs.settings import load_settings

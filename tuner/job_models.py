@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from compiler.errors import MeasureError
 from compiler.graph.ir import Graph
 from compiler.plan.graph_plan import RULES
-from compiler.runtime.check_target import can_run
-from compiler.runtime.executable import Executable
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.machine.check_target import can_run
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.target import Target, host_target
 from compiler.types.numerics import Numerics
 from configs.settings import Settings

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from compiler.runtime.html_text import html_lines
+from compiler.runtime.execution.html_text import html_lines
 from tuner.building.report import BuildReport
 from tuner.confirm.latency import ModelLatency
 from tuner.confirm.placement import moved_lines

@@ -23,9 +23,9 @@ import numpy as np
 import compiler
 from compiler.counted import counted
 from compiler.errors import ArtefactError, InputError, SettingsError, UntunedWarning
-from compiler.runtime.artefact import is_artefact
-from compiler.runtime.executable import Executable, load
-from compiler.runtime.ports import refuse_unknown
+from compiler.runtime.artefact.artefact import is_artefact
+from compiler.runtime.execution.executable import Executable, load
+from compiler.runtime.spec.ports import refuse_unknown
 from compiler.session.options import (
     CPU,
     SessionOptions,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.target import host_target
 from compiler.types.tensor_type import Array
 from measure.sandbox.guarded import GuardedBuffer, holds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 
-from compiler.runtime.executable_spec import aligned
+from compiler.runtime.spec.executable_spec import aligned
 from compiler.types.tensor_type import Array
 from measure.sandbox.guarded import holds
 from measure.sandbox.guarded_pages import GuardedPages

@@ -17,7 +17,7 @@ import numpy as np
 
 from compiler.llvm.machine import object_code
 from compiler.llvm.peak_loop import SYMBOL, peak_loop, result_floats
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.target import Target
 from measure.machine import available_cores, on_cores
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from compiler.errors import ArtefactError, MeasureError
 from compiler.kernels.serialize import kernel_from_json
 from compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
-from compiler.runtime.loaded_code import LoadedCode
-from compiler.runtime.threads import make_runtime
+from compiler.runtime.machine.loaded_code import LoadedCode
+from compiler.runtime.machine.threads import make_runtime
 from compiler.target import host_target
 from measure import machine
 from measure.measurement import MeasureResult, Status

@@ -9,7 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from compiler.llvm.yardstick import YARDSTICK_SYMBOL, yardstick_object
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.target import Target
 from compiler.types.dtypes import DType
 

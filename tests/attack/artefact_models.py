@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.graph.ir import Graph
 from compiler.pipeline import compile_model
-from compiler.runtime.artefact import save
+from compiler.runtime.artefact.artefact import save
 from compiler.target import baseline_target, host_target
 from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import GraphMaker

@@ -19,9 +19,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import ArtefactError
-from compiler.runtime import artefact, frame, padded_place, sized_inputs, sized_outputs
-from compiler.runtime.executable import Executable
-from compiler.runtime.seal import json_text
+from compiler.runtime.artefact import artefact
+from compiler.runtime.artefact.seal import json_text
+from compiler.runtime.execution import frame, sized_inputs, sized_outputs
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.sizes import padded_place
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, TensorType
 from measure.sandbox.guarded import GuardedBuffer

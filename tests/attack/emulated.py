@@ -16,7 +16,7 @@ import compiler
 from compiler.errors import ShapeError
 from compiler.frontend.import_onnx import import_onnx
 from compiler.pipeline import compile_model
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.target import Target
 from compiler.types.extents import Shapes
 from configs.settings import load_target

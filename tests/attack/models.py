@@ -26,7 +26,7 @@ import compiler.frontend.import_onnx  # noqa: F401 - here, so that no fork has t
 from compiler.errors import TunefarmError, VerifyError
 from compiler.limits import Limits
 from compiler.pipeline import compile_model
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.tensor_type import Array
 from measure.sandbox.import_role import ImportRole
 from measure.sandbox.imported_graph import graph_of

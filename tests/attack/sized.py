@@ -24,7 +24,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 import compiler
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.target import Target
 from compiler.types.extents import Shapes
 from tests.attack.attack import Attack, Outcome

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compiler.runtime import artefact
+from compiler.runtime.artefact import artefact
 from compiler.types.tensor_type import Array
 from tests.attack.artefacts import Artefacts
 from tests.attack.attack import Outcome

@@ -30,8 +30,8 @@ from compiler.plan.estimate import Estimator
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import RULES, Chain, GraphPlan
 from compiler.plan.group_kernels import GroupKernels
-from compiler.runtime.buffers import aligned_empty
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
+from compiler.runtime.spec.buffers import aligned_empty
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import Spaces, default_schedule, schedule_space
 from compiler.target import host_target

@@ -23,7 +23,7 @@ import numpy as np
 
 import compiler
 from compiler.frontend.zoo import write_model
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.extents import Given
 from compiler.types.tensor_type import Array
 from measure.compare import compare_paired

@@ -16,8 +16,8 @@ import onnx
 import onnxruntime
 import openvino
 
-from compiler.runtime.buffers import aligned_empty
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.spec.buffers import aligned_empty
 from compiler.types.tensor_type import Array
 
 Arrays: TypeAlias = Mapping[str, Array]

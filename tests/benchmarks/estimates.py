@@ -24,7 +24,7 @@ from compiler.kernels.kernel import FusedKernel
 from compiler.pipeline import kernels_of
 from compiler.plan import choose_layouts
 from compiler.plan.estimate import HERTZ, KINDS, Estimate, estimate
-from compiler.runtime.buffers import aligned_empty
+from compiler.runtime.spec.buffers import aligned_empty
 from compiler.schedule.spaces import default_schedule
 from compiler.target import host_target
 from tests.benchmarks.fma_peak import fma_peak

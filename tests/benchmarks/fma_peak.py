@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from compiler.llvm.machine import object_code
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.target import Target
 from compiler.types.dtypes import DType
 

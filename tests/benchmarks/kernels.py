@@ -33,8 +33,8 @@ from compiler.llvm import compile_kernel
 from compiler.llvm.emit_kernel import emit_kernel
 from compiler.llvm.machine import object_code
 from compiler.pipeline import kernels_of
-from compiler.runtime.buffers import aligned_empty
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
+from compiler.runtime.spec.buffers import aligned_empty
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.schedule import Schedule

@@ -31,7 +31,7 @@ from compiler.frontend.zoo import model_names, write_model
 from compiler.graph.ir import Graph
 from compiler.pipeline import compile_model
 from compiler.plan.graph_plan import GraphPlan
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import untiled_schedule
 from compiler.target import host_target

@@ -25,8 +25,8 @@ from onnx import TensorProto, helper
 
 from compiler import build
 from compiler.frontend.import_onnx import import_model_proto
-from compiler.runtime.executable import Executable
-from compiler.runtime.executable_spec import ENTRY_SYMBOL
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.spec.executable_spec import ENTRY_SYMBOL
 from tests.end_to_end.tiny_model import tiny_model
 from tuner.confirm.drawn_inputs import seeded_inputs
 from tuner.confirm.latency import pinned

@@ -23,9 +23,9 @@ import numpy as np
 import compiler
 from compiler.graph.ir import Graph
 from compiler.pipeline import compile_model
-from compiler.runtime.executable import Executable
-from compiler.runtime.guards import SizeGuard
-from compiler.runtime.sized_programs import SizedPrograms
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.execution.sized_programs import SizedPrograms
+from compiler.runtime.spec.guards import SizeGuard
 from compiler.types.dtypes import DType
 from compiler.types.signature import AxisSource
 from compiler.types.tensor_type import Array

@@ -28,7 +28,7 @@ from statistics import geometric_mean, median
 import compiler
 from compiler.errors import TunefarmError
 from compiler.frontend.zoo import write_model
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.extents import Extent, Given, extent_of
 from compiler.types.sizes import value_of
 from compiler.types.tensor_type import Array, TensorType

@@ -30,7 +30,7 @@ from compiler.frontend.zoo import model_names, write_model
 from compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall
 from compiler.kernels.workload_key import workload_key
 from compiler.pipeline import kernels_of
-from compiler.runtime.threads import make_runtime
+from compiler.runtime.machine.threads import make_runtime
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ChooseSchedule
 from compiler.schedule.schedule import Schedule

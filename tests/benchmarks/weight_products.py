@@ -22,7 +22,7 @@ import numpy as np
 
 from compiler.graph.ir import Graph
 from compiler.pipeline import compile_model, kernels_of
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import schedule_space

@@ -15,8 +15,8 @@ from compiler.frontend.import_onnx import import_onnx
 from compiler.kernels.kernel import FusedKernel
 from compiler.llvm.machine import object_code
 from compiler.pipeline import compile_model
-from compiler.runtime.executable import Executable
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target

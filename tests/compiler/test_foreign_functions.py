@@ -31,11 +31,11 @@ from compiler.errors import (
 )
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.pipeline import compile_model
-from compiler.runtime.export_c import export_library, export_object
-from compiler.runtime.guards import SizeGuard
-from compiler.runtime.manifest import manifest_to_json
-from compiler.runtime.seal import json_text
-from compiler.runtime.sized_programs import SizedPrograms
+from compiler.runtime.artefact.manifest import manifest_to_json
+from compiler.runtime.artefact.seal import json_text
+from compiler.runtime.c_library.export_c import export_library, export_object
+from compiler.runtime.execution.sized_programs import SizedPrograms
+from compiler.runtime.spec.guards import SizeGuard
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array, Attribute, TensorType
 from tests.compiler.foreign_models import DOMAIN, alike, first_alike, node, scaled_library

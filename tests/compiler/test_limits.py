@@ -17,7 +17,7 @@ from compiler.graph.ir import Graph
 from compiler.limits import Allowance, Limits
 from compiler.pipeline import compile_model, kernels_of
 from compiler.plan.optimise import optimise
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from tests.compiler.frontend.onnx_models import integers, model, tensor
 
 SMALL = Limits(bytes=1 << 20, nodes=100)

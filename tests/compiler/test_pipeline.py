@@ -28,9 +28,9 @@ from compiler.llvm.compile_kernel import EmittedKernel, emit_loops
 from compiler.llvm.object_cache import ObjectCache
 from compiler.loops.ir import LoopNest
 from compiler.pipeline import STAGES, compile_model, kernels_of
-from compiler.runtime import artefact
-from compiler.runtime.executable import Executable
-from compiler.runtime.threads import make_runtime
+from compiler.runtime.artefact import artefact
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.machine.threads import make_runtime
 from compiler.schedule import spaces
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.choice import ScheduleChoice

@@ -17,9 +17,9 @@ import compiler
 from compiler.errors import ImportModelError, InputError
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.serialize import graph_from_structure, structure_to_json
-from compiler.runtime.c_header import header_text
-from compiler.runtime.c_interface import c_interface
-from compiler.runtime.executable import Executable
+from compiler.runtime.c_library.c_header import header_text
+from compiler.runtime.c_library.c_interface import c_interface
+from compiler.runtime.execution.executable import Executable
 
 node = helper.make_node
 FLOAT, INT64, STRING, BOOL = (

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 import compiler
 from compiler.kernels.serialize import kernel_to_json
 from compiler.pipeline import kernels_of
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.schedule.spaces import schedule_space
 from compiler.target import Target, host_target
 from configs.settings import load_target

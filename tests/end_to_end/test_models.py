@@ -14,7 +14,7 @@ import compiler
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
 from compiler.kernels.kernel import FusedKernel
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target

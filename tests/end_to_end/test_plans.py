@@ -13,8 +13,8 @@ import pytest
 
 from compiler.pipeline import kernels_of
 from compiler.plan.graph_plan import RULES, GraphPlan
-from compiler.runtime.executable import load
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.execution.executable import load
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from configs.settings import Settings, load_settings
 from db import queries
 from db.store import Store

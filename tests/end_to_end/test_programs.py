@@ -14,7 +14,7 @@ import compiler
 from compiler.errors import InputError
 from compiler.kernels.serialize import kernel_to_json
 from compiler.pipeline import kernels_of
-from compiler.runtime import artefact
+from compiler.runtime.artefact import artefact
 from compiler.schedule.spaces import schedule_space
 from compiler.target import Target, host_target
 from configs.settings import load_target

@@ -19,7 +19,7 @@ import pytest
 import compiler
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
-from compiler.runtime.sized_programs import SizedPrograms
+from compiler.runtime.execution.sized_programs import SizedPrograms
 from compiler.types.extents import Shapes
 from compiler.types.tensor_type import Array
 from configs.settings import load_settings

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from compiler import build, load
 from compiler.frontend.import_onnx import import_model_proto
-from compiler.runtime.array_files import write_outputs
+from compiler.runtime.artefact.array_files import write_outputs
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array
 from tests.compiler.emitted_code import target_named

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from compiler.frontend.import_onnx import import_onnx
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.target import host_target
 from configs.settings import Settings
 from tuner.building.compile import compile_with

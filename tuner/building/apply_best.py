@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from compiler.errors import DatabaseError, ScheduleError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
-from compiler.runtime.kernel_report import NAIVE, PREDICTED, TUNED, KernelReport
+from compiler.runtime.spec.kernel_report import NAIVE, PREDICTED, TUNED, KernelReport
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.schedule import Schedule
 from compiler.target import Target

@@ -25,8 +25,8 @@ from compiler.content_cache import NOT_WHAT_WAS_KEPT, ContentCache, cache_key, s
 from compiler.errors import ArtefactError, TunefarmError
 from compiler.function_modules import modules_digests
 from compiler.plan.graph_plan import RULES, GraphPlan
-from compiler.runtime.kernel_report import KernelReport
-from compiler.runtime.large_files import ChangedFileError, copy_file
+from compiler.runtime.artefact.large_files import ChangedFileError, copy_file
+from compiler.runtime.spec.kernel_report import KernelReport
 from compiler.target import Target
 from compiler.types.extents import texts
 from configs.private_folder import make_private

@@ -9,7 +9,7 @@ from compiler.graph.ir import Graph
 from compiler.llvm.object_cache import ObjectCache
 from compiler.pipeline import Compiled, compile_model
 from compiler.plan.graph_plan import RULES, GraphPlan
-from compiler.runtime.guards import SizeGuard
+from compiler.runtime.spec.guards import SizeGuard
 from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target
 from compiler.types.numerics import Numerics

@@ -11,18 +11,18 @@ from compiler.emit import assembly_text, llvm_text
 from compiler.errors import ExportError
 from compiler.graph.serialize import graph_to_json
 from compiler.pipeline import Compiled
-from compiler.runtime.c_header import compile_command, object_command
-from compiler.runtime.c_interface import c_interface
-from compiler.runtime.check_target import platform_of
-from compiler.runtime.executable_spec import ExecutableSpec
-from compiler.runtime.export_c import (
+from compiler.runtime.c_library.c_header import compile_command, object_command
+from compiler.runtime.c_library.c_interface import c_interface
+from compiler.runtime.c_library.export_c import (
     check_folder,
     export_library,
     export_object,
     header_path,
     library_files,
 )
-from compiler.runtime.toolchain import find_toolchain
+from compiler.runtime.machine.check_target import platform_of
+from compiler.runtime.machine.toolchain import find_toolchain
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.target import Target, host_target
 from configs.files import write_text
 from tuner.building.request import LIBRARY, OBJECT, BuildRequest

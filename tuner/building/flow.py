@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from compiler.graph.ir import Graph
     from compiler.pipeline import Compiled
     from compiler.plan.graph_plan import GraphPlan
-    from compiler.runtime.executable import Executable
-    from compiler.runtime.executable_spec import ExecutableSpec
+    from compiler.runtime.execution.executable import Executable
+    from compiler.runtime.spec.executable_spec import ExecutableSpec
     from compiler.target import Target
     from configs.settings import Settings
     from db.store import Store
@@ -96,7 +96,7 @@ def build_loaded(request: BuildRequest) -> tuple[Executable, BuildResult]:
     try:
         output = str(folder / f"{request.name}.tuned")
         result = build(replace(request, output=output, listed=False))
-        from compiler.runtime.executable import load
+        from compiler.runtime.execution.executable import load
 
         return load(output), result  # maps the file, which lasts as long as that
     finally:
@@ -145,7 +145,7 @@ def _compiled(
     `read` waits for the model: that is asked for when all is imported that compiles it.
     """
     from compiler.graph.serialize import structural_hash
-    from compiler.runtime.artefact import digest_of, save
+    from compiler.runtime.artefact.artefact import digest_of, save
     from tuner.building.apply_best import Records
     from tuner.building.compile import compile_with
     from tuner.building.fallback_targets import fallback_targets

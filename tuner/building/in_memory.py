@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiler.errors import UntunedWarning
-from compiler.runtime.executable import Executable
-from compiler.runtime.kernel_report import TUNED
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.spec.kernel_report import TUNED
 from configs.settings import names_database
 from tuner.building.flow import build_executable
 from tuner.building.request import BuildRequest

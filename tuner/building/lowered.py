@@ -17,7 +17,7 @@ from compiler.graph.ir import Graph
 from compiler.graph.serialize import structural_hash
 from compiler.plan.apply_precisions import apply_precisions, prepare
 from compiler.plan.contractions import contractions
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
 from compiler.types.numerics import Numerics

@@ -8,7 +8,7 @@ from compiler.graph.ir import Graph
 from compiler.pipeline import Compiled
 from compiler.plan.apply_precisions import prepare
 from compiler.plan.contractions import contractions
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.target import host_target
 from compiler.types.chosen_sizes import choose_sizes, put_sizes
 from compiler.types.conversions import converted

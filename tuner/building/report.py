@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from compiler.errors import TunefarmError
-from compiler.runtime.kernel_report import NAIVE, TUNED, KernelReport
+from compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelReport
 from tuner.records.graph_choice import GraphChoice
 from tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
@@ -55,7 +55,7 @@ class BuildReport:
 
     def _repr_html_(self) -> str:
         """What notebooks show: a row per distinct kernel, and how much of the time is tuned."""
-        from compiler.runtime.html_text import html_lines, html_table
+        from compiler.runtime.execution.html_text import html_lines, html_table
 
         share = f"{format_share(self.tuned_share)} of the estimated time runs tuned schedules"
         table = html_table(COLUMNS, [_cells(use) for use in _costliest_first(self)], texts=2)

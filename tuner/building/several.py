@@ -16,10 +16,10 @@ from compiler.errors import SettingsError
 from compiler.graph.serialize import structural_hash
 from compiler.pipeline import Compiled
 from compiler.plan.graph_plan import GraphPlan
-from compiler.runtime.artefact import digest_of, save
-from compiler.runtime.check_target import platform_of
-from compiler.runtime.executable_spec import ExecutableSpec
-from compiler.runtime.guards import SizeGuard, sizes_text
+from compiler.runtime.artefact.artefact import digest_of, save
+from compiler.runtime.machine.check_target import platform_of
+from compiler.runtime.spec.executable_spec import ExecutableSpec
+from compiler.runtime.spec.guards import SizeGuard, sizes_text
 from compiler.target import Target
 from measure.sandbox.import_model import import_model
 from tuner.building.apply_best import Records

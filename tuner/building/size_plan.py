@@ -10,8 +10,8 @@ from compiler.errors import ScheduleError
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
-from compiler.runtime.guards import SizeGuard
-from compiler.runtime.kernel_report import TUNED
+from compiler.runtime.spec.guards import SizeGuard
+from compiler.runtime.spec.kernel_report import TUNED
 from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from compiler.schedule.schedule import Schedule
 from compiler.target import Target

@@ -18,7 +18,7 @@ from configs.errors import SettingsError
 
 if TYPE_CHECKING:
     from compiler.graph.ir import Graph
-    from compiler.runtime.guards import SizeGuard
+    from compiler.runtime.spec.guards import SizeGuard
 
 MOST_PROGRAMS = 64
 """For so many combinations of values a model is built at most."""
@@ -96,7 +96,7 @@ def guards_of(
     graphs: Sequence[Graph], programs: Sequence[ProgramSizes]
 ) -> list[tuple[SizeGuard, ...]]:
     """What tells the programs apart: the axes of inputs in which the graphs differ."""
-    from compiler.runtime.guards import SizeGuard
+    from compiler.runtime.spec.guards import SizeGuard
     from compiler.types.signature import SIZES
 
     guards: list[list[SizeGuard]] = [[] for _ in graphs]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from compiler.graph.ir import Graph
 from compiler.plan.contractions import Contraction, contractions
 from compiler.plan.switch_precisions import Switches, switched
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.precision import Calibration, Precision
 from compiler.types.tensor_type import Array
 from tuner.calibration.data import Samples

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from compiler.errors import MeasureError, SettingsError
 from compiler.plan.choose_precision import NARROW
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.numerics import Algorithm
 from compiler.types.structure import NO_STRUCTURE, Structure, Words, WordTable, plain
 from compiler.types.tensor_type import Array

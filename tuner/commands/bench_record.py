@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from compiler.errors import DatabaseError
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.target import llvm_version
 from db.store import Store
 from measure.machine import fingerprint

@@ -17,7 +17,7 @@ from typing import Any
 from rich.table import Table
 
 from compiler.errors import InputError, MeasureError
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.numerics import Algorithm
 from compiler.types.tensor_type import Array
 from tuner.commands.accuracy import Accuracy, error_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compiler.errors import InputError
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.chosen_sizes import sizes_of_shapes
 from compiler.types.signature import Signature
 

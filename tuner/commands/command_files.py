@@ -17,7 +17,7 @@ from configs.errors import SettingsError
 DEFAULT_DATABASE = "tuning.db"
 STDOUT = "-"
 ARTEFACT_START = b"TUNEFARM"
-"""What `compiler.runtime.artefact` begins its files with; a build that finds its artefact in the
+"""What `runtime.artefact.artefact` begins its files with; a build that finds its artefact in the
 cache imports neither that nor NumPy."""
 _SQLITE = b"SQLite format 3\0"
 _BESIDE = ("-journal", "-wal", "-shm")

@@ -61,7 +61,7 @@ def run(
     files = named_values(input, "--input", "NAME=FILE.npy")
     check_files(writes=[output, trace, json], reads=[artefact, *files.values()])
     import compiler
-    from compiler.runtime.array_files import write_outputs
+    from compiler.runtime.artefact.array_files import write_outputs
     from tuner.commands.run_model import run_model, run_parts
 
     executable = compiler.load(artefact, threads, fallback=fallback)

@@ -11,11 +11,11 @@ from typing import Any
 from rich.table import Table
 
 from compiler.counted import counted
-from compiler.runtime.array_files import as_stored, read_array
-from compiler.runtime.executable import Executable
-from compiler.runtime.guards import sizes_text
-from compiler.runtime.profile import KernelTime, Profile
-from compiler.runtime.try_run import require_surviving_run
+from compiler.runtime.artefact.array_files import as_stored, read_array
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.execution.profile import KernelTime, Profile
+from compiler.runtime.execution.try_run import require_surviving_run
+from compiler.runtime.spec.guards import sizes_text
 from compiler.types.dtypes import DType
 from compiler.types.structure import plain
 from compiler.types.tensor_type import Array, TensorType

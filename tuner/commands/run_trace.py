@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.runtime.profile import Profile
+from compiler.runtime.execution.profile import Profile
 from configs.errors import SettingsError
 from tuner.reports.trace import Trace
 

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from compiler.errors import InputError
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.chosen_sizes import choose_sizes, put_sizes
 from compiler.types.conversions import converted
 from compiler.types.signature import ResultSource, Signature

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import compiler
 from compiler.errors import MeasureError
-from compiler.runtime import artefact
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.artefact import artefact
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.target import Target
 from measure.farm.runner import CallsNodes
 from tuner.confirm.latency import (

@@ -18,9 +18,9 @@ from typing import TypeAlias
 import numpy as np
 
 from compiler.errors import MeasureError
-from compiler.runtime.buffers import aligned_empty
-from compiler.runtime.executable import Executable
-from compiler.runtime.executable_spec import ALIGNMENT
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.spec.buffers import aligned_empty
+from compiler.runtime.spec.executable_spec import ALIGNMENT
 from compiler.types.dtypes import WIDE_FLOATS, DType
 from compiler.types.tensor_type import Array
 from measure.compare import Comparison

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from compiler.content_cache import ContentCache, cache_key
 from compiler.errors import TunefarmError
-from compiler.runtime.executable import Executable
-from compiler.runtime.executable_spec import CallStep, ExecutableSpec, FunctionStep
-from compiler.runtime.kernel_report import TUNED, KernelReport
-from compiler.runtime.profile import COPY, StepTime
-from compiler.runtime.step_reads import step_reads
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.execution.profile import COPY, StepTime
+from compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec, FunctionStep
+from compiler.runtime.spec.kernel_report import TUNED, KernelReport
+from compiler.runtime.spec.step_reads import step_reads
 from compiler.target import Target, llvm_version
 from configs.settings import Settings, cache_folder
 from db import queries

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from compiler.runtime.executable import Executable
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.target import Target
 from tuner.building.size_plan import range_programs
 from tuner.confirm.latency import (

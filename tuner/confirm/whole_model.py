@@ -9,8 +9,8 @@ from typing import TypeAlias
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
 from compiler.plan.graph_plan import RULES, GraphPlan
-from compiler.runtime.executable import Executable
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target
 from compiler.types.dtypes import DType

@@ -46,7 +46,7 @@ def check_cpu(question: Question) -> list[Finding]:
 
 def check_target(question: Question) -> list[Finding]:
     """What builds are made for, and whether this machine runs them."""
-    from compiler.runtime.check_target import can_run
+    from compiler.runtime.machine.check_target import can_run
     from tuner.from_settings import targets_of
 
     try:

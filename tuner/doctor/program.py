@@ -171,7 +171,7 @@ def import_failures(names: Sequence[str]) -> dict[str, str]:
 
 def check_compiler(question: Question) -> list[Finding]:
     """Whether there is what `tune build --emit` of C forms needs."""
-    from compiler.runtime.toolchain import find_toolchain
+    from compiler.runtime.machine.toolchain import find_toolchain
     from tuner.from_settings import target_of
 
     needed = "only tune build --emit c-header+shared-library and object need it"

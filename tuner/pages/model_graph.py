@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.plan.program_steps import ProgramStep
-from compiler.runtime.profile import COPY
+from compiler.runtime.execution.profile import COPY
 from tuner.pages.layered import Layout, layered
 from tuner.pages.layout_colours import NONE
 from tuner.pages.packed import shortened

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from compiler.errors import TunefarmError
 from compiler.plan.graph_plan import RULES, GraphPlan
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from measure.compare import Comparison
 from tuner.confirm.latency import SLOWER, ModelLatency
 from tuner.confirm.whole_model import CompareSpecs

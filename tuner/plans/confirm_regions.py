@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from compiler.errors import TunefarmError
 from compiler.plan.graph_plan import RULES, GraphPlan
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from measure.compare import LogRatio, pooled
 from tuner.confirm.latency import ModelLatency
 from tuner.plans.confirm import GAIN, ConfirmPlans

@@ -18,7 +18,7 @@ from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
 from compiler.plan.estimate import Estimator
 from compiler.plan.graph_plan import RULES, GraphPlan
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.schedule.spaces import Spaces
 from compiler.target import Target
 from compiler.types.numerics import Numerics

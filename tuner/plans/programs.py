@@ -18,7 +18,7 @@ from compiler.pipeline import kernels_of
 from compiler.plan.graph_plan import GraphPlan
 from compiler.plan.graph_sites import GraphSites, graph_sites
 from compiler.plan.group_kernels import MadeKernels
-from compiler.runtime.memory_plan import plan_memory
+from compiler.runtime.planning.memory_plan import plan_memory
 from compiler.target import Target
 from compiler.types.numerics import Numerics
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from compiler.graph.ir import Graph
 from compiler.plan.apply_precisions import apply_precisions
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.numerics import Numerics
 from compiler.types.precision import Calibration, PrecisionPlan
 from compiler.types.tensor_type import Array

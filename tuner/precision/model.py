@@ -10,7 +10,7 @@ from compiler.graph.ir import Graph
 from compiler.pipeline import Compiled
 from compiler.plan.apply_precisions import apply_precisions
 from compiler.plan.contractions import Contraction, contractions
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target
 from compiler.types.dtypes import DType

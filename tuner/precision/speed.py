@@ -21,8 +21,8 @@ from compiler.kernels.kernel import KernelCall
 from compiler.pipeline import Compiled
 from compiler.plan.contractions import Contraction, contractions
 from compiler.plan.quantise import NARROW_READERS
-from compiler.runtime.executable import Executable
-from compiler.runtime.profile import COPY
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.execution.profile import COPY
 from compiler.types.precision import Precision
 from compiler.types.tensor_type import Array
 from tuner.confirm.latency import pinned

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from compiler.runtime.html_text import html_lines, html_table, html_text
+from compiler.runtime.execution.html_text import html_lines, html_table, html_text
 from tuner.reports.progress import Progress, status_line
 from tuner.reports.report import (
     KEY_CHARACTERS,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from compiler.kernels.kernel import FusedKernel
-from compiler.runtime.executable_spec import (
+from compiler.runtime.spec.executable_spec import (
     ALIGNMENT,
     CallStep,
     ExecutableSpec,

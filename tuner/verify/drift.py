@@ -14,7 +14,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from compiler.runtime.kernel_report import TUNED
+from compiler.runtime.spec.kernel_report import TUNED
 from measure.compare import BETWEEN_RUNS
 from tuner.records.model_latencies import AppliedKernel, MeasuredModel, ModelTimes, Ratio
 from tuner.reports.report import format_share

@@ -14,7 +14,7 @@ from typing import Any
 import compiler
 from compiler.errors import DatabaseError, MeasureError, SettingsError
 from compiler.kernels.serialize import kernel_from_json
-from compiler.runtime.executable import Executable, load
+from compiler.runtime.execution.executable import Executable, load
 from compiler.target import llvm_version
 from compiler.types.dtypes import WIDE_FLOATS
 from compiler.types.numerics import Algorithm

@@ -16,7 +16,7 @@ from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
 from compiler.limits import Limits
 from compiler.operators.loop import RESULT
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 
 Calls = Sequence[Mapping[str, Any]]
 

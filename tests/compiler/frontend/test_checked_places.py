@@ -11,7 +11,7 @@ from onnx import TensorProto
 import compiler
 from compiler.errors import InputError, ShapeError
 from compiler.frontend.import_onnx import import_model_proto
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from tests.compiler.frontend.onnx_models import integers, model, tensor
 from tests.compiler.frontend.sized_cases import node
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 import compiler
 from compiler.errors import InputError
 from compiler.frontend.import_onnx import import_model_proto
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.frontend.sized_cases import floats, node
 

@@ -12,7 +12,7 @@ from onnx.helper import make_node
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.kernels.kernel import KernelCall
 from compiler.pipeline import compile_model
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import model, tensor
 

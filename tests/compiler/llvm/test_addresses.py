@@ -16,7 +16,7 @@ from compiler.llvm.machine import object_code
 from compiler.loops.interpret import interpret
 from compiler.loops.ir import For, LoopKind, LoopNest, Memory, Store
 from compiler.loops.verify import verify_loops
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.steps.tile import Tile

@@ -13,7 +13,7 @@ from compiler.llvm.machine import assembly, object_code
 from compiler.llvm.masked_loads import masked_load
 from compiler.llvm.shuffles import reversed_lanes
 from compiler.llvm.writer import FunctionWriter, Value
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType
 from measure.sandbox.guarded import GuardedBuffer

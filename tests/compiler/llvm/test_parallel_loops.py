@@ -11,8 +11,8 @@ import pytest
 from compiler.expr.nodes import binary, const
 from compiler.kernels.kernel import FusedKernel, KernelBuilder
 from compiler.llvm import compile_kernel
-from compiler.runtime.loaded_code import LoadedCode
-from compiler.runtime.threads import Runtime
+from compiler.runtime.machine.loaded_code import LoadedCode
+from compiler.runtime.machine.threads import Runtime
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.steps.parallelize import Parallelize
 from compiler.target import host_target

@@ -6,7 +6,7 @@ import numpy as np
 
 from compiler.llvm.machine import object_code
 from compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.target import host_target
 
 COUNTING_KERNEL = """

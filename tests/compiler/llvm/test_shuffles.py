@@ -12,7 +12,7 @@ from compiler.expr.instructions import type_of
 from compiler.llvm.machine import object_code
 from compiler.llvm.shuffles import transpose, transpose_block
 from compiler.llvm.writer import FunctionWriter, Value
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.target import host_target
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array

@@ -11,8 +11,8 @@ from compiler.llvm.emit_kernel import emit_kernel
 from compiler.llvm.machine import assembly, object_code
 from compiler.llvm.repeat import repeat_call_object
 from compiler.loops.ir import LoopKind, LoopNest
-from compiler.runtime.entry import entry_ir
-from compiler.runtime.thread_pool import pool_ir
+from compiler.runtime.entry.entry import entry_ir
+from compiler.runtime.machine.thread_pool import pool_ir
 from compiler.target import Target
 from compiler.tile_set_up import FULL_PALETTE
 from compiler.types.dtypes import DType

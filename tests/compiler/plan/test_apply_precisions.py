@@ -9,7 +9,7 @@ from compiler.limits import Allowance
 from compiler.pipeline import compile_model
 from compiler.plan.apply_precisions import apply_precisions, prepare
 from compiler.plan.contractions import contractions
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.dtypes import DType
 from compiler.types.precision import Precision, PrecisionPlan
 from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph, random_inputs

@@ -11,7 +11,7 @@ from compiler.plan.estimated_chains import estimated_chains
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import RULES, Chain
 from compiler.plan.group_kernels import GroupKernels
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.schedule.spaces import Spaces
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType

@@ -11,7 +11,7 @@ from compiler.limits import Allowance, Limits
 from compiler.pipeline import compile_model
 from compiler.plan.estimated_merges import estimated_merges
 from compiler.plan.graph_plan import RULES, Merged
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.schedule.spaces import Spaces
 from compiler.target import Target
 from compiler.types.numerics import NUMERICS

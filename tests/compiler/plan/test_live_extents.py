@@ -15,7 +15,7 @@ from compiler.operators.registry import infer_type
 from compiler.pipeline import compile_model, kernels_of
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.live_extents import limit_kernels
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.signature import SIZES, AxisSource, ResultSource, Signature, SizedPort

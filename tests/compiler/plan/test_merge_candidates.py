@@ -16,7 +16,7 @@ from compiler.plan.graph_sites import graph_sites
 from compiler.plan.merge_candidates import merge_candidates
 from compiler.plan.merge_contractions import merged_name, run
 from compiler.plan.optimise import optimise
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.target import host_target
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,

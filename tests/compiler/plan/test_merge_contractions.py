@@ -14,7 +14,7 @@ from compiler.pipeline import compile_model
 from compiler.plan import merge_contractions, optimise
 from compiler.plan.extract_kernels import extract_kernels
 from compiler.plan.graph_plan import GraphPlan, Layout, Merged
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Attribute
 from tests.compiler.graph.graph_helpers import (

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.frontend.import_onnx import import_onnx
 from compiler.pipeline import compile_model
-from compiler.runtime.buffers import address_of, aligned_empty
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.spec.buffers import address_of, aligned_empty
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.types.tensor_type import Array
 from tests.end_to_end.tiny_model import tiny_model
 

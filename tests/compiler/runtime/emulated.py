@@ -14,9 +14,9 @@ import pytest
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel
 from compiler.llvm.compile_kernel import compile_kernel
-from compiler.runtime.c_interface import c_interface
-from compiler.runtime.executable_spec import ExecutableSpec
-from compiler.runtime.export_c import export_library
+from compiler.runtime.c_library.c_interface import c_interface
+from compiler.runtime.c_library.export_c import export_library
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.schedule.schedule import Schedule
 from compiler.target import Target
 from compiler.types.tensor_type import Array, TensorType

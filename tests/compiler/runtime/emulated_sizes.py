@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.runtime.c_interface import c_interface
-from compiler.runtime.c_sizes import CSizes
-from compiler.runtime.executable_spec import ExecutableSpec
-from compiler.runtime.export_c import export_library
+from compiler.runtime.c_library.c_interface import c_interface
+from compiler.runtime.c_library.c_sizes import CSizes
+from compiler.runtime.c_library.export_c import export_library
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.types.signature import SizedPort
 from compiler.types.tensor_type import Array
 from tests.compiler.runtime.c_models import run

@@ -22,13 +22,13 @@ from compiler.kernels.stage import Axis, Stage
 from compiler.llvm import CompiledKernel
 from compiler.llvm.machine import object_code
 from compiler.loops.constant_layout import ConstantLayout
-from compiler.runtime.entry import entry_of
-from compiler.runtime.executable_spec import ExecutableSpec, ObjectPart
-from compiler.runtime.kernel_report import KernelReport
-from compiler.runtime.memory_plan import plan_memory
-from compiler.runtime.pack_constants import pack_constants
-from compiler.runtime.run_steps import run_steps
-from compiler.runtime.seal import part_digests, seal_of
+from compiler.runtime.artefact.seal import part_digests, seal_of
+from compiler.runtime.entry.entry import entry_of
+from compiler.runtime.planning.memory_plan import plan_memory
+from compiler.runtime.planning.pack_constants import pack_constants
+from compiler.runtime.planning.run_steps import run_steps
+from compiler.runtime.spec.executable_spec import ExecutableSpec, ObjectPart
+from compiler.runtime.spec.kernel_report import KernelReport
 from compiler.target import host_target
 from compiler.types.dtypes import DType
 from compiler.types.numerics import Algorithm

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pytest
 
 from compiler.errors import InputError
-from compiler.runtime.executable import Executable
-from compiler.runtime.frame import Frame
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.execution.frame import Frame
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import TensorType
 from tests.compiler.runtime.hand_kernels import (

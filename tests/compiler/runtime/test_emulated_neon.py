@@ -13,7 +13,7 @@ from compiler.frontend.import_onnx import import_model_proto
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
 from compiler.pipeline import compile_model
-from compiler.runtime.export_c import export_library, export_object
+from compiler.runtime.c_library.export_c import export_library, export_object
 from compiler.schedule.spaces import naive_schedule, schedule_space
 from compiler.target import Target
 from compiler.types.dtypes import DType

@@ -22,9 +22,9 @@ from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
 from compiler.pipeline import compile_model
-from compiler.runtime.buffers import address_of
-from compiler.runtime.executable import Executable
-from compiler.runtime.executable_spec import ALIGNMENT
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.spec.buffers import address_of
+from compiler.runtime.spec.executable_spec import ALIGNMENT
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import schedule_space
 from compiler.target import Target

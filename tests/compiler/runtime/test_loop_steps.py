@@ -11,10 +11,10 @@ import pytest
 import compiler
 from compiler.errors import VerifyError
 from compiler.frontend.import_onnx import import_model_proto
-from compiler.runtime.entry import entry_of
-from compiler.runtime.executable import Executable
-from compiler.runtime.executable_spec import AgainStep, LoopStep
-from compiler.runtime.verify_spec import verify_spec
+from compiler.runtime.entry.entry import entry_of
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.spec.executable_spec import AgainStep, LoopStep
+from compiler.runtime.spec.verify_spec import verify_spec
 from tests.compiler.frontend.loop_models import CASES, LoopCase
 
 

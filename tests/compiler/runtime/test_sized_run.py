@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 import compiler
 from compiler.errors import ArtefactError, InputError
-from compiler.runtime import artefact
-from compiler.runtime.buffers import address_of
-from compiler.runtime.executable import Executable
+from compiler.runtime.artefact import artefact
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.spec.buffers import address_of
 from measure.sandbox.guarded import GuardedBuffer
 from tests.compiler.runtime.edited_artefacts import rewrite_manifest
 from tests.compiler.runtime.sized_graphs import (

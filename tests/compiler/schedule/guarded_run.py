@@ -12,9 +12,9 @@ import numpy as np
 from compiler.kernels.kernel import FusedKernel
 from compiler.llvm import compile_kernel
 from compiler.llvm.compile_kernel import CompiledKernel
-from compiler.runtime.loaded_code import LoadedCode
-from compiler.runtime.threads import make_runtime
-from compiler.runtime.tile_session import tiles_set_up
+from compiler.runtime.machine.loaded_code import LoadedCode
+from compiler.runtime.machine.threads import make_runtime
+from compiler.runtime.machine.tile_session import tiles_set_up
 from compiler.schedule.schedule import Schedule
 from compiler.target import Target, host_target
 from compiler.types.tensor_type import Array

@@ -13,8 +13,8 @@ from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.llvm import compile_kernel
 from compiler.operators.registry import infer_type
 from compiler.plan.extract_kernels import extract_kernels
-from compiler.runtime.loaded_code import LoadedCode
-from compiler.runtime.tile_session import tiles_set_up
+from compiler.runtime.machine.loaded_code import LoadedCode
+from compiler.runtime.machine.tile_session import tiles_set_up
 from compiler.schedule.schedule import Schedule
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType

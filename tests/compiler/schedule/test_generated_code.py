@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Stage
-from compiler.runtime.threads import make_runtime
+from compiler.runtime.machine.threads import make_runtime
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.sketches import operand_copies, shared_loops, tiled_reduction
 from compiler.schedule.spaces import naive_schedule, schedule_space, untiled_schedule

@@ -23,7 +23,7 @@ from compiler.loops.interpret import interpret
 from compiler.loops.ir import LoopNest, uses_tiles
 from compiler.loops.verify import verify_loops
 from compiler.pipeline import compile_model
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.schedule.apply_schedule import lower
 from compiler.schedule.schedule import Schedule
 from compiler.schedule.spaces import default_schedule, schedule_space
@@ -218,7 +218,9 @@ def test_models_in_tiles_are_those_in_vectors(
     graph = import_model_proto(build_model("resnet18", size=Size(image=32, width=0.5, classes=10)))
     target = tiled_host()
     plain = replace(target, features=host_target().features)
-    monkeypatch.setattr("compiler.runtime.loaded_program.check_target", lambda target: None)
+    monkeypatch.setattr(
+        "compiler.runtime.execution.loaded_program.check_target", lambda target: None
+    )
     specs = [
         compile_model(graph, target=made, threads=threads, numerics="bf16").spec
         for made in (target, plain)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.target import host_target
 from measure.measurement import MeasureResult, Status
 from measure.sandbox.turn import Turn

@@ -9,7 +9,7 @@ import pytest
 
 from compiler.llvm.machine import assembly, object_code
 from compiler.llvm.peak_loop import SYMBOL, peak_loop, result_floats
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.target import host_target
 from measure.worker.roof import measure_roof
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compiler.llvm.yardstick import YARDSTICK_SYMBOL, yardstick_object
-from compiler.runtime.loaded_code import LoadedCode
+from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.target import host_target
 from compiler.types.dtypes import DType
 from measure.worker.yardstick import Yardstick

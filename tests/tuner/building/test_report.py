@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.runtime.kernel_report import NAIVE, TUNED, KernelReport
+from compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelReport
 from configs.settings import Settings
 from db.store import Store
 from tests.db.examples import paired, populate, trial

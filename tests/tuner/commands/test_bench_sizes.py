@@ -13,7 +13,7 @@ import compiler
 from compiler.errors import InputError, MeasureError
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from compiler.types.tensor_type import Array
 from tuner.commands import bench_sizes as module
 from tuner.commands.bench_sizes import bench_sizes, sizes_table

@@ -10,9 +10,9 @@ import pytest
 import compiler
 from compiler.errors import InputError
 from compiler.pipeline import compile_model
-from compiler.runtime.executable import Executable
-from compiler.runtime.guards import SizeGuard
-from compiler.runtime.sized_programs import SizedPrograms
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.execution.sized_programs import SizedPrograms
+from compiler.runtime.spec.guards import SizeGuard
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.sized_graphs import cache_graph, rows_graph, taken_graph
 from tuner.commands.chosen_sizes import sizes_of

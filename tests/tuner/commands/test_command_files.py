@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from compiler.runtime.artefact import MAGIC
+from compiler.runtime.artefact.artefact import MAGIC
 from configs.errors import SettingsError
 from configs.files import replacing, write_text
 from tuner.commands.command_files import ARTEFACT_START, check_files, database_file, external_data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.runtime.profile import COPY, KernelTime, Profile, StepTime
+from compiler.runtime.execution.profile import COPY, KernelTime, Profile, StepTime
 from tests.tuner.reports.traces import assert_nested, lanes
 from tuner.commands.run_trace import run_trace
 

@@ -15,7 +15,7 @@ from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
 from compiler.pipeline import kernels_of
-from compiler.runtime.kernel_report import PREDICTED
+from compiler.runtime.spec.kernel_report import PREDICTED
 from compiler.schedule.space import Candidate, ScheduleSpace
 from compiler.schedule.spaces import schedule_space
 from compiler.target import host_target

@@ -49,8 +49,8 @@ def test_the_runtime_has_what_runs_models_and_nothing_that_builds_them(repositor
         "compiler/__init__.py",
         "compiler/foreign_functions.py",
         "compiler/run_artefact.py",
-        "compiler/runtime/sized_programs.py",
-        "compiler/runtime/try_function.py",
+        "compiler/runtime/execution/sized_programs.py",
+        "compiler/runtime/execution/try_function.py",
         "compiler/session/inference_session.py",
         "configs/errors.py",
     ):

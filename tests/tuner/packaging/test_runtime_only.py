@@ -21,7 +21,7 @@ from compiler import build
 from compiler.frontend.import_onnx import import_model_proto
 from compiler.frontend.zoo import build_model
 from compiler.frontend.zoo.network import Size
-from compiler.runtime.executable import Executable
+from compiler.runtime.execution.executable import Executable
 from tests.end_to_end.tiny_model import tiny_model
 from tuner.packaging.editions import runtime_files
 

@@ -14,7 +14,7 @@ from compiler.graph.serialize import structural_hash
 from compiler.kernels.serialize import kernel_from_json
 from compiler.plan.estimate import Estimator
 from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
-from compiler.runtime.executable_spec import ExecutableSpec
+from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.schedule.spaces import Spaces
 from compiler.target import host_target
 from configs.settings import load_settings

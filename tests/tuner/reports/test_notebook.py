@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from compiler.runtime.html_text import SHOWN_ROWS, html_table
-from compiler.runtime.kernel_report import DEFAULT, TUNED, KernelReport
+from compiler.runtime.execution.html_text import SHOWN_ROWS, html_table
+from compiler.runtime.spec.kernel_report import DEFAULT, TUNED, KernelReport
 from tests.tuner.test_result import RESULT, status
 from tuner.building.report import BuildReport, KernelUse
 from tuner.reports.notebook import (

@@ -8,7 +8,7 @@ import pytest
 
 from compiler.graph.ir import Graph
 from compiler.pipeline import Compiled, compile_model
-from compiler.runtime.executable_spec import CallStep, ExecutableSpec, Place, aligned
+from compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec, Place, aligned
 from measure.placement import PERIOD, Placement, buffer_sizes
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.tuner.setting import TILES, Setting

@@ -1,0 +1,1 @@
+"""A built model as a file: programs, constants and a manifest, sealed."""

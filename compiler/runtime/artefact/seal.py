@@ -1,0 +1,61 @@
+"""Seal: what a model's code says of the manifest that belongs to it.
+
+Code has offsets, sizes and the CPU's features built in, and the manifest says them again for
+whoever provides the memory. So the entry function's object code also holds a SHA-256 of all that
+the manifest says of its variant, and of the other code and the constants: where the two differ, the
+manifest is not the one that the code was made with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from compiler.runtime.artefact.manifest import manifest_to_json
+from compiler.runtime.machine.in_threads import in_threads
+from compiler.runtime.spec.executable_spec import ExecutableSpec, ObjectPart
+from compiler.types.tensor_type import Array, bytes_of
+
+Content: TypeAlias = bytes | memoryview
+
+
+def seal_of(spec: ExecutableSpec) -> bytes:
+    """The seal that the entry of `spec` must hold."""
+    return seal(manifest_to_json(spec, ()), spec.digests)
+
+
+def seal(variant: Mapping[str, Any], digests: Sequence[str]) -> bytes:
+    """The seal of a variant's manifest, whatever numbers its parts have in the file.
+
+    `digests` are those of its parts after the entry.
+    """
+    facts = {**variant, "parts": list(digests)}
+    return hashlib.sha256(json_text(facts)).digest()
+
+
+def json_text(value: object) -> bytes:
+    """JSON in the one form that artefacts have it in."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def part_digests(objects: Sequence[ObjectPart], constants: Sequence[Array]) -> tuple[str, ...]:
+    """The `digests` of an executable with these objects and constants."""
+    return content_digests(part_contents(objects, constants))
+
+
+def part_contents(objects: Sequence[ObjectPart], constants: Sequence[Array]) -> list[Content]:
+    """What the parts after the entry hold."""
+    return [
+        *(part.code for part in objects),
+        *(bytes_of(array) for array in constants),
+    ]
+
+
+def content_digests(contents: Sequence[Content]) -> tuple[str, ...]:
+    """The SHA-256 of each, in hex digits."""
+    largest_first = sorted(range(len(contents)), key=lambda number: -len(contents[number]))
+    found = in_threads(lambda n: hashlib.sha256(contents[n]).hexdigest(), largest_first)
+    by_number = dict(zip(largest_first, found, strict=True))
+    return tuple(by_number[number] for number in range(len(contents)))

@@ -1,0 +1,1 @@
+"""A built model as a library for C: header, implementation, examples."""

@@ -1,0 +1,200 @@
+"""The header of a built model: what a C or C++ program has to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from compiler.runtime.c_library.c_interface import CInterface, CPort, in_comment
+from compiler.runtime.c_library.c_kernels import kernels_header
+from compiler.runtime.machine.cpu_features import checked_features
+from compiler.runtime.spec.executable_spec import ALIGNMENT
+from compiler.target import Target
+
+_TEMPLATE = """
+#ifndef {macro}_H
+#define {macro}_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+#define {macro}_ALIGNMENT {alignment} /* bytes; of the workspace, and best for inputs and outputs */
+#define {macro}_THREADS {threads} /* that a run uses at most, its caller included */
+
+/* Elements and bytes of each input and output. */
+{sizes}
+
+/* Where the inputs are and where the outputs go; tensors are dense and in row-major order. An
+   output must not overlap an input or another output. Any address will do: what is not aligned to
+   {macro}_ALIGNMENT is copied on the way. */
+struct {name}_io {{
+{members}
+}};
+
+enum {{
+    {macro}_OK = 0,
+    {macro}_ERROR_NULL = 1,      /* io, a pointer in it, or the workspace is null */
+    {macro}_ERROR_WORKSPACE = 2, /* the workspace is not aligned to {macro}_ALIGNMENT */
+    {macro}_ERROR_CPU = 3{comma}       /* this CPU lacks instructions that the code needs */
+{function}}};
+
+/* Bytes of the workspace that a run needs. */
+size_t {name}_workspace_bytes(void);
+
+/* Runs the model; {macro}_OK, or an error code and nothing was computed. The workspace need not be
+   initialised, nothing in it outlasts the call. Several threads may call this at once, each with a
+   workspace and outputs of its own. */
+int {name}_run(const struct {name}_io *io, void *workspace);
+
+{error_comment}
+const char *{name}_error(int code);
+{kernels}
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+
+def compile_command(name: str, compiler: str = "cc") -> str:
+    """The command that compiles the example of the model `name`, in the folder of the library."""
+    linked = f"-L. -l{name} -Wl,-rpath,'$ORIGIN'"
+    return f"{compiler} -std=c11 -O2 {name}_example.c {linked} -o {name}_example"
+
+
+def object_command(name: str, object_file: str, threads: int, compiler: str = "cc") -> str:
+    """The command that compiles a program with the object file of the model `name`."""
+    pthread = " -pthread" if threads > 1 else ""
+    return f"{compiler} -std=c11 -O2 your_program.c {object_file}{pthread} -lm -o your_program"
+
+
+def header_text(interface: CInterface, targets: Sequence[Target], command: str) -> str:
+    """The header; `command` is shown as the way to compile a program that uses it.
+
+    `targets` are those of the library's programs, in the order in which they are tried.
+    """
+    sizes = "\n".join(
+        f"#define {interface.size_macro(port, 'COUNT')} ((size_t){port.elements})\n"
+        f"#define {interface.size_macro(port, 'BYTES')} ((size_t){port.type.bytes})"
+        for port in (*interface.inputs, *interface.outputs)
+    )
+    members = "\n".join(
+        [
+            *(_member(port, "input", "const ") for port in interface.inputs),
+            *(_member(port, "output", "") for port in interface.outputs),
+        ]
+    )
+    return introduction(interface, targets, command) + _TEMPLATE.format(
+        name=interface.name,
+        macro=interface.macro,
+        alignment=ALIGNMENT,
+        threads=interface.threads,
+        sizes=sizes,
+        members=members,
+        kernels=kernels_header(interface),
+        **_errors(interface),
+    )
+
+
+def _errors(interface: CInterface) -> dict[str, str]:
+    """What the header says of functions that the model calls, and their failing."""
+    if not interface.called:
+        return {
+            "comma": " ",
+            "function": "",
+            "error_comment": "/* What an error code means: a constant string, also for a code that "
+            "there is not. */",
+        }
+    code = f"    {interface.macro}_ERROR_FUNCTION = 4 /* a function that is called failed */\n"
+    return {
+        "comma": ",",
+        "function": code,
+        "error_comment": "/* What an error code means, also one that there is not. Of "
+        "ERROR_FUNCTION it says what\n   failed last in the calling thread. */",
+    }
+
+
+def introduction(interface: CInterface, targets: Sequence[Target], command: str) -> str:
+    """The comment that the header begins with; the arguments are those of `header_text`."""
+    lines = [
+        f"{in_comment(interface.title)}, compiled to machine code by tunefarm: to run, it needs",
+        *_needs(interface.called),
+        "",
+        *_made_for(targets),
+        *_threads(interface.threads),
+        *_words(interface),
+        "",
+        "To compile a program with it, in this folder:",
+        f"    {command}",
+    ]
+    return "/* " + "\n".join(f"   {line}".rstrip() for line in lines).lstrip() + " */"
+
+
+def _words(interface: CInterface) -> list[str]:
+    """What stands for texts, which C programs do not hand over."""
+    if not interface.texts:
+        return []
+    names = ", ".join(map(in_comment, interface.texts))
+    lines = wrap(f"Texts are numbers of words, equal for equal words, in {names}.", 92)
+    if interface.words:
+        lines.append("Words that the model knows; any other number is that of another word:")
+    return ["", *lines, *(f"    {n} {in_comment(w)}" for n, w in enumerate(interface.words))]
+
+
+def _made_for(targets: Sequence[Target]) -> list[str]:
+    first = targets[0]
+    if len(targets) == 1:
+        made = f"Made for the CPU {first.cpu} ({first.triple})."
+        return [made, *_checks(checked_features(first))]
+    lines = [
+        f"Made for the CPUs {', '.join(target.cpu for target in targets)} ({first.triple}).",
+        "The first run takes the first of these whose features the CPU has that runs it:",
+    ]
+    for target in targets:
+        features = " ".join(checked_features(target)) or "nothing but what all have"
+        wrapped = wrap(f"{target.cpu}: {features}", 88, subsequent_indent="    ")
+        lines += [f"    {line}" for line in wrapped]
+    return lines
+
+
+def _needs(called: tuple[str, ...]) -> list[str]:
+    if not called:
+        return ["the C library and nothing else, no file and no Python."]
+    return [
+        "the C library and what the program is linked with that defines:",
+        *(f"    {line}" for line in wrap(" ".join(called), 88)),
+        "Each is an int32_t NAME(int32_t inputs, int32_t outputs, void *const *data, const int32_t",
+        "*types, const int32_t *ranks, const int64_t *const *sizes, const char *attributes, const",
+        "void *context, char *error, int64_t error_bytes) that returns 0 unless it fails.",
+    ]
+
+
+def _checks(features: tuple[str, ...]) -> list[str]:
+    if not features:
+        return ["Whether the CPU that runs it has what it needs is not checked."]
+    lines = wrap(" ".join(features), 88)
+    return ["The first run checks that the CPU that runs it has:", *(f"    {x}" for x in lines)]
+
+
+def _threads(threads: int) -> list[str]:
+    if threads == 1:
+        return ["A run is done by the thread that calls it."]
+    helpers = "a thread" if threads == 2 else f"{threads - 1} threads"
+    return [
+        f"The first run starts {helpers} to help with the model's loops, asleep between runs. They",
+        "last as long as the process, so what holds this code must stay loaded. Runs at the same",
+        "time share them, and none waits for them: where cores are missing, or in a child process",
+        "after fork(), a run is done by the thread that calls it.",
+    ]
+
+
+def _member(port: CPort, kind: str, const: str) -> str:
+    size = f"{port.type.bytes} bytes" + (", each 0 or 1" if port.c_type == "bool" else "")
+    comment = f"{kind} {in_comment(port.name)}: {port.type}, {size}"
+    return f"    /* {comment} */\n    {const}{port.c_type} *{port.member};"

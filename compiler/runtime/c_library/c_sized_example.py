@@ -1,0 +1,122 @@
+"""An example program in C for a model with run-time sizes: sizes come from the command line."""
+
+from __future__ import annotations
+
+from compiler.runtime.c_library.c_example import ALLOCATE, SHOWN, format_of, pattern_of
+from compiler.runtime.c_library.c_interface import CInterface, in_comment
+from compiler.runtime.c_library.c_sizes import CSizes
+from compiler.types.chosen_sizes import choose_sizes
+from compiler.types.signature import ResultSource, ValueSource
+from compiler.types.sizes import Dimension, Function, Size, Symbol
+
+
+def sized_example_text(interface: CInterface) -> str:
+    """A program of standard C11 that uses every part of the interface."""
+    name, macro, sizes = interface.name, interface.macro, CSizes.of(interface)
+    chosen = choose_sizes(sizes.signature, {})
+    symbols = [s.symbol.name for s in sizes.signature.sources if not isinstance(s, ResultSource)]
+    places = {symbol: f"sizes[{number}]" for number, symbol in enumerate(symbols)}
+    allocated = "\n".join(
+        f"    {port.c_type} *const {kind}_{i} = allocate({interface.size_macro(port, 'BYTES')});"
+        for kind, ports in (("input", interface.inputs), ("output", interface.outputs))
+        for i, port in enumerate(ports)
+    )
+    filled = "".join(
+        f"    for (size_t i = 0; i < {interface.size_macro(port, 'COUNT')}; i++)\n"
+        f"        input_{i}[i] = {pattern_of(port)};\n"
+        for i, port in enumerate(interface.inputs)
+    )
+    numbers = {port.name: i for i, port in enumerate(interface.inputs)}
+    filled += "".join(
+        f"    input_{numbers[s.input]}[{s.position}] = "
+        f"({interface.inputs[numbers[s.input]].c_type}){places[s.symbol.name]};\n"
+        for s in sizes.signature.sources
+        if isinstance(s, ValueSource)
+    )
+    assigned = "".join(
+        f"    io.{port.member} = {kind}_{i};\n"
+        for kind, ports in (("input", interface.inputs), ("output", interface.outputs))
+        for i, port in enumerate(ports)
+    )
+    assigned += "".join(
+        f"    io.{port.member}_shape[{axis}] = {_expression(dimension, places)};\n"
+        for port, sized in sizes.inputs
+        if sized.symbols
+        for axis, dimension in enumerate(sized.shape)
+    )
+    shown = "".join(_show(sizes, i) for i in range(len(interface.outputs)))
+    freed = "".join(f"    free(input_{i});\n" for i in range(len(interface.inputs)))
+    freed += "".join(f"    free(output_{i});\n" for i in range(len(interface.outputs)))
+    usage = " ".join(f"[{symbol}]" for symbol in map(in_comment, symbols))
+    return f"""/* Runs the model on inputs that are filled with a pattern, at sizes of your choice:
+
+       ./{name}_example {usage}
+
+   Prints the shape and the first values of each output. {name}.h says how to compile this. */
+#include "{name}.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {{ ALIGNMENT = {macro}_ALIGNMENT, SIZES = {len(symbols)} }};
+
+{ALLOCATE}int main(int argc, char **argv)
+{{
+    int64_t sizes[SIZES + 1] = {{{", ".join(str(chosen[s]) for s in symbols) or "0"}}};
+    struct {name}_io io;
+    void *const workspace = allocate({name}_workspace_bytes(NULL));
+{allocated}
+    int code;
+
+    for (int i = 0; i < SIZES && i + 1 < argc; i++)
+        sizes[i] = atoll(argv[i + 1]);
+{filled}{assigned}
+    code = {name}_sizes(&io); /* the outputs' shapes, for programs that allocate by them */
+    if (code == {macro}_OK)
+        code = {name}_run(&io, workspace);
+    if (code != {macro}_OK) {{
+        fprintf(stderr, "{name}_run: %s\\n", {name}_error(code));
+        return 1;
+    }}
+{shown}{freed}    free(workspace);
+    return 0;
+}}
+"""
+
+
+def _show(sizes: CSizes, number: int) -> str:
+    port, sized = sizes.outputs[number]
+    form, cast = format_of(port.type.dtype)
+    extents = [
+        f"io.{port.member}_shape[{axis}]" if sized.symbols else str(extent)
+        for axis, extent in enumerate(sized.shape)
+    ]
+    count = " * ".join(f"(size_t){extent}" for extent in extents) or "(size_t)1"
+    forms = ", ".join("%lld" for _ in extents)
+    values = "".join(f", (long long){extent}" for extent in extents)
+    return f"""
+    printf("{port.member} [{forms}]:"{values});
+    for (size_t i = 0; i < {count} && i < {SHOWN}; i++)
+        printf(" {form}", ({cast})output_{number}[i]);
+    printf("\\n");
+"""
+
+
+def _expression(dimension: Dimension, places: dict[str, str]) -> str:
+    """A dimension as C; `places` are its symbols."""
+    if not isinstance(dimension, Size):
+        return str(dimension)
+    terms = []
+    for atoms, factor in dimension.terms:
+        product = [str(factor)] if factor != 1 or not atoms else []
+        terms.append(" * ".join([*product, *(_atom(atom, places) for atom in atoms)]))
+    return f"({' + '.join(terms)})" if len(terms) > 1 else terms[0]
+
+
+def _atom(atom: Symbol | Function, places: dict[str, str]) -> str:
+    if isinstance(atom, Symbol):
+        return places[atom.name]
+    left, right = (_expression(operand, places) for operand in atom.operands)
+    if atom.name in ("min", "max"):
+        return f"({left} {'<' if atom.name == 'min' else '>'} {right} ? {left} : {right})"
+    return f"({left} {'/' if atom.name == '//' else '%'} {right})"

@@ -1,0 +1,295 @@
+"""A built model without Python: machine code and constants behind three C functions.
+
+    NAME.h          the interface, with comments
+    libNAME.so      entry function, kernels, constants; needs the C library and nothing else
+    NAME_example.c  a program that uses it
+
+or one relocatable object file and the header. The same model gives the same bytes. Linking is left
+to a C compiler, which always brings the linker and the assembler: the system's `cc`, or a cross
+compiler (`runtime.machine.toolchain`). Of several programs, for CPUs of one family, the library
+runs the first that the CPU can run.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+from compiler.errors import ExportError
+from compiler.llvm.machine import object_code
+from compiler.runtime.c_library.c_choice import is_chosen_by_size, joined_interface, part_interface
+from compiler.runtime.c_library.c_example import example_text
+from compiler.runtime.c_library.c_header import compile_command, header_text, object_command
+from compiler.runtime.c_library.c_implementation import (
+    choosing_text,
+    constants_text,
+    implementation_text,
+)
+from compiler.runtime.c_library.c_interface import CInterface, c_interface, model_title
+from compiler.runtime.c_library.c_parts import write_parts
+from compiler.runtime.c_library.c_programs import ConstantLayout, check_programs, entry_symbol
+from compiler.runtime.c_library.c_sized_example import sized_example_text
+from compiler.runtime.c_library.c_sized_header import sized_header_text
+from compiler.runtime.machine.run_tools import compile_c, localise, run_tool
+from compiler.runtime.machine.thread_pool import pool_ir
+from compiler.runtime.machine.toolchain import Toolchain, find_toolchain
+from compiler.runtime.spec.executable_spec import ENTRY_SYMBOL, ExecutableSpec
+from compiler.runtime.spec.kernel_operands import kernel_operands
+from compiler.target import Target, baseline_target
+from compiler.types.tensor_type import bytes_of
+
+# What code reaches its constants by is 32 bits wide.
+_MOST_CONSTANT_BYTES = 2**31 - 2**26
+_MAPPED = (
+    "-shared",
+    "-Wl,-Bsymbolic",
+    "-Wl,--version-script=exports.map",
+    "-Wl,-z,noexecstack,-z,relro,-z,now",
+    "-Wl,--build-id=none",
+    "-Wl,--as-needed",
+)
+
+
+def check_folder(folder: str | PathLike[str]) -> None:
+    """Raise `ExportError` unless files can be written into `folder`, which need not exist yet."""
+    path = Path(folder)
+    if not str(folder) or "\0" in str(folder):
+        raise ExportError(f"{str(folder)!r} is not the name of a folder")
+    nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not nearest.is_dir():
+        raise ExportError(f"cannot write into {folder}: {nearest} is a file, a folder is wanted")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ExportError(f"cannot write into {folder}: permission denied")
+
+
+def header_path(path: str | PathLike[str]) -> Path:
+    """Where the header of the object file `path` goes; `ExportError` if that is `path`."""
+    header = Path(path).with_suffix(".h")
+    if header == Path(path):
+        raise ExportError(f"{path} is where the header goes", hint="end the object's name in .o")
+    return header
+
+
+def library_files(name: str) -> tuple[str, ...]:
+    """The names that `export_library` gives the header, the library and the example."""
+    title = model_title(name)
+    return f"{title}.h", f"lib{title}.so", f"{title}_example.c"
+
+
+def export_library(
+    spec: ExecutableSpec,
+    folder: str | PathLike[str],
+    name: str | None = None,
+    *,
+    others: Sequence[ExecutableSpec] = (),
+    compiler: str | None = None,
+    kernels: bool = False,
+) -> tuple[Path, ...]:
+    """Write header, shared library and example into `folder`; the three paths.
+
+    The folder is made if it is missing; files are replaced one by one when all are complete. `name`
+    is the model's, by default the spec's; as a C identifier it starts every name in the files.
+    `others` are programs of the same model for less able CPUs, each taken where none before it can
+    run. `compiler` is the C compiler, by default one for the target. Raises `ExportError`.
+    """
+    programs = (spec, *others)
+    check_programs(programs)
+    tools = find_toolchain(spec.target, compiler, static=len(programs) > 1)
+    check_folder(folder)
+    interface = _interface(programs, name, kernels)
+    header, library, example = library_files(interface.name)
+    command = compile_command(interface.name, tools.command)
+    targets = list(dict.fromkeys(program.target for program in programs))
+    texts = {
+        header: _header(interface, targets, command),
+        example: _example(interface),
+    }
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".tune-") as scratch:
+            work = Path(scratch)
+            parts = _write_parts(interface, programs, work, texts, tools)
+            _link_library(interface, work, library, parts, tools)
+            return _move(work, {file: Path(folder, file) for file in (header, library, example)})
+    except OSError as error:
+        raise ExportError(f"cannot write into {folder}: {error.strerror or error}") from error
+
+
+def export_object(
+    spec: ExecutableSpec,
+    path: str | PathLike[str],
+    name: str | None = None,
+    *,
+    others: Sequence[ExecutableSpec] = (),
+    compiler: str | None = None,
+    kernels: bool = False,
+) -> tuple[Path, ...]:
+    """Write a relocatable object file to `path`, and the header beside it; the two paths.
+
+    The object holds what the shared library holds, constants included, and defines no symbol but
+    the interface's functions, so that objects of several models may be linked into one program.
+    The rest is as in `export_library`. Raises `ExportError`.
+    """
+    programs = (spec, *others)
+    check_programs(programs)
+    tools = find_toolchain(spec.target, compiler, static=True)
+    target, header = Path(path), header_path(path)
+    interface = _interface(programs, name, kernels)
+    command = object_command(
+        interface.name, shlex.quote(target.name), interface.threads, tools.command
+    )
+    targets = list(dict.fromkeys(program.target for program in programs))
+    texts = {f"{interface.name}.h": _header(interface, targets, command)}
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tune-") as scratch:
+            work = Path(scratch)
+            parts = _write_parts(interface, programs, work, texts, tools)
+            run_tool(work, *tools.compiler, "-r", "-nostdlib", "-o", "model", *parts)
+            localise(work, tools, "model", interface.functions)
+            return _move(work, {"model": target, f"{interface.name}.h": header})
+    except OSError as error:
+        raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _header(interface: CInterface, targets: Sequence[Target], command: str) -> str:
+    make = header_text if interface.signature is None else sized_header_text
+    return make(interface, targets, command)
+
+
+def _example(interface: CInterface) -> str:
+    return (example_text if interface.signature is None else sized_example_text)(interface)
+
+
+def _interface(programs: Sequence[ExecutableSpec], name: str | None, kernels: bool) -> CInterface:
+    if ConstantLayout.of(programs).bytes > _MOST_CONSTANT_BYTES:
+        raise ExportError(
+            "the model has more than 2 GiB of constants, too many for a library",
+            hint="build an artefact",
+        )
+    links = (link for program in programs for link in program.functions)
+    python = next((link.name for link in links if not link.symbol), None)
+    if python is not None:
+        raise ExportError(
+            f"the model calls the function {python}, which is Python: a C library has none",
+            hint="register it as CFunction(library, symbol), or build an artefact",
+        )
+    if kernels:
+        _check_kernels(programs)
+    if is_chosen_by_size(programs):
+        return joined_interface(programs, name, kernels)
+    exported = tuple(kernel_operands(programs[0]).values()) if kernels else ()
+    found = [c_interface(program, name) for program in programs]
+    return replace(max(found, key=lambda interface: interface.threads), kernels=exported)
+
+
+def _check_kernels(programs: Sequence[ExecutableSpec]) -> None:
+    """Raise `ExportError` unless a library of these programs can export their kernels.
+
+    Programs of several targets have them by the same names, those for sizes by names of their own;
+    a file may have no types of operands, and a model no kernels.
+    """
+    name = programs[0].name
+    if len(programs) > 1 and not is_chosen_by_size(programs):
+        raise ExportError(
+            "kernels are exported for one target",
+            hint="name one target, or leave --kernels out",
+        )
+    if any(len(program.operands) != len(program.kernels) for program in programs):
+        raise ExportError(
+            f"{name} was saved by a version that kept no types of kernels' operands",
+            hint="build the model again",
+        )
+    if not any(program.kernels for program in programs):
+        raise ExportError(f"{name} calls no kernels to export", hint="leave --kernels out")
+
+
+def _write_parts(
+    interface: CInterface,
+    programs: Sequence[ExecutableSpec],
+    work: Path,
+    texts: dict[str, str],
+    tools: Toolchain,
+) -> list[str]:
+    """Write everything that is linked, and `texts`, into `work`; the object files' names.
+
+    All tools run inside of `work` on relative names, so that its path gets into no file.
+    """
+    for file, text in texts.items():
+        (work / file).write_text(text, encoding="utf-8")
+    by_size = is_chosen_by_size(programs)
+    if by_size:
+        parts = write_parts(interface, programs, work, tools)
+    else:
+        parts = _write_programs(programs, work, tools)
+    if interface.threads > 1:
+        target = programs[0].target
+        if len(programs) > 1:
+            target = baseline_target(target)  # it serves all of them
+        (work / "pool.o").write_bytes(object_code(pool_ir(target.triple.split("-")[0]), target))
+        parts.append("pool.o")
+    _write_constants(ConstantLayout.of(programs), work / "constants.bin")
+    (work / "constants.s").write_text(constants_text("constants.bin"), encoding="utf-8")
+    if by_size:
+        headers = [f"{part_interface(interface, p, n).name}.h" for n, p in enumerate(programs)]
+        text = choosing_text(interface, programs, headers)
+    else:
+        text = implementation_text(interface, programs)
+    compile_c(work, tools, "model", text)
+    run_tool(work, *tools.compiler, "-c", "-o", "constants.o", "constants.s")
+    return ["model.o", *parts, "constants.o"]
+
+
+def _write_programs(programs: Sequence[ExecutableSpec], work: Path, tools: Toolchain) -> list[str]:
+    """Write the programs' code; the object files' names.
+
+    Kernels of several programs have the same names: each program is one file then, in which
+    nothing can be seen but its entry function, by a name of its own.
+    """
+    files = []
+    for number, program in enumerate(programs):
+        objects = [program.entry, *(part.code for part in program.objects)]
+        parts = [f"program{number}_part{part}.o" for part in range(len(objects))]
+        for part, code in zip(parts, objects, strict=True):
+            (work / part).write_bytes(code)
+        if len(programs) == 1:
+            return parts
+        file, entry = f"program{number}.o", entry_symbol(programs, number)
+        run_tool(work, *tools.compiler, "-r", "-nostdlib", "-o", file, *parts)
+        localise(work, tools, file, [ENTRY_SYMBOL])
+        run_tool(work, tools.objcopy, f"--redefine-sym={ENTRY_SYMBOL}={entry}", file)
+        files.append(file)
+    return files
+
+
+def _write_constants(layout: ConstantLayout, path: Path) -> None:
+    with path.open("wb") as file:
+        for array, start in zip(layout.arrays, layout.starts, strict=True):
+            file.write(bytes(start - file.tell()))
+            file.write(bytes_of(array))
+        file.write(bytes(layout.bytes - file.tell()))
+
+
+def _link_library(
+    interface: CInterface, work: Path, library: str, parts: Sequence[str], tools: Toolchain
+) -> None:
+    """Link the parts; models' libraries in one process see nothing of each other's kernels."""
+    functions = " ".join(f"{symbol};" for symbol in interface.functions)
+    (work / "exports.map").write_text(f"{{ global: {functions} local: *; }};\n", encoding="utf-8")
+    flags = [*_MAPPED, f"-Wl,-soname,{library}"]
+    if not interface.called:
+        flags.append("-Wl,-z,defs")
+    if interface.threads > 1:
+        flags += ["-Wl,-z,nodelete", "-pthread"]  # its threads run in it until the process ends
+    run_tool(work, *tools.compiler, *flags, "-o", library, *parts, "-lm")
+
+
+def _move(work: Path, places: dict[str, Path]) -> tuple[Path, ...]:
+    """Move finished files from `work` to their places, each at once."""
+    for file, place in places.items():
+        os.replace(work / file, place)
+    return tuple(places.values())

@@ -1,0 +1,182 @@
+"""The entry function: one function per model that calls every kernel, with no Python between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+
+from compiler.runtime.entry.entry_functions import (
+    FunctionSlots,
+    call_ir,
+    facts_ir,
+    function_slots,
+    report_ir,
+)
+from compiler.runtime.entry.entry_loops import EntryLoops
+from compiler.runtime.entry.entry_open_functions import OpenCall, sizes_table_ir
+from compiler.runtime.entry.ir_body import IrBody
+from compiler.runtime.entry.sized_entry import sized_entry_ir
+from compiler.runtime.spec.executable_spec import (
+    ENTRY_SYMBOL,
+    SEAL_SYMBOL,
+    AgainStep,
+    CallStep,
+    Condition,
+    CopyStep,
+    ExecutableSpec,
+    FunctionStep,
+    Location,
+    LoopStep,
+    Place,
+    RunStep,
+)
+from compiler.tile_set_up import TilePalette, set_up_ir
+
+_TABLES = {Place.INPUT: "%inputs", Place.OUTPUT: "%outputs", Place.CONSTANT: "%constants"}
+
+
+def entry_of(spec: ExecutableSpec, seal: bytes = b"", tiles: TilePalette | None = None) -> str:
+    """LLVM IR of all entry functions of `spec`: `entry_ir`, and those for run-time sizes."""
+    text = entry_ir(spec.steps, seal, tiles, function_slots(spec))
+    if spec.signature is None:
+        return text
+    inputs, outputs = ([name for name, _ in ports] for ports in (spec.inputs, spec.outputs))
+    return text + sized_entry_ir(spec.signature, inputs, outputs)
+
+
+def entry_ir(
+    steps: Sequence[RunStep],
+    seal: bytes = b"",
+    tiles: TilePalette | None = None,
+    slots: FunctionSlots | None = None,
+) -> str:
+    """LLVM IR of `void tunefarm_run(inputs, outputs, constants, arena, runtime)`.
+
+    The first three are arrays of buffer pointers, `arena` is the planned memory, `runtime` is
+    passed on to the kernels. One array on the stack holds the pointers of the call being made.
+    A `seal` stands beside the function, as data that nothing reads. `tiles` are the matrix tiles
+    that some kernels need: they are set up before all and released after all, and round functions
+    that are not ours. Where there are such, `slots` say where their pointers are.
+    """
+    calls = [step for step in steps if isinstance(step, CallStep)]
+    foreign = [step for step in steps if isinstance(step, FunctionStep)]
+    widths = [len(call.buffers) for call in calls] + [len(call.buffers) for call in foreign]
+    widest = max(widths, default=1)
+    body = _Body()
+    body.line(f"%buffers = alloca [{widest} x ptr], align 16")
+    if tiles is not None:
+        body.line("call void @run_tiles.begin()")
+    if slots is not None and foreign:
+        body.text(report_ir(slots))
+    if sizes_table_ir(foreign):
+        body.line(sizes_table_ir(foreign))
+    pointer = partial(_pointer, body)
+    loops = EntryLoops(body, pointer, steps)
+    left_out: dict[
+        int, AbstractContextManager[None]
+    ] = {}  # by loop: where it is left out as a whole
+    calls_made = 0
+    for index, step in enumerate(steps):
+        if isinstance(step, CallStep):
+            with body.guarded(step.guards):
+                _emit_call(body, step)
+        elif isinstance(step, CopyStep):
+            loops.copy(step)
+        elif isinstance(step, LoopStep):
+            left_out[step.loop] = body.guarded(step.guards)
+            left_out[step.loop].__enter__()
+            loops.begin(step)
+        elif isinstance(step, AgainStep):
+            loops.end(step)
+            left_out.pop(step.loop).__exit__(None, None, None)
+        elif slots is not None:
+            with body.guarded(step.guards):
+                _emit_buffers(body, step.buffers)
+                code = call_ir(calls_made, step, slots, index)
+                code = code if tiles is None else _without_tiles(code)
+                if step.axes:
+                    opened = OpenCall(body, pointer, calls_made, step, slots.extents)
+                    opened.begin()
+                    body.text(code)
+                    opened.end()
+                else:
+                    body.text(code)
+            calls_made += 1
+    if tiles is not None:
+        body.line("call void @run_tiles.end()")
+    body.line("ret void")
+    set_up = "" if tiles is None else set_up_ir(tiles, "run_tiles")
+    facts = "".join(facts_ir(*item) for item in enumerate(foreign))
+    declarations = "\n".join(
+        f"declare void @{symbol}(ptr, ptr, ptr)" for symbol in _distinct(c.symbol for c in calls)
+    )
+    return (
+        f"{_seal_ir(seal)}{set_up}{facts}{declarations}\n"
+        "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n"
+        f"define void @{ENTRY_SYMBOL}"
+        "(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %runtime) {\n"
+        f"{body}\n}}\n"
+    )
+
+
+def _seal_ir(seal: bytes) -> str:
+    if not seal:
+        return ""
+    text = "".join(f"\\{byte:02x}" for byte in seal)
+    return f'@{SEAL_SYMBOL} = constant [{len(seal)} x i8] c"{text}"\n'
+
+
+class _Body(IrBody):
+    """The body of the entry function, parts of which run under conditions."""
+
+    @contextmanager
+    def guarded(self, conditions: Sequence[Condition]) -> Iterator[None]:
+        """What is written inside runs only where the conditions hold."""
+        behind = self.new_label() if conditions else ""
+        for condition in conditions:
+            byte = self.value(f"load i8, ptr {_pointer(self, condition.place)}")
+            holds = self.value(f"icmp {'ne' if condition.taken else 'eq'} i8 {byte}, 0")
+            inside = self.new_label()
+            self.line(f"br i1 {holds}, label %{inside}, label %{behind}")
+            self.line(f"{inside}:")
+        yield
+        if behind:
+            self.line(f"br label %{behind}")
+            self.line(f"{behind}:")
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def _pointer(body: IrBody, location: Location) -> str:
+    if location.place is Place.ARENA:
+        return body.value(f"getelementptr i8, ptr %arena, i64 {location.number}")
+    table = _TABLES[location.place]
+    slot = body.value(f"getelementptr ptr, ptr {table}, i64 {location.number}")
+    pointer = body.value(f"load ptr, ptr {slot}")
+    if not location.offset:
+        return pointer
+    return body.value(f"getelementptr i8, ptr {pointer}, i64 {location.offset}")
+
+
+def _emit_call(body: IrBody, step: CallStep) -> None:
+    _emit_buffers(body, step.buffers)
+    workspace = "null"
+    if step.workspace is not None:
+        workspace = _pointer(body, Location(Place.ARENA, step.workspace))
+    body.line(f"call void @{step.symbol}(ptr %buffers, ptr {workspace}, ptr %runtime)")
+
+
+def _emit_buffers(body: IrBody, buffers: Sequence[Location | None]) -> None:
+    """Put the pointers of a call into their array."""
+    for position, location in enumerate(buffers):
+        pointer = "null" if location is None else _pointer(body, location)
+        slot = body.value(f"getelementptr ptr, ptr %buffers, i64 {position}")
+        body.line(f"store ptr {pointer}, ptr {slot}")
+
+
+def _without_tiles(call: str) -> str:
+    """A function may use the CPU's matrix tiles for itself."""
+    return f"  call void @run_tiles.end()\n{call}\n  call void @run_tiles.begin()"

@@ -1,0 +1,1 @@
+"""A built model in this process: loaded, called from Python, profiled, shown."""

@@ -1,0 +1,352 @@
+"""Executable: a compiled model in memory, and the call that runs it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compiler.counted import counted
+from compiler.errors import ArtefactError, InputError
+from compiler.runtime.artefact import artefact
+from compiler.runtime.execution.bound_run import BoundRun
+from compiler.runtime.execution.frame import Frame
+from compiler.runtime.execution.loaded_chain import LoadedChain
+from compiler.runtime.execution.loaded_program import LoadedProgram
+from compiler.runtime.execution.sized_frame import SizedFrame
+from compiler.runtime.machine.threads import make_runtime
+from compiler.runtime.sizes.sized_ports import SizedPorts
+from compiler.runtime.spec.buffers import address_of, aligned_empty
+from compiler.runtime.spec.executable_spec import (
+    ALIGNMENT,
+    REPORT_BYTES,
+    ExecutableSpec,
+    FunctionStep,
+)
+from compiler.runtime.spec.kernel_report import KernelReport
+from compiler.runtime.spec.ports import AnyArray, ports_of
+from compiler.types.chosen_sizes import Sizes, choose_sizes, types_at
+from compiler.types.signature import Signature, SizedPort
+from compiler.types.structure import Words, WordTable, gathered, spread
+from compiler.types.tensor_type import Array, TensorType
+
+if TYPE_CHECKING:
+    from compiler.runtime.execution.kernel_functions import KernelFunction
+    from compiler.runtime.execution.profile import Profile
+
+_EntryFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
+
+
+class Executable:
+    """A model ready to run: one entry function that calls all kernels over one planned arena.
+
+    `inputs` and `outputs` map names to types, `kernels` reports how each distinct kernel was built,
+    `threads` is the number of threads in use, `threading` what provides them ("" when serial).
+    `run` may be called from several threads at once: each call has a frame of its own, with an
+    arena, and `idle_frames` says how many are kept for later, at most as many as were in use at
+    the same time.
+
+    Where sizes are known at run time only `signature` says names, element types, symbols and
+    bounds, and `inputs` and `outputs` are the types at the greatest sizes; else it is None.
+    """
+
+    def __init__(
+        self,
+        spec: ExecutableSpec,
+        threads: int | None = None,
+        programs: Sequence[LoadedProgram] = (),
+    ) -> None:
+        """Load `spec`'s code; `threads` defaults to the count it was built for.
+
+        Of `programs` that are loaded already `spec` is the first one's. Raises `ArtefactError` if
+        this machine cannot run the code or has too little memory, or a function that it calls is
+        missing, `ValueError` for threads < 1.
+        """
+        self.spec = spec
+        self._programs = tuple(programs) or (LoadedProgram(spec),)
+        self._runtime, self.threading = make_runtime(spec.threads if threads is None else threads)
+        self._inputs = ports_of("input", spec.inputs)
+        self._outputs = ports_of("output", spec.outputs)
+        self._sized, self._chain = None, None
+        entry: LoadedChain | LoadedProgram = self._programs[0]
+        if len(self._programs) > 1 or spec.signature is not None:
+            self._sized = SizedPorts.of([program.spec for program in self._programs])
+            entry = self._chain = LoadedChain(self._sized, self._programs)
+            self._inputs = tuple(port.port for port in self._sized.inputs)
+            self._outputs = tuple(port.port for port in self._sized.outputs)
+        self._entry, self._constants = _EntryFunction(entry.entry), entry.constants
+        self._calls_functions = any(program.functions for program in self._programs)
+        self._words = WordTable(spec.structure.words)
+        self._frames: list[Frame] = []  # those that no call uses at the moment
+
+    @property
+    def signature(self) -> Signature | None:
+        """Names, types, symbols and bounds where sizes are open; None where all are fixed."""
+        return None if self._sized is None else self._sized.signature
+
+    @property
+    def inputs(self) -> dict[str, TensorType]:
+        """The types of the inputs by name; where sizes are open, at their upper bounds."""
+        return _types(self.spec.inputs if self.signature is None else self.signature.inputs)
+
+    @property
+    def outputs(self) -> dict[str, TensorType]:
+        """The types of the outputs by name; where sizes are open, at their upper bounds."""
+        return _types(self.spec.outputs if self.signature is None else self.signature.outputs)
+
+    @property
+    def arena_bytes(self) -> int:
+        """Of the memory between kernels that a frame has."""
+        return max(program.spec.arena_bytes for program in self._programs)
+
+    def inputs_at(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorType]:
+        """The types of the inputs where symbols have these sizes, the others one in the middle.
+
+        Raises `InputError` for sizes out of bounds, and for symbols that there are not.
+        """
+        if self.signature is None:
+            return self.inputs
+        return types_at(self.signature.inputs, self.chosen_sizes(sizes or {}))
+
+    def outputs_at(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorType]:
+        """The types of the outputs at the sizes of `inputs_at`, but for those that a run computes.
+
+        Raises `InputError` as that does.
+        """
+        if self.signature is None or self._sized is None:
+            return self.outputs
+        known = [port.declared for port in self._sized.outputs if not port.late]
+        return types_at(known, self.chosen_sizes(sizes or {}))
+
+    def chosen_sizes(self, sizes: Mapping[str, int]) -> Sizes:
+        """A size for every symbol that arguments have: the given ones, else one in the middle.
+
+        Raises `InputError` for sizes that the model was not built for.
+        """
+        return {} if self.signature is None else choose_sizes(self.signature, sizes)
+
+    @property
+    def kernels(self) -> tuple[KernelReport, ...]:
+        """What each kernel runs and where its schedule is from, in the order of their calls."""
+        return self.spec.kernels
+
+    @property
+    def functions(self) -> Mapping[str, KernelFunction]:
+        """Each kernel as a function of arrays, by its name and the beginning of its key.
+
+        Raises `ArtefactError` for a file from before the types of their operands were kept.
+        """
+        from compiler.runtime.execution.kernel_functions import kernel_functions
+
+        return kernel_functions(self._programs, ctypes.addressof(self._runtime), self)
+
+    @property
+    def threads(self) -> int:
+        """Threads of the kernels' loops."""
+        return int(self._runtime.threads)
+
+    @property
+    def idle_frames(self) -> int:
+        """Arenas that are kept for later calls."""
+        return len(self._frames)
+
+    def __repr__(self) -> str:
+        sized, spec = self.signature, self.spec
+        inputs = spec.inputs if sized is None else _texts(sized, sized.inputs)
+        outputs = spec.outputs if sized is None else _texts(sized, sized.outputs)
+        ports = ", ".join(f"{name}: {type}" for name, type in inputs)
+        results = ", ".join(f"{name}: {type}" for name, type in outputs)
+        threads = counted(self.threads, "thread")
+        return f"<Executable {self.spec.name}({ports}) -> {results}, {threads}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show of it."""
+        from compiler.runtime.execution.executable_html import executable_html
+
+        return executable_html(self)
+
+    def run(
+        self, inputs: Mapping[str, object], out: Mapping[str, object] | None = None
+    ) -> dict[str, AnyArray]:
+        """Run the model; returns the outputs by name.
+
+        Inputs are NumPy arrays or whatever has `__dlpack__` (in memory that the CPU reads), with
+        exactly the declared names, element types and shapes. One that is C-contiguous is read in
+        place, any other is copied first. Nobody may write to them meanwhile.
+
+        Of a model with run-time sizes shapes are those of its signature, and outputs are as large
+        as follows from them. What is smaller than the bounds is copied into a place as large as
+        they are, unless it is a part of an array that lies as that does and goes on behind it:
+        outputs that grow from call to call, as caches do, are such parts.
+
+        Outputs are new arrays, or those given in `out`: C-contiguous, writeable, of the declared
+        type and shape, sharing no memory with each other or an input. Sequences are lists of
+        arrays, optionals an array, a list or None; in `out` their tensors go by names of their own,
+        `x[0]` and so on. Raises `InputError` before anything has run, and `FunctionError` when a
+        function that the model calls fails: outputs are then of no use. Releases the interpreter
+        lock while the kernels run.
+        """
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = self.new_frame()
+        try:
+            return self.run_in(frame, inputs, out)
+        finally:
+            self._frames.append(frame)
+
+    def run_in(
+        self,
+        frame: Frame,
+        inputs: Mapping[str, object],
+        out: Mapping[str, object] | None = None,
+    ) -> dict[str, AnyArray]:
+        """As `run`, in the memory of a frame that `new_frame` made; one call at a time."""
+        structure, words = self.spec.structure, Words(self._words)
+        inputs = self._tensors(inputs, words)
+        arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
+        results = frame.bind_outputs(out, arrays)
+        self.enter(frame, arrays, results)
+        if structure.texts:
+            results = words.shown(structure.texts, results)
+        return gathered(structure.outputs, results) if structure.outputs else results
+
+    def _tensors(self, inputs: Mapping[str, object], words: Words) -> Mapping[str, object]:
+        """Inputs with lists and optionals taken apart, and texts as numbers of words."""
+        structure = self.spec.structure
+        if structure.inputs:
+            inputs = spread(structure.inputs, inputs)
+        return words.read(structure.texts, inputs) if structure.texts else inputs
+
+    def enter(self, frame: Frame, arrays: Sequence[AnyArray], results: dict[str, AnyArray]) -> None:
+        """Run what is bound in a frame; `results` get those whose sizes are known only then."""
+        self._entry(*frame.arguments)
+        if self._calls_functions:
+            program = self._programs[frame.program]
+            if program.functions is not None:
+                program.functions.raise_failure(_report(frame, program))
+        if self._sized is not None:
+            frame.collect(results, arrays)
+
+    def bind(
+        self, inputs: Mapping[str, object], out: Mapping[str, object] | None = None
+    ) -> BoundRun:
+        """A run of these arrays, which are checked now and no more: the call that costs least.
+
+        Each of its runs reads the inputs as they are then, in place, and writes the same outputs:
+        those given in `out`, or new ones. Sizes are those of these arrays; where elements of them
+        say sizes, these must stay as they are. Raises `InputError` as `run` does, for an input that
+        no code can read as it lies, and for a model that computes sizes of its outputs.
+        """
+        if self._sized is not None and any(port.late for port in self._sized.outputs):
+            raise InputError(
+                f"{self.spec.name} computes sizes of its outputs, so that arrays cannot be bound",
+                hint="call run, which returns outputs of the sizes that were computed",
+            )
+        frame = self.new_frame()
+        arrays = frame.bind_inputs(inputs)
+        for port, array in zip(self._inputs, arrays, strict=True):
+            if not frame.reads(port, array):
+                raise InputError(
+                    f"input {port.name!r} cannot be read in place: it is not C-contiguous or not "
+                    "aligned to its elements' size",
+                    hint="bind a contiguous array and copy into it before each run",
+                )
+        results = frame.bind_outputs(out, arrays)
+        call = partial(self._entry, *frame.arguments)
+        if self._calls_functions or (self._sized is not None and self._sized.computes):
+            call = partial(self.enter, frame, arrays, results)
+        return BoundRun(call, results, (self, frame, arrays))
+
+    def profile(self, inputs: Mapping[str, object], repeat: int = 20) -> Profile:
+        """Time every kernel on its own, see `compiler.runtime.execution.profile.profile`."""
+        from compiler.runtime.execution.profile import profile
+
+        return profile(self, self._tensors(inputs, Words(self._words)), repeat)
+
+    def new_frame(self, arena: Array | None = None) -> Frame:
+        """Memory for one more call at a time.
+
+        `arena` is used for what lies between the kernels if it is given: bytes from a cache line
+        on, `arena_bytes` at least, that executables may share whose calls take turns. Raises
+        `ValueError` for any other, `ArtefactError` when there is no memory.
+        """
+        runtime = ctypes.addressof(self._runtime)
+        size = self.arena_bytes
+        if arena is None:
+            try:
+                arena = aligned_empty((size,), np.dtype(np.uint8))
+            except MemoryError as error:
+                raise ArtefactError(
+                    f"there is no memory for the {size} bytes that a run of {self.spec.name} needs"
+                ) from error
+        elif arena.dtype != np.uint8 or arena.nbytes < size or address_of(arena) % ALIGNMENT:
+            raise ValueError(f"the arena must have {size} bytes, at a multiple of {ALIGNMENT}")
+        if self._sized is not None and self._chain is not None:
+            return SizedFrame(self._sized, self._chain.code, arena, self._constants, runtime)
+        return Frame(self._inputs, self._outputs, arena, self._constants, runtime)
+
+    def function_call(self, step: FunctionStep, frame: Frame) -> Callable[[], None]:
+        """A step that calls a function, by itself, on the memory of a frame."""
+        functions = self._programs[0].functions
+        assert functions is not None
+        places = [0 if place is None else frame.address(place) for place in step.buffers]
+        return functions.call(step, places, 0 if step.sizes is None else frame.address(step.sizes))
+
+    def call_under_way(self, frame: Frame, inputs: Mapping[str, object]) -> str:
+        """Of a run of these inputs in a frame's arena that has crashed the call of a function that
+        it was in, for errors; "" where it was in none."""
+        frame.bind_inputs(self._tensors(inputs, Words(self._words)))
+        program = self._programs[frame.program]
+        if program.functions is None:
+            return ""
+        return program.functions.under_way(_report(frame, program))
+
+    def kernel_address(self, symbol: str) -> int:
+        """Where a kernel's function is; valid while the executable lives."""
+        return self._programs[0].kernel_address(symbol)
+
+    def empty_inputs(self, sizes: Mapping[str, int] | None = None) -> dict[str, AnyArray]:
+        """Uninitialised arrays for the inputs, aligned to cache lines, as `inputs_at` has them."""
+        ports = self.inputs_at(sizes)
+        return {name: aligned_empty(t.shape, t.dtype.numpy) for name, t in ports.items()}
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the variant that is loaded to `path`, see `runtime.artefact.artefact.save`."""
+        artefact.save(self.spec, path)
+
+
+def load(
+    path: str | PathLike[str], threads: int | None = None, *, fallback: bool = False
+) -> Executable:
+    """Load an artefact; `threads` defaults to the count it was built for.
+
+    Of a model that was built for several CPUs the best that this one can stand for is loaded, with
+    `fallback` what runs on all; of one that was built for several sizes the programs for all of
+    them, see `execution.sized_programs`. Raises `ArtefactError` when the file is damaged, of
+    another format, or not for this machine.
+    """
+    specs = artefact.read_programs(path, fallback=fallback)
+    if len(specs) == 1:
+        return Executable(specs[0], threads)
+    from compiler.runtime.execution.sized_programs import SizedPrograms  # it is made of this
+
+    return SizedPrograms(specs, threads)
+
+
+def _report(frame: Frame, program: LoadedProgram) -> int:
+    """Where a program says what failed."""
+    return frame.arena_address(program.spec.arena_bytes - REPORT_BYTES)
+
+
+def _types(ports: Iterable[SizedPort | tuple[str, TensorType]]) -> dict[str, TensorType]:
+    """The types of ports, at the greatest sizes."""
+    return dict((p.name, p.type) if isinstance(p, SizedPort) else p for p in ports)
+
+
+def _texts(signature: Signature, ports: Iterable[SizedPort]) -> list[tuple[str, str]]:
+    return [(port.name, signature.port_text(port)) for port in ports]

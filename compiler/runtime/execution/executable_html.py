@@ -1,0 +1,63 @@
+"""What notebooks show of an executable and of its profile."""
+
+from __future__ import annotations
+
+from compiler.counted import counted
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.execution.html_text import html_lines, html_seconds, html_table, html_text
+from compiler.runtime.execution.profile import Profile
+
+_KEY = 8  # characters of a kernel's key
+
+
+def executable_html(executable: Executable) -> str:
+    """The model's inputs and outputs, and how each of its kernels was built."""
+    spec, signature = executable.spec, executable.signature
+    ports = []
+    for kind in ("input", "output"):
+        if signature is None:
+            types = spec.inputs if kind == "input" else spec.outputs
+            ports += [(kind, name, str(type)) for name, type in types]
+        else:
+            sized = signature.inputs if kind == "input" else signature.outputs
+            ports += [(kind, port.name, signature.port_text(port)) for port in sized]
+    kernels = [
+        (
+            kernel.name,
+            kernel.key[:_KEY],
+            str(kernel.occurrences),
+            kernel.schedule_source,
+            "-" if kernel.latency is None else html_seconds(kernel.latency),
+            kernel.numerics,
+            kernel.note or kernel.not_vectorised,
+        )
+        for kernel in executable.kernels
+    ]
+    columns = ("kernel", "key", "times", "schedule", "latency", "numerics", "note")
+    built = f"{spec.target.cpu}, {counted(executable.threads, 'thread')}, numerics {spec.numerics}"
+    return (
+        f"<div><b>{html_text(spec.name)}</b></div>{html_lines([f'built for {built}'])}"
+        f"{html_table(('', 'name', 'type'), ports, texts=3)}{html_table(columns, kernels, texts=2)}"
+    )
+
+
+def profile_html(profile: Profile) -> str:
+    """Each kernel's time, the costliest first, and that of the whole model."""
+    rows = [
+        (
+            row.name,
+            row.key[:_KEY],
+            str(row.occurrences),
+            html_seconds(row.seconds),
+            f"{100 * row.share:.1f} %",
+            f"{row.gflops:.1f}" if row.gflops else "-",
+            row.schedule_source,
+        )
+        for row in profile.kernels
+    ]
+    columns = ("kernel", "key", "times", "time", "share", "GFLOP/s", "schedule")
+    line = (
+        f"a run takes {html_seconds(profile.run_seconds)}, its steps one by one "
+        f"{html_seconds(profile.stepwise_seconds)} (medians of {profile.repeat})"
+    )
+    return f"{html_table(columns, rows, texts=2)}{html_lines([line])}"

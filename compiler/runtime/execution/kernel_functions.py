@@ -1,0 +1,156 @@
+"""KernelFunctions: each compiled kernel of a model by name, to be called with arrays.
+
+A kernel may have other operands than the nodes that it was made of: layouts in blocks, what nodes
+before it left undone, and constants in the form that it wants. The latter are bound to it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from compiler.errors import ArtefactError, InputError
+from compiler.runtime.execution.frame import pointer_table
+from compiler.runtime.execution.loaded_program import LoadedProgram
+from compiler.runtime.machine.tile_session import tiles_set_up
+from compiler.runtime.spec.buffers import address_of, aligned_empty, allocate_output
+from compiler.runtime.spec.kernel_operands import KernelOperands, kernel_operands
+from compiler.runtime.spec.ports import (
+    AnyArray,
+    Port,
+    checked,
+    checked_output,
+    ports_of,
+    refuse_shared,
+    span_of,
+)
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Array, TensorType
+
+_Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCode:
+    """What calls of a kernel need: its function, the pool of threads, and what must be kept."""
+
+    program: LoadedProgram
+    runtime: int
+    owner: object
+
+
+class KernelFunction:
+    """A kernel as a function of arrays; every call has buffers of its own.
+
+    `inputs` are the types of the arrays that it takes, `output` is that of the one that it gives;
+    `calls` says how often the model calls it: each of its calls has constants of its own. Vectors
+    of sizes (`Signature.sizes`) are inputs like others, of kernels that end at them.
+    """
+
+    def __init__(self, code: KernelCode, kernel: KernelOperands) -> None:
+        self.name = kernel.name
+        self.inputs, self.output = kernel.inputs, kernel.output
+        self._code, self._kernel = code, kernel
+        self._ports = ports_of("input", ((str(n), type) for n, type in enumerate(self.inputs)))
+        (self._result,) = ports_of("output", [("0", self.output)])
+
+    @property
+    def symbol(self) -> str:
+        """Its function in the object code."""
+        return self._kernel.symbol
+
+    @property
+    def calls(self) -> int:
+        """How often the model calls it: its calls are numbered from 0."""
+        return len(self._kernel.calls)
+
+    @property
+    def constants(self) -> tuple[TensorType, ...]:
+        """The types of the constants that are bound to it, as they are packed."""
+        constants = self._code.program.spec.constants
+        places = zip(self._kernel.calls[0].buffers, self._kernel.bound, strict=False)
+        arrays = [constants[place.number] for place, is_bound in places if is_bound]
+        return tuple(TensorType(DType.from_numpy(array.dtype), array.shape) for array in arrays)
+
+    def __call__(self, *arrays: object, out: object = None, call: int = 0) -> AnyArray:
+        """The result for these inputs, in their order: a new array, or `out`.
+
+        `call` says the constants of which of the model's calls are read. Raises `InputError` for
+        arrays of another number, type or shape, for an `out` that cannot be written or shares
+        memory with an input, and for a call that there is not.
+        """
+        if not 0 <= call < self.calls:
+            raise InputError(f"{self.name} has {self.calls} calls, and none of the number {call}")
+        if len(arrays) != len(self._ports):
+            raise InputError(
+                f"{self.name} takes {len(self._ports)} arrays, not {len(arrays)}", hint=str(self)
+            )
+        given = [self._read(port, array) for port, array in zip(self._ports, arrays, strict=True)]
+        spans = [span_of(array, address_of(array)) for array in given]
+        result, address = self._written(out, spans)
+        addresses = iter([address_of(array) for array in given])
+        constants = self._code.program.spec.constants
+        buffers = self._kernel.calls[call].buffers
+        operands = [
+            address_of(constants[place.number]) + place.offset if is_bound else next(addresses)
+            for place, is_bound in zip(buffers, self._kernel.bound, strict=False)
+        ]
+        table = pointer_table([*operands, address])
+        workspace = aligned_empty((max(1, self._kernel.workspace_bytes),), DType.U8.numpy)
+        function = _Function(self._code.program.kernel_address(self._kernel.symbol))
+        with tiles_set_up(self._code.program.spec.target):
+            function(ctypes.addressof(table), address_of(workspace), self._code.runtime)
+        return result
+
+    def __str__(self) -> str:
+        inputs = ", ".join(map(str, self.inputs))
+        return f"{self.name}({inputs}) -> {self.output}"
+
+    def __repr__(self) -> str:
+        return f"<kernel {self}>"
+
+    def _read(self, port: Port, given: object) -> Array:
+        try:
+            array = checked(port, given)
+        except InputError as error:
+            raise InputError(f"{self.name}: {error.message}", hint=str(self)) from None
+        if array.flags.c_contiguous and array.flags.aligned:
+            return array
+        copy = aligned_empty(array.shape, array.dtype)
+        copy[...] = array
+        return copy
+
+    def _written(self, out: object, spans: Sequence[tuple[int, int]]) -> tuple[AnyArray, int]:
+        port = self._result
+        if out is None:
+            return allocate_output(port.shape, port.dtype, port.bytes)
+        try:
+            result = checked_output(port, out)
+            refuse_shared(port, span_of(result, address_of(result)), spans)
+        except InputError as error:
+            raise InputError(f"{self.name}: {error.message}", hint=str(self)) from None
+        return result, address_of(result)
+
+
+def kernel_functions(
+    programs: Sequence[LoadedProgram], runtime: int, owner: object
+) -> Mapping[str, KernelFunction]:
+    """The kernels of all programs by name and the beginning of their key, in order of first use.
+
+    `runtime` is where the pool of threads is described, `owner` what it lives in. Raises
+    `ArtefactError` for programs of files from before the types of operands were kept.
+    """
+    found: dict[str, KernelFunction] = {}
+    for program in programs:
+        spec = program.spec
+        if len(spec.operands) != len(spec.kernels):
+            raise ArtefactError(
+                f"{spec.name} was saved by a version that kept no types of kernels' operands",
+                hint="build the model again",
+            )
+        code = KernelCode(program, runtime, owner)
+        for name, kernel in kernel_operands(spec).items():
+            found.setdefault(name, KernelFunction(code, kernel))
+    return MappingProxyType(found)

@@ -1,0 +1,80 @@
+"""LoadedProgram: the code of one program in memory, and what its entry takes for constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from compiler.errors import ArtefactError
+from compiler.machine_memory import memory_bytes
+from compiler.runtime.entry.sized_entry import SIZED_ENTRY_SYMBOL, SIZES_SYMBOL
+from compiler.runtime.execution.frame import pointer_table
+from compiler.runtime.execution.function_table import FunctionTable
+from compiler.runtime.machine.check_target import check_target
+from compiler.runtime.machine.loaded_code import LoadedCode
+from compiler.runtime.spec.buffers import address_of
+from compiler.runtime.spec.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKernel:
+    """Where a kernel's function is, and the code that it is in."""
+
+    address: int
+    code: LoadedCode
+
+
+SharedKernels: TypeAlias = dict[str, SharedKernel]
+"""The kernels that programs of a model have loaded, by the digest of their code."""
+
+
+class LoadedProgram:
+    """A program whose code is linked into this process; addresses are valid while this lives."""
+
+    def __init__(self, spec: ExecutableSpec, shared: SharedKernels | None = None) -> None:
+        """Load `spec`'s code, but for kernels that are `shared`, which get the others.
+
+        Raises `ArtefactError` if this machine cannot run the code or has too little memory, or a
+        function that it calls is missing.
+        """
+        check_target(spec.target)
+        _check_memory(spec)
+        self.spec = spec
+        shared = {} if shared is None else shared
+        kernels = list(zip(spec.objects, spec.digests, strict=False))
+        self._others = {part.symbol: shared[key] for part, key in kernels if key in shared}
+        own = [(part, key) for part, key in kernels if key not in shared]
+        sized = (SIZED_ENTRY_SYMBOL, SIZES_SYMBOL) if spec.signature is not None else ()
+        self._code = LoadedCode(
+            (spec.entry, *(part.code for part, _ in own)),
+            (ENTRY_SYMBOL, *sized, *(part.symbol for part, _ in own)),
+            imported={symbol: kernel.address for symbol, kernel in self._others.items()},
+        )
+        for part, key in own:
+            shared[key] = SharedKernel(self._code.address(part.symbol), self._code)
+        self.entry = self._code.address(SIZED_ENTRY_SYMBOL if sized else ENTRY_SYMBOL)
+        self.sizes = self._code.address(SIZES_SYMBOL) if sized else 0
+        addresses = [address_of(constant) for constant in spec.constants]
+        if any(address % ALIGNMENT for address in addresses):
+            raise ArtefactError("a constant of the model is not aligned")
+        self.functions = None
+        if spec.functions:
+            self.functions = FunctionTable(spec.name, spec.functions, spec.steps)
+        pointers = () if self.functions is None else self.functions.pointers
+        self.constants = pointer_table([*addresses, *pointers])
+
+    def kernel_address(self, symbol: str) -> int:
+        """Where a kernel's function is."""
+        other = self._others.get(symbol)
+        return self._code.address(symbol) if other is None else other.address
+
+
+def _check_memory(spec: ExecutableSpec) -> None:
+    """Refuse a model of which this machine cannot hold one run."""
+    ports = sum(type.bytes for _, type in (*spec.inputs, *spec.outputs))
+    needed, there = spec.arena_bytes + ports, memory_bytes()
+    if needed > there:
+        raise ArtefactError(
+            f"a run of {spec.name} needs {needed} bytes, and this machine has {there}",
+            hint="it was built for a machine with more memory",
+        )

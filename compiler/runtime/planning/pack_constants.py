@@ -1,0 +1,114 @@
+"""Pack constants: weights in the layout that the kernels' schedules ask for, at build time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compiler.errors import LoweringError
+from compiler.kernels.kernel import FunctionCall, KernelCall, KernelProgram, LoopBegin, LoopEnd
+from compiler.limits import Allowance
+from compiler.loops.constant_layout import ConstantLayout
+from compiler.runtime.machine.in_threads import in_threads
+from compiler.runtime.planning.memory_plan import storage_of
+from compiler.runtime.spec.buffers import aligned_empty
+from compiler.types.tensor_type import Array
+
+if TYPE_CHECKING:
+    from compiler.llvm import CompiledKernel
+
+# (constant, logical shape, layout); a constant that is read as it is has no shape and no layout
+_Use = tuple[str, tuple[int, ...] | None, ConstantLayout | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedConstants:
+    """Constants as the kernels read them, 64-byte aligned; each (constant, layout) once.
+
+    `reads` maps (call number, input position) to an array's number, `outputs` maps a model output
+    that is a constant to one.
+    """
+
+    arrays: tuple[Array, ...]
+    reads: Mapping[tuple[int, int], int]
+    outputs: Mapping[str, int]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"constant[{number}]: {array.dtype}{list(array.shape)}"
+            for number, array in enumerate(self.arrays)
+        )
+
+
+def pack_constants(
+    program: KernelProgram,
+    compiled: Mapping[str, CompiledKernel],
+    allowance: Allowance | None = None,
+) -> PackedConstants:
+    """Pack every constant that a kernel reads; `compiled` is by workload key.
+
+    Raises `LoweringError` when a kernel wants a packed input that is not a constant, `LimitError`
+    when all together would take more memory than allowed.
+    """
+    storage = storage_of(program)
+    numbers: dict[_Use, int] = {}
+
+    def number(use: _Use) -> int:
+        return numbers.setdefault(use, len(numbers))
+
+    reads: dict[tuple[int, int], int] = {}
+    for step, call in enumerate(program.calls):
+        if isinstance(call, FunctionCall | LoopBegin | LoopEnd):
+            for position, value in enumerate(call.inputs):
+                if value and storage[value].root in program.constants:
+                    reads[step, position] = number((storage[value].root, None, None))
+        if not isinstance(call, KernelCall):
+            continue
+        layouts = dict(compiled[call.key].constant_layouts)
+        for position, (value, buffer) in enumerate(
+            zip(call.inputs, call.kernel.inputs, strict=True)
+        ):
+            layout = layouts.get(buffer.name)
+            if storage[value].root in program.constants:
+                shape = None if layout is None else buffer.shape
+                reads[step, position] = number((storage[value].root, shape, layout))
+            elif layout is not None:
+                raise LoweringError(
+                    f"kernel {call.kernel.name} wants its input {value} packed, "
+                    "but it is known only at run time"
+                )
+    outputs = {
+        name: number((storage[name].root, None, None))
+        for name in program.outputs
+        if storage[name].root in program.constants and program.types[name].bytes
+    }
+    total = sum(_packed_bytes(program.constants[use[0]], use[1], use[2]) for use in numbers)
+    (allowance or Allowance()).check_bytes("the packed constants of the model", total)
+    arrays = in_threads(lambda use: _packed(program.constants[use[0]], use[1], use[2]), numbers)
+    return PackedConstants(tuple(arrays), reads, outputs)
+
+
+def _packed_bytes(
+    array: Array, shape: tuple[int, ...] | None, layout: ConstantLayout | None
+) -> int:
+    """Bytes of what `_packed` makes."""
+    if shape is None or layout is None:
+        return array.nbytes
+    if layout.winograd:
+        shape = (*(layout.winograd + 2,) * 2, *shape[:2])
+    return math.prod(layout.shape(shape)) * layout.dtype(array.dtype).itemsize
+
+
+def _packed(array: Array, shape: tuple[int, ...] | None, layout: ConstantLayout | None) -> Array:
+    """An aligned copy of a constant in its layout."""
+    if shape is not None and layout is not None:
+        packed = layout.pack(array.reshape(shape), aligned_empty)
+    else:
+        packed = aligned_empty(array.shape, array.dtype)
+        np.copyto(packed, array)
+    packed.flags.writeable = False
+    return packed

@@ -1,0 +1,1 @@
+"""Sizes that are known at run time only: found in arrays, checked, and chosen by."""

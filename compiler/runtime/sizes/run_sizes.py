@@ -1,0 +1,159 @@
+"""Sizes of one call: read from its arguments, checked by code, and what follows from them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from struct import Struct
+from typing import NoReturn, TypeAlias
+
+import numpy as np
+
+from compiler.errors import InputError
+from compiler.runtime.sizes.size_errors import (
+    refuse_condition,
+    refuse_rank,
+    refuse_shape,
+    refuse_sizes,
+    refuse_value,
+)
+from compiler.runtime.sizes.sized_ports import SizedArray, SizedPorts
+from compiler.runtime.spec.buffers import address_of
+from compiler.runtime.spec.ports import AnyArray
+from compiler.types.signature import ResultSource
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeCode:
+    """The functions of `runtime.sizes.size_chain` that take a state: `choose` and `tell`."""
+
+    choose: Callable[[int], int]
+    tell: Callable[[int], object]
+
+
+ChooseFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+TellFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class RunSizes:
+    """The state of a frame, and what it says of the ports.
+
+    `program` is the number of the one that runs; `ways`, `bytes` and `shapes` are what is said of
+    ports that are alike, by that number.
+    What was found for a call serves the next one if that has the same sizes.
+    """
+
+    __slots__ = (
+        "_axes",
+        "_code",
+        "_facts",
+        "_found",
+        "_get",
+        "_pack",
+        "_ports",
+        "_state",
+        "_unpack",
+        "address",
+        "bytes",
+        "program",
+        "shapes",
+        "ways",
+    )
+
+    def __init__(self, ports: SizedPorts, code: SizeCode) -> None:
+        self._ports = ports
+        self._code = code
+        layout = ports.state
+        state = np.zeros(layout.length, np.int64)
+        self._state = state.data
+        self.address = address_of(state)
+        self._axes = ports.axes
+        self._pack = Struct(f"={len(ports.axes) + len(ports.values)}q").pack_into
+        self._unpack = Struct(f"={layout.fact_count}q").unpack_from
+        self._facts = 8 * layout.facts
+        count = len(layout.ports)
+        lists = slice(1, 1 + count), slice(1 + count, 1 + 2 * count)
+        self._get = itemgetter(0, *lists, *(place.shape for place in layout.ports))
+        self._found: list[int] | None = None
+        self.program = 0
+        self.ways: Shape = ()
+        self.bytes: Shape = ()
+        self.shapes: Sequence[Shape] = ()
+
+    def read(self, arrays: Sequence[AnyArray]) -> None:
+        """Find the program for the arguments, and what it says of their sizes.
+
+        Raises `InputError` for sizes that the model was not built for.
+        """
+        try:
+            found = [arrays[number].shape[axis] for number, axis in self._axes]
+        except IndexError:
+            refuse_rank(self._ports, arrays)
+        if self._ports.values:
+            found += self._read_values(arrays)
+        if found == self._found:
+            return
+        self._found = None  # nothing is known if this fails
+        self._pack(self._state, 0, *found)
+        if self._code.choose(self.address):
+            refuse_sizes(self._ports, arrays, found)
+        self._take()
+        self._found = found
+
+    def tell(self) -> None:
+        """What is known now that the run has computed sizes."""
+        self._code.tell(self.address)
+        self._take()
+
+    def factors(self, port: SizedArray) -> Shape:
+        """The extents of the factors of an output whose shape is known late."""
+        place = self._ports.state.ports[port.alike].factors
+        facts = self._unpack(self._state, self._facts)
+        return facts[place][-len(port.rooms[self.program].factors) :]
+
+    def refuse_shape(self, port: SizedArray, array: AnyArray) -> NoReturn:
+        """Raise the `InputError` that says which shape the port must have for these sizes."""
+        found = self._found or []
+        refuse_shape(self._ports, self.program, port, array, self.shapes[port.alike], found)
+
+    def check_results(
+        self, computed: Mapping[str, AnyArray], arguments: Mapping[str, AnyArray]
+    ) -> None:
+        """Raise `InputError` where a condition did not hold, or a computed size is out of bounds.
+
+        `computed` are the program's outputs that are no ports, `arguments` the inputs by name.
+        """
+        signature = self._ports.programs[self.program].signature
+        assert signature is not None  # else nothing is computed
+        for check in signature.checks:
+            if computed[check.output].any():
+                argument = arguments.get(check.operand)
+                refuse_condition(self._ports, self.program, check, argument, self._found or [])
+        for source in signature.sources:
+            if not isinstance(source, ResultSource):
+                continue
+            size = computed[source.output].item(source.position)
+            symbol = source.symbol
+            if not symbol.low <= size <= symbol.high:
+                raise InputError(
+                    f"the model has computed the size {symbol.name} = {size}, and was built for "
+                    f"{symbol.low} to {symbol.high}",
+                    hint="build it with bounds that allow for it",
+                )
+
+    def _take(self) -> None:
+        facts = self._unpack(self._state, self._facts)
+        self.program, self.ways, self.bytes, *self.shapes = self._get(facts)
+
+    def _read_values(self, arrays: Sequence[AnyArray]) -> list[int]:
+        found = []
+        for number, position in self._ports.values:
+            try:
+                found.append(int(arrays[number].item(position)))
+            except IndexError:
+                refuse_value(self._ports, number, position, arrays[number])
+        return found

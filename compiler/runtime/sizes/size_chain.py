@@ -1,0 +1,293 @@
+"""The code that knows the sizes of a call: which program is for them, and what follows from them.
+
+    i32 tunefarm_choose(state)      found -> the first program whose guards admit it, its symbols,
+                                    numbers and facts; not 0 if there is none, or sizes do not fit
+    void tunefarm_tell(state)       the facts again, after a run that has computed sizes
+    void tunefarm_run_chosen(inputs, outputs, programs, arena, runtime)
+                                    the entry of a model of several programs
+
+It is made when a model is loaded, which programs there are depends on the CPU; `state` is that of
+`runtime.sizes.size_state`. The last takes tables of all ports (`runtime.sizes.call_tables`),
+makes those of the chosen program, and calls its entry: `programs` has the entry and the constants
+of each, in turns. The functions of sizes that programs have are `sizes.0` and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.runtime.entry.ir_body import IrBody
+from compiler.runtime.sizes.size_state import PortFacts, Way
+from compiler.runtime.sizes.sized_ports import ProgramSizes, Room, SizedArray, SizedPorts, distinct
+from compiler.runtime.spec.size_table import SizeTable, bytes_of_dense, copied_ports
+from compiler.types.signature import SIZES, AxisSource, ResultSource, Signature
+from compiler.types.sizes import Dimension, Size
+
+CHOOSE_SYMBOL = "tunefarm_choose"
+TELL_SYMBOL = "tunefarm_tell"
+RUN_SYMBOL = "tunefarm_run_chosen"
+
+_WORTH_SHARING = 2
+"""A result may begin a memory that is so many times as large, and none that is larger."""
+
+
+def sizes_symbol(number: int) -> str:
+    """What a program's function of sizes goes by in this code."""
+    return f"sizes.{number}"
+
+
+def chain_ir(ports: SizedPorts) -> str:
+    """LLVM IR of the functions for the programs of these ports."""
+    chain = _Chain(ports)
+    sized = [n for n, program in enumerate(ports.programs) if program.signature is not None]
+    declared = "".join(f"declare void @{sizes_symbol(n)}(ptr, ptr)\n" for n in sized)
+    told = "".join(map(chain.facts_function, range(len(ports.programs))))
+    run = _Entry(ports).text() if len(ports.programs) > 1 else ""
+    return f"{declared}{told}{chain.choose_function()}{chain.tell_function()}{run}"
+
+
+class _Chain:
+    """Chooses a program and writes what follows."""
+
+    def __init__(self, ports: SizedPorts) -> None:
+        self._ports, self._state = ports, ports.state
+        observed = [*(("axis", *item) for item in ports.axes)]
+        observed += [("value", *item) for item in ports.values]
+        self._found = {item: number for number, item in enumerate(observed)}
+        self._numbers = {port.name: number for number, port in enumerate(ports.inputs)}
+
+    def choose_function(self) -> str:
+        body = IrBody()
+        body.line("br label %program0")
+        for number, program in enumerate(self._ports.programs):
+            body.line(f"program{number}:")
+            self._guards(body, number, program)
+            if program.signature is not None:
+                self._sizes(body, number, program.signature)
+            body.line(f"store i64 {number}, ptr {_slot(body, '%state', self._state.facts)}")
+            body.line(f"call void @facts.{number}(ptr %state)")
+            body.line("ret i32 0")
+        body.line(f"program{len(self._ports.programs)}:")
+        body.line("br label %refused")
+        body.line("refused:")
+        body.line("ret i32 1")
+        return f"define i32 @{CHOOSE_SYMBOL}(ptr %state) {{\n{body}\n}}\n"
+
+    def _guards(self, body: IrBody, number: int, program: ProgramSizes) -> None:
+        """Go on to the next program unless all guards admit what was found."""
+        for guard in program.guards:
+            found = self._load_found(body, "axis", guard.input, guard.axis)
+            _within(body, found, guard.low, guard.high, f"program{number + 1}")
+
+    def _sizes(self, body: IrBody, number: int, signature: Signature) -> None:
+        """The program's symbols and numbers, refused unless they fit."""
+        symbols = _slot(body, "%state", self._state.symbols[number])
+        numbers = _slot(body, "%state", self._state.numbers[number])
+        for place, source in enumerate(signature.sources):
+            slot = _slot(body, symbols, place)
+            if isinstance(source, ResultSource):
+                body.line(f"store i64 {source.symbol.low}, ptr {slot}")
+                continue
+            if isinstance(source, AxisSource):
+                found = self._load_found(body, "axis", source.input, source.axis)
+            else:
+                found = self._load_found(body, "value", source.input, source.position)
+            _within(body, found, source.symbol.low, source.symbol.high, "refused")
+            body.line(f"store i64 {found}, ptr {slot}")
+        body.line(f"call void @{sizes_symbol(number)}(ptr {symbols}, ptr {numbers})")
+        table = self._state.tables[number]
+        assert table is not None
+        for item in signature.equalities:
+            sides = [_operand(body, numbers, table, side) for side in (item.left, item.right)]
+            same, fits = body.value(f"icmp eq i64 {sides[0]}, {sides[1]}"), body.new_label()
+            body.line(f"br i1 {same}, label %{fits}, label %refused")
+            body.line(f"{fits}:")
+
+    def _load_found(self, body: IrBody, kind: str, input: str, place: int) -> str:
+        number = self._found[kind, self._numbers[input], place]
+        return body.value(f"load i64, ptr {_slot(body, '%state', number)}")
+
+    def tell_function(self) -> str:
+        body, state = IrBody(), self._state
+        chosen = body.value(f"load i64, ptr {_slot(body, '%state', state.facts)}")
+        for number in range(len(self._ports.programs)):
+            _call_if(body, chosen, number, f"call void @facts.{number}(ptr %state)")
+        body.line("ret void")
+        return f"define void @{TELL_SYMBOL}(ptr %state) {{\n{body}\n}}\n"
+
+    def facts_function(self, number: int) -> str:
+        """Writes the facts of program `number` from its numbers."""
+        body, state = IrBody(), self._state
+        facts = _slot(body, "%state", state.facts)
+        numbers = _slot(body, "%state", state.numbers[number])
+        table = state.tables[number]
+        ports = distinct((*self._ports.inputs, *self._ports.outputs))
+        for port, place in zip(ports, state.ports, strict=True):
+            _PortFactsCode(body, facts, numbers, table).write(port, port.rooms[number], place)
+        body.line("ret void")
+        return f"define internal void @facts.{number}(ptr %state) {{\n{body}\n}}\n"
+
+
+class _PortFactsCode:
+    """Writes what is known of ports that are alike."""
+
+    def __init__(self, body: IrBody, facts: str, numbers: str, table: SizeTable | None) -> None:
+        self._body, self._facts, self._numbers, self._table = body, facts, numbers, table
+
+    def write(self, port: SizedArray, room: Room, place: PortFacts) -> None:
+        extents = [self._operand(dimension) for dimension in room.shape]
+        for offset, extent in enumerate(extents, start=place.shape.start):
+            self._store(extent, offset)
+        missing = place.factors.stop - place.factors.start - len(room.factors)
+        if port.late:
+            factors = [*["1"] * missing, *map(self._operand, room.factors)]
+            for offset, extent in enumerate(factors, start=place.factors.start):
+                self._store(extent, offset)
+        whole = self._all("eq", extents, room.type.shape)
+        way = self._select(self._begins(extents, room), Way.BEGINS, str(int(Way.COPIED)))
+        count = self._operand(bytes_of_dense(port.declared.dtype, room.shape))
+        self._store(count, place.bytes)
+        if port.port.kind == "output":
+            way = self._way_out(room, way, count)
+        way = self._select(whole, Way.WHOLE, way)
+        self._store(str(int(Way.LATE)) if room.late else way, place.way)
+
+    def _way_out(self, room: Room, way: str, count: str) -> str:
+        """Of a result that is smaller than its place."""
+        if room.grows and room.strides is not None:
+            return str(int(Way.LENT))
+        least = -(-room.bytes // _WORTH_SHARING)
+        worth = self._body.value(f"icmp sge i64 {count}, {least}")
+        return self._select(worth, None, way)
+
+    def _begins(self, extents: Sequence[str], room: Room) -> str:
+        """Whether a dense array lies as at the beginning of its place: it is empty, or only one
+        axis is shorter there, and none outside of that has more than one element."""
+        if room.strides is None:
+            return "false"
+        begins = self._any("eq", extents, [0] * len(extents))
+        for axis in range(max(1, len(extents))):
+            single = self._all("eq", extents[:axis], [1] * axis)
+            full = self._all("eq", extents[axis + 1 :], room.type.shape[axis + 1 :])
+            found = self._body.value(f"and i1 {single}, {full}")
+            begins = self._body.value(f"or i1 {begins}, {found}")
+        return begins
+
+    def _all(self, order: str, left: Sequence[str], right: Sequence[int]) -> str:
+        return self._joined("and", "true", order, left, right)
+
+    def _any(self, order: str, left: Sequence[str], right: Sequence[int]) -> str:
+        return self._joined("or", "false", order, left, right)
+
+    def _joined(
+        self, how: str, start: str, order: str, left: Sequence[str], right: Sequence[int]
+    ) -> str:
+        result = start
+        for one, other in zip(left, right, strict=True):
+            holds = self._body.value(f"icmp {order} i64 {one}, {other}")
+            result = self._body.value(f"{how} i1 {result}, {holds}")
+        return result
+
+    def _select(self, holds: str, way: Way | None, otherwise: str) -> str:
+        """A way if something holds; without one the other way, or rows are copied."""
+        if way is None:
+            return self._body.value(f"select i1 {holds}, i64 {otherwise}, i64 {int(Way.COPIED)}")
+        return self._body.value(f"select i1 {holds}, i64 {int(way)}, i64 {otherwise}")
+
+    def _operand(self, dimension: Dimension) -> str:
+        return _operand(self._body, self._numbers, self._table, dimension)
+
+    def _store(self, value: str, place: int) -> None:
+        self._body.line(f"store i64 {value}, ptr {_slot(self._body, self._facts, place)}")
+
+
+class _Entry:
+    """The entry of several programs."""
+
+    def __init__(self, ports: SizedPorts) -> None:
+        self._ports, self._state, self._tables = ports, ports.state, ports.tables
+
+    def text(self) -> str:
+        body = IrBody()
+        (slot,) = self._tables.state
+        state = body.value(f"load ptr, ptr {_slot(body, '%inputs', slot, 'ptr')}")
+        chosen = body.value(f"load i64, ptr {_slot(body, state, self._state.facts)}")
+        arguments = "ptr %inputs, ptr %outputs, ptr %programs, ptr %arena, ptr %runtime"
+        programs = range(len(self._ports.programs))
+        for number in programs:
+            call = f"call void @run.{number}({arguments}, ptr {state})"
+            _call_if(body, chosen, number, call)
+        body.line("ret void")
+        parts = "".join(self._run(number, f"{arguments}, ptr %state") for number in programs)
+        return f"{parts}define void @{RUN_SYMBOL}({arguments}) {{\n{body}\n}}\n"
+
+    def _run(self, number: int, arguments: str) -> str:
+        """The function that makes a program's tables and calls its entry."""
+        body, program = IrBody(), self._ports.programs[number]
+        inputs, outputs = self._tables.inputs, self._tables.outputs
+        symbols = _slot(body, "%state", self._state.symbols[number])
+        numbers = _slot(body, "%state", self._state.numbers[number])
+        read = [
+            numbers if name == SIZES else self._entry_of(body, "%inputs", inputs.places[name])
+            for name in program.inputs
+        ]
+        written = [
+            self._entry_of(body, "%outputs", outputs.places[name]) for name in program.outputs
+        ]
+        if (signature := program.signature) is not None:
+            dense = [inputs.dense[port.name] for port in copied_ports(signature.inputs)]
+            read += [symbols, numbers]
+            read += [self._entry_of(body, "%inputs", place) for place in dense]
+            dense = [outputs.dense[port.name] for port in copied_ports(signature.outputs)]
+            written += [self._entry_of(body, "%outputs", place) for place in dense]
+        tables = [_table_of(body, pointers) for pointers in (read, written)]
+        entry = self._entry_of(body, "%programs", 2 * number)
+        constants = self._entry_of(body, "%programs", 2 * number + 1)
+        body.line(
+            f"call void {entry}(ptr {tables[0]}, ptr {tables[1]}, ptr {constants}, "
+            "ptr %arena, ptr %runtime)"
+        )
+        body.line("ret void")
+        return f"define internal void @run.{number}({arguments}) {{\n{body}\n}}\n"
+
+    def _entry_of(self, body: IrBody, table: str, number: int) -> str:
+        return body.value(f"load ptr, ptr {_slot(body, table, number, 'ptr')}")
+
+
+def _table_of(body: IrBody, pointers: Sequence[str]) -> str:
+    table = body.value(f"alloca [{max(1, len(pointers))} x ptr], align 16")
+    for number, pointer in enumerate(pointers):
+        body.line(f"store ptr {pointer}, ptr {_slot(body, table, number, 'ptr')}")
+    return table
+
+
+def _call_if(body: IrBody, chosen: str, number: int, call: str) -> None:
+    """Where the chosen program is that number, make the call and return."""
+    matches = body.value(f"icmp eq i64 {chosen}, {number}")
+    here, behind = body.new_label(), body.new_label()
+    body.line(f"br i1 {matches}, label %{here}, label %{behind}")
+    body.line(f"{here}:")
+    body.line(call)
+    body.line("ret void")
+    body.line(f"{behind}:")
+
+
+def _within(body: IrBody, value: str, low: int, high: int, otherwise: str) -> None:
+    """Go elsewhere unless a value is within bounds."""
+    above = body.value(f"icmp sge i64 {value}, {low}")
+    below = body.value(f"icmp sle i64 {value}, {high}")
+    fits, inside = body.value(f"and i1 {above}, {below}"), body.new_label()
+    body.line(f"br i1 {fits}, label %{inside}, label %{otherwise}")
+    body.line(f"{inside}:")
+
+
+def _operand(body: IrBody, numbers: str, table: SizeTable | None, dimension: Dimension) -> str:
+    """A dimension: a number, or one that is loaded from a program's numbers."""
+    if not isinstance(dimension, Size):
+        return str(dimension)
+    assert table is not None
+    return body.value(f"load i64, ptr {_slot(body, numbers, table.numbers[dimension])}")
+
+
+def _slot(body: IrBody, vector: str, number: int, kind: str = "i64") -> str:
+    return body.value(f"getelementptr {kind}, ptr {vector}, i64 {number}")

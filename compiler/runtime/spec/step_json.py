@@ -1,0 +1,69 @@
+"""Places in memory, what steps are guarded by, and open sizes, as JSON values, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from compiler.runtime.spec.executable_spec import Condition, FunctionStep, Location, Place
+from compiler.types.open_axes import OpenAxes
+
+
+def location_to_json(location: Location) -> list[Any]:
+    """A place as JSON values."""
+    offset = [location.offset] if location.offset else []
+    return [str(location.place), location.number, *offset]
+
+
+def location_from_json(data: Sequence[Any]) -> Location:
+    """The inverse of `location_to_json`."""
+    place, number, *offset = data
+    return Location(Place(place), int(number), *map(int, offset))
+
+
+def optional_to_json(location: Location | None) -> list[Any] | None:
+    """A place, or None."""
+    return None if location is None else location_to_json(location)
+
+
+def optional_from_json(data: Sequence[Any] | None) -> Location | None:
+    """The inverse of `optional_to_json`."""
+    return None if data is None else location_from_json(data)
+
+
+def guards_to_json(guards: Sequence[Condition]) -> dict[str, Any]:
+    """Nothing for a step that always runs."""
+    if not guards:
+        return {}
+    return {"guards": [[location_to_json(guard.place), guard.taken] for guard in guards]}
+
+
+def guards_from_json(data: Mapping[str, Any]) -> tuple[Condition, ...]:
+    """The guards of a step that was `guards_to_json`."""
+    return tuple(
+        Condition(location_from_json(place), bool(taken)) for place, taken in data.get("guards", ())
+    )
+
+
+def open_sizes_to_json(step: FunctionStep) -> dict[str, Any]:
+    """What a function's call knows of open sizes; nothing of one without."""
+    if not step.axes:
+        return {}
+    return {
+        "axes": step.axes,
+        "sizes": optional_to_json(step.sizes),
+        "workspace": step.workspace,
+    }
+
+
+def open_sizes_from_json(
+    data: Mapping[str, Any],
+) -> tuple[tuple[OpenAxes | None, ...], Location | None, int | None]:
+    """The inverse of `open_sizes_to_json`."""
+    axes = tuple(None if item is None else _axes(item) for item in data.get("axes", ()))
+    workspace = data.get("workspace")
+    return axes, optional_from_json(data.get("sizes")), workspace and int(workspace)
+
+
+def _axes(data: Sequence[Any]) -> OpenAxes:
+    return tuple(tuple((int(true), int(extent)) for true, extent in axis) for axis in data)

@@ -1,0 +1,197 @@
+"""The rules of an ExecutableSpec: what frames, profiles and the C library rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.errors import VerifyError
+from compiler.runtime.spec.dense_copies import dense_places
+from compiler.runtime.spec.executable_spec import (
+    ALIGNMENT,
+    AgainStep,
+    CallStep,
+    Condition,
+    CopyStep,
+    ExecutableSpec,
+    FunctionStep,
+    Location,
+    LoopStep,
+    Place,
+    report_bytes,
+)
+from compiler.runtime.spec.verify_loops import LoopRules
+from compiler.types.open_axes import bound_shape, places_of
+from compiler.types.tensor_type import TensorType
+from compiler.types.verify_signature import signature_problem
+
+
+def verify_spec(spec: ExecutableSpec) -> None:
+    """Raise `VerifyError` at the first broken rule.
+
+    Names of ports and kernels are distinct, every step runs a kernel that there is, its buffers lie
+    where there is memory, its workspace fits the arena, copies fit both their buffers, and a
+    signature is one of its ports.
+    """
+    problem = _problem(spec)
+    if problem:
+        raise VerifyError(f"executable {spec.name}: {problem}")
+
+
+def _problem(spec: ExecutableSpec) -> str:
+    """Why a spec is wrong, or nothing."""
+    symbols = [part.symbol for part in spec.objects]
+    for kind, names in (
+        ("input", [name for name, _ in spec.inputs]),
+        ("output", [name for name, _ in spec.outputs]),
+        ("kernel", symbols),
+    ):
+        if len(set(names)) != len(names):
+            return f"two {kind}s have the same name"
+    if len(spec.kernels) != len(symbols):
+        return f"{len(symbols)} kernels have {len(spec.kernels)} reports"
+    if spec.threads < 1 or spec.arena_bytes < 0:
+        return f"it takes {spec.threads} threads and {spec.arena_bytes} bytes of arena"
+    for what, ports, tensors in (
+        ("input", spec.structure.inputs, spec.inputs),
+        ("output", spec.structure.outputs, spec.outputs),
+    ):
+        for port in ports:
+            if not set(port.members or ()) <= {name for name, _ in tensors}:
+                return f"the {what} {port.name!r} is made of tensors that are no {what}s"
+    if spec.arena_bytes < report_bytes(spec.steps):
+        return f"its arena of {spec.arena_bytes} bytes has no room for a report"
+    sizes = _Sizes(spec)
+    workspaces = {
+        symbol: report.workspace_bytes for symbol, report in zip(symbols, spec.kernels, strict=True)
+    }
+    loops = LoopRules(sizes.room)
+    for step in spec.steps:
+        if isinstance(step, FunctionStep):
+            problem = sizes.function_problem(step, len(spec.functions))
+        elif isinstance(step, CallStep):
+            problem = sizes.call_problem(step, workspaces)
+        elif isinstance(step, LoopStep | AgainStep):
+            problem = loops.problem(step)
+        else:
+            problem = sizes.copy_problem(step)
+        if problem:
+            return f"{step}: {problem}"
+    if loops.open:
+        return f"{loops.open[-1]}: the loop has no end"
+    sized = spec.signature
+    problem = "" if sized is None else signature_problem(sized, spec.inputs, spec.outputs)
+    return problem or _guard_problem(spec)
+
+
+def _guard_problem(spec: ExecutableSpec) -> str:
+    """Why a guard is wrong, or nothing: it must be met by some shape that the input may have."""
+    types = dict(spec.inputs)
+    for guard in spec.guards:
+        type = types.get(guard.input)
+        if type is None or not 0 <= guard.axis < len(type.shape):
+            return f"there is no axis {guard.axis} of {guard.input!r}, which {guard} is about"
+        if not 0 <= guard.low <= guard.high:
+            return f"no size is {guard}"
+    return ""
+
+
+class _Sizes:
+    """The bytes of every buffer that steps may name."""
+
+    def __init__(self, spec: ExecutableSpec) -> None:
+        self._arena_bytes = spec.arena_bytes
+        self._places = {
+            Place.INPUT: _bytes_of(spec.inputs),
+            Place.OUTPUT: _bytes_of(spec.outputs),
+            Place.CONSTANT: [array.nbytes for array in spec.constants],
+        }
+
+    def call_problem(self, step: CallStep, workspaces: dict[str, int]) -> str:
+        """Why a call is wrong, or nothing; `workspaces` has the kernels' bytes by symbol."""
+        if step.symbol not in workspaces:
+            return "there is no such kernel"
+        for location in step.buffers:
+            if self.room(location) is None:
+                return f"there is no {location}"
+        problem = self._guard_problem(step.guards)
+        if problem:
+            return problem
+        size = workspaces[step.symbol]
+        if (step.workspace is None) != (size == 0):
+            return f"the kernel has {size} bytes of workspace"
+        if step.workspace is not None:
+            room = self.room(Location(Place.ARENA, step.workspace))
+            if step.workspace % ALIGNMENT or room is None or room < size:
+                return f"its workspace of {size} bytes is not within the arena"
+        return ""
+
+    def function_problem(self, step: FunctionStep, functions: int) -> str:
+        """Why a function's call is wrong, or nothing; there are so many functions."""
+        if not 0 <= step.function < functions:
+            return "there is no such function"
+        if len(step.types) != len(step.buffers) or not 0 < step.outputs <= len(step.buffers):
+            return "its buffers are not those of its types"
+        if None in step.buffers[len(step.buffers) - step.outputs :]:
+            return "an output has no buffer"
+        for location, type in zip(step.buffers, step.types, strict=True):
+            if (location is None) != (type is None):
+                return "its buffers are not those of its types"
+            room = None if location is None else self.room(location)
+            if type is not None and (room is None or room < type.bytes):
+                return f"{location} has no {type.bytes} bytes"
+        return self._open_sizes_problem(step) or self._guard_problem(step.guards)
+
+    def _open_sizes_problem(self, step: FunctionStep) -> str:
+        """Why what a function's call knows of open sizes is wrong, or nothing."""
+        if not step.axes:
+            return "" if step.sizes is None else "it has sizes of nothing"
+        if len(step.axes) != len(step.types) or step.sizes is None:
+            return "its axes are not those of its types"
+        length = 0
+        for type, axes in zip(step.types, step.axes, strict=True):
+            if axes is None:
+                continue
+            if type is None or bound_shape(axes) != type.shape:
+                return f"{type} has other axes: {axes}"
+            if any(true > extent for axis in axes for true, extent in axis):
+                return f"there is more of {type} than it has room for"
+            length = max(length, *(place + 1 for place in (-1, *places_of(axes))))
+        if (self.room(step.sizes) or 0) < 8 * length:
+            return f"{step.sizes} has no {length} sizes"
+        size = dense_places(step.types, step.axes)[1]
+        if (step.workspace is None) != (size == 0):
+            return f"it has {size} bytes of dense copies"
+        if step.workspace is not None:
+            room = self.room(Location(Place.ARENA, step.workspace))
+            if step.workspace % ALIGNMENT or room is None or room < size:
+                return f"its {size} bytes of dense copies are not within the arena"
+        return ""
+
+    def _guard_problem(self, guards: Sequence[Condition]) -> str:
+        for guard in guards:
+            if not self.room(guard.place):
+                return f"there is no {guard.place} to ask"
+        return ""
+
+    def copy_problem(self, step: CopyStep) -> str:
+        """Why a copy is wrong, or nothing."""
+        for location in (step.source, step.destination):
+            room = self.room(location)
+            if room is None or not 0 <= step.bytes <= room:
+                return f"{location} has no {step.bytes} bytes"
+        return ""
+
+    def room(self, location: Location) -> int | None:
+        """The bytes from a location to its buffer's or the arena's end; None if it is in none."""
+        if location.place is Place.ARENA:
+            inside = 0 <= location.number <= self._arena_bytes and location.offset == 0
+            return self._arena_bytes - location.number if inside else None
+        sizes = self._places[location.place]
+        if not 0 <= location.number < len(sizes):
+            return None
+        room = sizes[location.number] - location.offset
+        return room if 0 <= room <= sizes[location.number] else None
+
+
+def _bytes_of(ports: tuple[tuple[str, TensorType], ...]) -> list[int]:
+    return [type.bytes for _, type in ports]

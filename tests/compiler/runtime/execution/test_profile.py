@@ -1,0 +1,115 @@
+"""Profiles: every step timed by itself, with the outputs of a whole run; no time is asserted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+import compiler
+from compiler.errors import InputError
+from compiler.kernels.kernel import ViewCall
+from compiler.runtime.execution.executable import Executable
+from compiler.runtime.execution.profile import COPY
+from compiler.runtime.spec.executable_spec import ExecutableSpec
+from tests.compiler.runtime.hand_kernels import (
+    ADD_IR,
+    COUNT,
+    VECTOR,
+    add_kernel,
+    call,
+    chain_spec,
+    compile_ir,
+    make_program,
+    make_spec,
+)
+from tests.end_to_end.tiny_model import tiny_model
+
+WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def spec() -> ExecutableSpec:
+    return chain_spec(WEIGHT)
+
+
+def ramp() -> dict[str, npt.NDArray[np.float32]]:
+    return {"x": np.linspace(0, 1, COUNT, dtype=np.float32)}
+
+
+def test_steps_are_those_of_the_model_in_order(spec: ExecutableSpec) -> None:
+    profile = Executable(spec).profile(ramp(), repeat=3)
+    assert [step.key for step in profile.steps] == ["add", "add", "add", "add", "exp"]
+    assert profile.repeat == 3
+    assert profile.run_seconds > 0 and profile.stepwise_seconds >= 0
+    assert all(step.seconds >= 0 for step in profile.steps)
+
+
+def test_kernels_sum_up_their_occurrences_and_tell_their_schedule(spec: ExecutableSpec) -> None:
+    exp = replace(spec.kernels[1], schedule_source="tuned", record_id="r7", flops=10)
+    profile = Executable(replace(spec, kernels=(spec.kernels[0], exp))).profile(ramp(), repeat=5)
+    rows = {row.key: row for row in profile.kernels}
+    assert set(rows) == {"add", "exp"}
+    assert (rows["add"].occurrences, rows["exp"].occurrences) == (4, 1)
+    assert (rows["add"].flops, rows["exp"].flops) == (4 * COUNT, 10)
+    assert (rows["add"].schedule_source, rows["add"].record_id) == ("default", None)
+    assert (rows["exp"].schedule_source, rows["exp"].record_id) == ("tuned", "r7")
+    for key, row in rows.items():
+        seconds = [step.seconds for step in profile.steps if step.key == key]
+        assert row.seconds == pytest.approx(sum(seconds))
+        assert row.gflops * row.seconds == pytest.approx(row.flops / 1e9 if row.seconds else 0)
+    assert sum(row.share for row in profile.kernels) == pytest.approx(1.0)
+    assert all(above.seconds >= below.seconds for above, below in pairwise(profile.kernels))
+
+
+def test_steps_leave_what_a_run_returns(tmp_path: Path) -> None:
+    onnx.save(tiny_model(), tmp_path / "tiny.onnx")
+    executable = compiler.build(tmp_path / "tiny.onnx")
+    x = np.random.default_rng(2).standard_normal((1, 3, 12, 12)).astype(np.float32)
+    profile = executable.profile({"x": x}, repeat=2)
+    np.testing.assert_array_equal(profile.outputs["y"], executable.run({"x": x})["y"])
+    assert all(report.flops > 0 for report in executable.kernels)
+    conv = next(report for report in executable.kernels if "conv" in report.name)
+    products = 2 * 16 * 12 * 12 * 3 * 3 * 3  # a multiplication and an addition of each
+    assert products <= conv.flops < 1.1 * products
+
+
+def test_copies_between_kernels_are_a_row_of_their_own() -> None:
+    program = make_program(
+        ["x"],
+        ["sum", "x2", "w2"],
+        [
+            call(add_kernel(COUNT), "add", ("x", "w"), "sum"),
+            ViewCall("x", "x2"),
+            ViewCall("w", "w2"),
+        ],
+        dict.fromkeys(("x", "w", "sum", "x2", "w2"), VECTOR),
+        {"w": WEIGHT},
+    )
+    compiled = {"add": compile_ir(ADD_IR, "k", COUNT, workspace_bytes=4 * COUNT)}
+    profile = Executable(make_spec(program, compiled)).profile(ramp(), repeat=2)
+    (copies,) = (row for row in profile.kernels if row.name == COPY)
+    assert (copies.occurrences, copies.flops, copies.gflops) == (2, 0, 0.0)
+    assert [step.name for step in profile.steps].count(COPY) == 2
+    np.testing.assert_array_equal(profile.outputs["sum"], ramp()["x"] + WEIGHT)
+    np.testing.assert_array_equal(profile.outputs["x2"], ramp()["x"])
+    np.testing.assert_array_equal(profile.outputs["w2"], WEIGHT)
+
+
+def test_a_model_without_steps_has_an_empty_profile() -> None:
+    program = make_program([], [], [], {})
+    profile = Executable(make_spec(program, {})).profile({}, repeat=1)
+    assert (profile.steps, profile.kernels, profile.seconds) == ((), (), 0)
+
+
+def test_profile_refuses_what_run_refuses(spec: ExecutableSpec) -> None:
+    executable = Executable(spec)
+    with pytest.raises(InputError, match="no input 'z'"):
+        executable.profile({"z": np.zeros(COUNT, np.float32)})
+    with pytest.raises(ValueError, match="at least 1"):
+        executable.profile(ramp(), repeat=0)

@@ -1,0 +1,114 @@
+"""Code for another CPU is refused in one line that says what is missing."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compiler.errors import ArtefactError
+from compiler.runtime.machine.check_target import check_target
+from compiler.target import Target
+from configs.settings import load_target
+
+TILES = Target.from_json(load_target("sapphirerapids").model_dump())
+PLAIN = replace(
+    TILES, features=tuple(name for name in TILES.features if not name.startswith("amx-"))
+)
+
+
+def test_code_runs_where_all_its_features_are() -> None:
+    check_target(TILES, TILES, "")
+    check_target(PLAIN, TILES, "")
+    check_target(PLAIN, PLAIN, "the kernel does not permit them")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason"),
+    [
+        ("", ""),
+        ("the kernel does not permit them", " (matrix tiles: the kernel does not permit them)"),
+    ],
+)
+def test_tiles_that_are_not_there_are_named_with_the_reason(refusal: str, reason: str) -> None:
+    with pytest.raises(ArtefactError) as refused:
+        check_target(TILES, PLAIN, refusal)
+    lacking = f"lacks: amx-bf16, amx-int8, amx-tile{reason}"
+    assert refused.value.message.endswith(lacking) and "\n" not in str(refused.value)
+    assert "--fallback" in refused.value.hint
+
+
+def test_tiles_are_not_spoken_of_where_something_else_is_missing() -> None:
+    older = replace(PLAIN, features=PLAIN.features[1:])
+    with pytest.raises(ArtefactError) as refused:
+        check_target(PLAIN, older, "the kernel does not permit them")
+    assert refused.value.message.endswith(f"lacks: {PLAIN.features[0]}")
+
+
+_DENIED = """
+import ctypes, struct, sys
+from dataclasses import replace
+
+# A filter of system calls: arch_prctl(0x1023, ...) is not permitted, anything else is.
+def step(code, jump_true, jump_false, number):
+    return struct.pack("<HBBI", code, jump_true, jump_false, number)
+
+program = b"".join([
+    step(0x20, 0, 0, 0), step(0x15, 0, 3, 158), step(0x20, 0, 0, 16), step(0x15, 0, 1, 0x1023),
+    step(0x06, 0, 0, 0x00050001), step(0x06, 0, 0, 0x7FFF0000),
+])
+held = ctypes.create_string_buffer(program)
+described = struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(held))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, described, 0, 0) == 0
+
+import llvmlite.binding as llvm
+from compiler import tile_state
+from compiler.errors import ArtefactError
+from compiler.runtime.machine.check_target import check_target
+from compiler.target import host_target
+
+class CpuWithTiles(tile_state.HostMachine):
+    def cpuid(self, leaf, subleaf):
+        if (leaf, subleaf) == (0x1D, 1):
+            return 0, 8 << 16 | 64, 16, 0
+        return (1 << 32) - 1, 0, (1 << 32) - 1, (1 << 32) - 1
+
+    def xcr0(self):
+        return 0x600E7
+
+tile_state.HostMachine = CpuWithTiles
+known = llvm.get_host_cpu_features()
+tiles = ("amx-bf16", "amx-int8", "amx-tile")
+llvm.get_host_cpu_features = lambda: {**known, **dict.fromkeys(tiles, True)}
+host = host_target()
+assert host.matrix_tiles is None
+try:
+    check_target(replace(host, features=tuple(sorted((*host.features, *tiles)))))
+except ArtefactError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64",
+    reason="matrix tiles are asked for on Linux on x86-64",
+)
+def test_a_kernel_that_denies_tiles_is_named_in_one_line(repository: Path) -> None:
+    """The system call itself is denied, to a process whose CPU tells of tiles."""
+    done = subprocess.run(
+        [sys.executable, "-c", _DENIED],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    (line,) = done.stdout.splitlines()
+    lacking = "lacks: amx-bf16, amx-int8, amx-tile (matrix tiles: the kernel does not permit them"
+    assert lacking in line and "Operation not permitted" in line and "--fallback" in line
+    assert done.returncode == 0, done.stderr
