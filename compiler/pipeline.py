@@ -22,15 +22,15 @@ from compiler.limits import Allowance, Limits
 from compiler.llvm.compile_kernel import CompiledKernel
 from compiler.llvm.machine import object_code
 from compiler.llvm.object_cache import ObjectCache
-from compiler.plan.end_sums import end_sums
-from compiler.plan.estimated_chains import estimated_chains
-from compiler.plan.estimated_merges import estimated_merges
-from compiler.plan.extract_kernels import extract_kernels
-from compiler.plan.graph_plan import RULES, GraphPlan
-from compiler.plan.group_kernels import GroupKernels, MadeKernels
-from compiler.plan.live_extents import limit_kernels
+from compiler.plan.choices.estimated_chains import estimated_chains
+from compiler.plan.choices.estimated_merges import estimated_merges
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from compiler.plan.fusion.extract_kernels import extract_kernels
+from compiler.plan.fusion.group_kernels import GroupKernels, MadeKernels
 from compiler.plan.optimise import PASS_NAMES, optimise_for
-from compiler.plan.small_planes import SmallPlanes, small_planes
+from compiler.plan.sizes.end_sums import end_sums
+from compiler.plan.sizes.live_extents import limit_kernels
+from compiler.plan.sizes.small_planes import SmallPlanes, small_planes
 from compiler.runtime.artefact.seal import seal_of
 from compiler.runtime.entry.entry import entry_of
 from compiler.runtime.planning.memory_plan import plan_memory

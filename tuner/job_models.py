@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from compiler.errors import MeasureError
 from compiler.graph.ir import Graph
-from compiler.plan.graph_plan import RULES
+from compiler.plan.decisions.graph_plan import RULES
 from compiler.runtime.execution.executable import Executable
 from compiler.runtime.machine.check_target import can_run
 from compiler.runtime.spec.executable_spec import ExecutableSpec

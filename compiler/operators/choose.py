@@ -1,6 +1,6 @@
 """One of two values: only the one that is taken has to be computed.
 
-What computes the other is left out when the program runs, see `compiler.plan.find_guards`.
+What computes the other is left out when the program runs, see `compiler.plan.fusion.find_guards`.
 """
 
 from __future__ import annotations

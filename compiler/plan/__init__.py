@@ -1,1 +1,12 @@
-"""What the graph decides: layouts and fusion."""
+"""What the graph decides, before there are kernels and after; its rooms from the lowest up.
+
+    decisions   what can be decided: layouts, chains, merges, spellings; their names
+    solving     problems of choice, solved
+    sizes       how far results are needed where sizes are known at run time only
+    layouts     in which blocks of channels values lie
+    fusion      which nodes are one kernel
+    precision   what is stored in narrower types
+    choices     what could be decided instead, and what each choice costs
+
+`optimise` is all passes in their order.
+"""

@@ -14,10 +14,10 @@ from compiler.graph.ir import Graph
 from compiler.graph.passes import before_layouts, run_passes
 from compiler.graph.verify import verify_graph
 from compiler.limits import Allowance
-from compiler.plan import quantise
-from compiler.plan.contractions import contractions
-from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from compiler.plan.optimise import sites_of
+from compiler.plan.precision import quantise
+from compiler.plan.precision.contractions import contractions
 from compiler.types.dtypes import DType
 from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 from compiler.types.precision import Precision, PrecisionPlan

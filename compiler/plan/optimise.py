@@ -18,20 +18,13 @@ from compiler.graph.passes import (
 )
 from compiler.graph.pattern_sites import PatternSites
 from compiler.limits import Allowance
-from compiler.plan import (
-    choose_layouts,
-    choose_precision,
-    cut_windows,
-    merge_contractions,
-    place_fills,
-    share_memory,
-    split_moves,
-    spread_dequantised,
-    transposed_convolutions,
-    trim_sums,
-)
-from compiler.plan.graph_plan import RULES, GraphPlan, Spelled
-from compiler.plan.merge_contractions import followed
+from compiler.plan import share_memory, transposed_convolutions
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Spelled
+from compiler.plan.fusion import merge_contractions, split_moves
+from compiler.plan.fusion.merge_contractions import followed
+from compiler.plan.layouts import choose_layouts
+from compiler.plan.precision import choose_precision, spread_dequantised
+from compiler.plan.sizes import cut_windows, place_fills, trim_sums
 from compiler.target import Target
 from compiler.types.dtypes import DType
 from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics

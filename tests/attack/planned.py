@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from compiler.frontend.import_onnx import import_onnx
 from compiler.pipeline import compile_model
-from compiler.plan.graph_plan import GraphPlan
+from compiler.plan.decisions.graph_plan import GraphPlan
 from compiler.runtime.execution.executable import Executable
 from compiler.target import Target
 from compiler.types.extents import Shapes

@@ -25,11 +25,11 @@ import numpy as np
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import KernelCall
 from compiler.llvm import compile_kernel
-from compiler.plan.chain_candidates import chain_candidates
-from compiler.plan.estimate import Estimator
-from compiler.plan.extract_kernels import extract_kernels
-from compiler.plan.graph_plan import RULES, Chain, GraphPlan
-from compiler.plan.group_kernels import GroupKernels
+from compiler.plan.choices.estimate import Estimator
+from compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
+from compiler.plan.fusion.chain_candidates import chain_candidates
+from compiler.plan.fusion.extract_kernels import extract_kernels
+from compiler.plan.fusion.group_kernels import GroupKernels
 from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.runtime.spec.buffers import aligned_empty
 from compiler.schedule.schedule import Schedule

@@ -22,8 +22,8 @@ from compiler.frontend.import_onnx import import_model_proto
 from compiler.frontend.zoo import build_model
 from compiler.kernels.kernel import FusedKernel
 from compiler.pipeline import kernels_of
-from compiler.plan import choose_layouts
-from compiler.plan.estimate import HERTZ, KINDS, Estimate, estimate
+from compiler.plan.choices.estimate import HERTZ, KINDS, Estimate, estimate
+from compiler.plan.layouts import choose_layouts
 from compiler.runtime.spec.buffers import aligned_empty
 from compiler.schedule.spaces import default_schedule
 from compiler.target import host_target

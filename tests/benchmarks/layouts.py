@@ -26,13 +26,13 @@ from compiler.frontend.zoo import write_model
 from compiler.frontend.zoo.network import Layer, NetworkBuilder
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
-from compiler.plan.estimate import estimate
-from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
-from compiler.plan.graph_sites import graph_sites
-from compiler.plan.layout_classes import layout_classes
-from compiler.plan.layout_costs import Seconds
-from compiler.plan.layout_problem import layout_problem
-from compiler.plan.solver import solve
+from compiler.plan.choices.estimate import estimate
+from compiler.plan.choices.graph_sites import graph_sites
+from compiler.plan.choices.layout_costs import Seconds
+from compiler.plan.choices.layout_problem import layout_problem
+from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from compiler.plan.layouts.layout_classes import layout_classes
+from compiler.plan.solving.solver import solve
 from compiler.schedule.spaces import default_schedule
 from compiler.target import host_target
 from compiler.types.dtypes import DType

@@ -26,9 +26,9 @@ import onnx
 from compiler.frontend.import_onnx import import_onnx
 from compiler.frontend.zoo import write_model
 from compiler.frontend.zoo.network import Layer, NetworkBuilder
-from compiler.plan.estimated_merges import estimated_merges
-from compiler.plan.graph_plan import RULES, GraphPlan
-from compiler.plan.graph_sites import graph_sites
+from compiler.plan.choices.estimated_merges import estimated_merges
+from compiler.plan.choices.graph_sites import graph_sites
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from compiler.schedule.spaces import Spaces
 from compiler.target import host_target
 from measure.compare import compare_paired

@@ -30,7 +30,7 @@ from compiler.errors import TunefarmError
 from compiler.frontend.zoo import model_names, write_model
 from compiler.graph.ir import Graph
 from compiler.pipeline import compile_model
-from compiler.plan.graph_plan import GraphPlan
+from compiler.plan.decisions.graph_plan import GraphPlan
 from compiler.runtime.execution.executable import Executable
 from compiler.schedule.choice import ScheduleChoice
 from compiler.schedule.spaces import untiled_schedule

@@ -15,9 +15,9 @@ from statistics import median
 
 import numpy as np
 
-from compiler.plan.solver import ChoiceProblem, Solution, solve
 from compiler.plan.solving.factors import Factors
 from compiler.plan.solving.integer_program import solve_program
+from compiler.plan.solving.solver import ChoiceProblem, Solution, solve
 from tests.compiler.plan.drawn_problems import (
     Edges,
     chain,

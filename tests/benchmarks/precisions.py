@@ -37,7 +37,7 @@ from compiler.frontend.import_onnx import import_onnx
 from compiler.frontend.zoo import model_names, write_model
 from compiler.graph.ir import Graph
 from compiler.plan.apply_precisions import apply_precisions, prepare
-from compiler.plan.contractions import contractions
+from compiler.plan.precision.contractions import contractions
 from compiler.runtime.execution.executable import Executable
 from compiler.types.precision import Precision, PrecisionPlan
 from compiler.types.tensor_type import Array

@@ -11,7 +11,7 @@ import pytest
 
 import compiler
 from compiler.frontend.import_onnx import import_onnx
-from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.fusion.extract_kernels import extract_kernels
 from compiler.plan.optimise import optimise
 from tests.compiler.drawn_quantised import DrawnModel, Values, draw
 from tests.compiler.graph.graph_helpers import evaluate_program

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from compiler.pipeline import kernels_of
-from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from compiler.runtime.execution.executable import load
 from compiler.runtime.spec.executable_spec import ExecutableSpec
 from configs.settings import Settings, load_settings

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from compiler.content_cache import NOT_WHAT_WAS_KEPT, ContentCache, cache_key, source_digest
 from compiler.errors import ArtefactError, TunefarmError
 from compiler.function_modules import modules_digests
-from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from compiler.runtime.artefact.large_files import ChangedFileError, copy_file
 from compiler.runtime.spec.kernel_report import KernelReport
 from compiler.target import Target

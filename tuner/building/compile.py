@@ -8,7 +8,7 @@ from compiler.content_cache import ContentCache
 from compiler.graph.ir import Graph
 from compiler.llvm.object_cache import ObjectCache
 from compiler.pipeline import Compiled, compile_model
-from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from compiler.runtime.spec.guards import SizeGuard
 from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target

@@ -28,7 +28,7 @@ from tuner.from_settings import limits_of, target_of
 if TYPE_CHECKING:
     from compiler.graph.ir import Graph
     from compiler.pipeline import Compiled
-    from compiler.plan.graph_plan import GraphPlan
+    from compiler.plan.decisions.graph_plan import GraphPlan
     from compiler.runtime.execution.executable import Executable
     from compiler.runtime.spec.executable_spec import ExecutableSpec
     from compiler.target import Target

@@ -16,7 +16,7 @@ from compiler.errors import DatabaseError, SettingsError
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import structural_hash
 from compiler.plan.apply_precisions import apply_precisions, prepare
-from compiler.plan.contractions import contractions
+from compiler.plan.precision.contractions import contractions
 from compiler.runtime.execution.executable import Executable
 from compiler.target import Target, host_target
 from compiler.types.dtypes import DType

@@ -7,7 +7,7 @@ import numpy as np
 from compiler.graph.ir import Graph
 from compiler.pipeline import Compiled
 from compiler.plan.apply_precisions import prepare
-from compiler.plan.contractions import contractions
+from compiler.plan.precision.contractions import contractions
 from compiler.runtime.execution.executable import Executable
 from compiler.target import host_target
 from compiler.types.chosen_sizes import choose_sizes, put_sizes

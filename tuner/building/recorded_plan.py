@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import compiler
 from compiler.errors import LimitError, PlanError
-from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from compiler.target import Target
 from configs.settings import Settings
 from tuner.building.keep_plan import keep_plan

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from compiler.errors import SettingsError
 from compiler.graph.serialize import structural_hash
 from compiler.pipeline import Compiled
-from compiler.plan.graph_plan import GraphPlan
+from compiler.plan.decisions.graph_plan import GraphPlan
 from compiler.runtime.artefact.artefact import digest_of, save
 from compiler.runtime.machine.check_target import platform_of
 from compiler.runtime.spec.executable_spec import ExecutableSpec

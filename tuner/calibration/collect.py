@@ -8,7 +8,7 @@ from dataclasses import replace
 from compiler.errors import SettingsError
 from compiler.graph import dead_code
 from compiler.graph.ir import Graph
-from compiler.plan.contractions import contractions
+from compiler.plan.precision.contractions import contractions
 from compiler.runtime.execution.executable import Executable
 from compiler.types.dims import extent_of, true_shape, whole_dims
 from compiler.types.precision import Calibration

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.graph.ir import Graph
-from compiler.plan.contractions import Contraction, contractions
-from compiler.plan.switch_precisions import Switches, switched
+from compiler.plan.precision.contractions import Contraction, contractions
+from compiler.plan.precision.switch_precisions import Switches, switched
 from compiler.runtime.execution.executable import Executable
 from compiler.types.precision import Calibration, Precision
 from compiler.types.tensor_type import Array

@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from compiler.errors import MeasureError, SettingsError
-from compiler.plan.choose_precision import NARROW
+from compiler.plan.precision.choose_precision import NARROW
 from compiler.runtime.execution.executable import Executable
 from compiler.types.numerics import Algorithm
 from compiler.types.structure import NO_STRUCTURE, Structure, Words, WordTable, plain

@@ -10,14 +10,14 @@ from compiler.graph.serialize import structural_hash
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
-from compiler.plan.describe import describe_plan
-from compiler.plan.estimate import Estimator
-from compiler.plan.estimated_plan import estimated_plan
-from compiler.plan.graph_plan import RULES
-from compiler.plan.graph_sites import graph_sites
-from compiler.plan.layout_questions import layout_questions
-from compiler.plan.plan_costs import Cost, KernelCost, PlanCosts
-from compiler.plan.verify_plan import verify_plan
+from compiler.plan.choices.describe import describe_plan
+from compiler.plan.choices.estimate import Estimator
+from compiler.plan.choices.estimated_plan import estimated_plan
+from compiler.plan.choices.graph_sites import graph_sites
+from compiler.plan.choices.layout_questions import layout_questions
+from compiler.plan.choices.plan_costs import Cost, KernelCost, PlanCosts
+from compiler.plan.choices.verify_plan import verify_plan
+from compiler.plan.decisions.graph_plan import RULES
 from compiler.schedule.spaces import Spaces
 from compiler.target import Target
 from compiler.types.numerics import Numerics

@@ -8,8 +8,8 @@ from dataclasses import replace
 from compiler.errors import PlanError
 from compiler.graph.ir import Graph
 from compiler.pipeline import kernels_of
-from compiler.plan.graph_plan import RULES, GraphPlan
-from compiler.plan.program_steps import ProgramStep, program_steps
+from compiler.plan.choices.program_steps import ProgramStep, program_steps
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from compiler.target import Target
 from compiler.types.numerics import Numerics
 from configs.settings import Settings

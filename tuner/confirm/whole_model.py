@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
-from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from compiler.runtime.execution.executable import Executable
 from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.schedule.choice import ChooseSchedule

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.plan.program_steps import ProgramStep
+from compiler.plan.choices.program_steps import ProgramStep
 from compiler.runtime.execution.profile import COPY
 from tuner.pages.layered import Layout, layered
 from tuner.pages.layout_colours import NONE

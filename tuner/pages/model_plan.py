@@ -13,8 +13,8 @@ from typing import Any
 
 import compiler
 from compiler.errors import PlanError
-from compiler.plan.graph_plan import RULES
-from compiler.plan.program_steps import ProgramStep
+from compiler.plan.choices.program_steps import ProgramStep
+from compiler.plan.decisions.graph_plan import RULES
 from db.records import LatencyRecord, PlanRecord
 from tuner.building.recorded_plan import BY_GRAPH
 from tuner.pages.layout_colours import colours_of, legend_of

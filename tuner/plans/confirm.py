@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from compiler.errors import TunefarmError
-from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from compiler.runtime.spec.executable_spec import ExecutableSpec
 from measure.compare import Comparison
 from tuner.confirm.latency import SLOWER, ModelLatency

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from compiler.errors import TunefarmError
-from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from compiler.runtime.spec.executable_spec import ExecutableSpec
 from measure.compare import LogRatio, pooled
 from tuner.confirm.latency import ModelLatency

@@ -14,7 +14,7 @@ from statistics import median
 from typing import TypeAlias
 
 from compiler.kernels.kernel import FusedKernel
-from compiler.plan.estimate import Estimate
+from compiler.plan.choices.estimate import Estimate
 from db import queries
 from db.records import TaskKey
 from db.store import Store

@@ -16,8 +16,8 @@ from functools import partial
 from compiler.errors import LimitError, MeasureError, PlanError
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel
-from compiler.plan.estimate import Estimator
-from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.choices.estimate import Estimator
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.schedule.spaces import Spaces
 from compiler.target import Target

@@ -13,13 +13,13 @@ from compiler.errors import PlanError
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.workload_key import workload_key
 from compiler.limits import Allowance
-from compiler.plan.blocked_forms import BLOCKED_TYPES, blocked_forms
-from compiler.plan.choose_layouts import with_kept_dimensions
-from compiler.plan.estimated_plan import estimated_plan
-from compiler.plan.graph_plan import PLAIN, Decision, GraphPlan, Layout, Spelled
-from compiler.plan.graph_sites import GraphSites
-from compiler.plan.layout_problem import LayoutProblem, layout_problem
-from compiler.plan.solver import solve
+from compiler.plan.choices.estimated_plan import estimated_plan
+from compiler.plan.choices.graph_sites import GraphSites
+from compiler.plan.choices.layout_problem import LayoutProblem, layout_problem
+from compiler.plan.decisions.graph_plan import PLAIN, Decision, GraphPlan, Layout, Spelled
+from compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, blocked_forms
+from compiler.plan.layouts.choose_layouts import with_kept_dimensions
+from compiler.plan.solving.solver import solve
 from compiler.schedule.spaces import Spaces
 from compiler.types.dtypes import DType
 from tuner.plans.problems import Kind, LocalParts, PlanProblem, Seconds, Solved, certain, parts_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from compiler.errors import LimitError
-from compiler.plan.graph_plan import PLAIN, RULES, Decision, GraphPlan, Layout
+from compiler.plan.decisions.graph_plan import PLAIN, RULES, Decision, GraphPlan, Layout
 from tuner.plans.kinds import local_decisions
 from tuner.plans.programs import PlannedProgram, Programs
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compiler.plan.choose_layouts import forms_by_rules
-from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from compiler.plan.layouts.choose_layouts import forms_by_rules
 from compiler.types.dtypes import DType
 from tuner.plans.programs import Programs
 from tuner.records.graph_choice import described

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from compiler.plan.graph_plan import Decision, GraphPlan
+from compiler.plan.decisions.graph_plan import Decision, GraphPlan
 from tuner.plans.programs import Programs
 
 

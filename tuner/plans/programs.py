@@ -15,9 +15,9 @@ from compiler.kernels.calls_in_run import calls_in_run
 from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from compiler.limits import Allowance, Limits
 from compiler.pipeline import kernels_of
-from compiler.plan.graph_plan import GraphPlan
-from compiler.plan.graph_sites import GraphSites, graph_sites
-from compiler.plan.group_kernels import MadeKernels
+from compiler.plan.choices.graph_sites import GraphSites, graph_sites
+from compiler.plan.decisions.graph_plan import GraphPlan
+from compiler.plan.fusion.group_kernels import MadeKernels
 from compiler.runtime.planning.memory_plan import plan_memory
 from compiler.target import Target
 from compiler.types.numerics import Numerics

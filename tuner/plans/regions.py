@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from compiler.graph.ir import Graph
-from compiler.plan.graph_plan import (
+from compiler.plan.choices.graph_sites import GraphSites
+from compiler.plan.choices.layout_problem import layout_name
+from compiler.plan.decisions.graph_plan import (
     RULES,
     Chain,
     Decision,
@@ -21,8 +23,6 @@ from compiler.plan.graph_plan import (
     Merged,
     Separate,
 )
-from compiler.plan.graph_sites import GraphSites
-from compiler.plan.layout_problem import layout_name
 from tuner.plans.model_values import ModelValues, without
 from tuner.plans.programs import PlannedProgram, Programs
 from tuner.records.plan_region import PlanRegion

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from compiler.kernels.kernel import FusedKernel
-from compiler.plan.graph_plan import RULES, Decision, GraphPlan
+from compiler.plan.decisions.graph_plan import RULES, Decision, GraphPlan
 from tuner.plans.costs import KernelCosts
 from tuner.plans.problems import Kind, PlanProblem, Solved
 from tuner.plans.programs import PlannedProgram, Programs

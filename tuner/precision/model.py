@@ -9,7 +9,7 @@ from typing import TypeAlias
 from compiler.graph.ir import Graph
 from compiler.pipeline import Compiled
 from compiler.plan.apply_precisions import apply_precisions
-from compiler.plan.contractions import Contraction, contractions
+from compiler.plan.precision.contractions import Contraction, contractions
 from compiler.runtime.execution.executable import Executable
 from compiler.schedule.choice import ChooseSchedule
 from compiler.target import Target

@@ -19,8 +19,8 @@ from compiler.graph.ir import Graph
 from compiler.graph.rewriter import consumers
 from compiler.kernels.kernel import KernelCall
 from compiler.pipeline import Compiled
-from compiler.plan.contractions import Contraction, contractions
-from compiler.plan.quantise import NARROW_READERS
+from compiler.plan.precision.contractions import Contraction, contractions
+from compiler.plan.precision.quantise import NARROW_READERS
 from compiler.runtime.execution.executable import Executable
 from compiler.runtime.execution.profile import COPY
 from compiler.types.precision import Precision

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any
 
 from compiler.errors import PlanError
-from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
 from tuner.records.plan_region import PlanRegion, figure, region_lines
 
 _CHANNELS_LAST = "NHWC"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compiler.errors import PlanError
-from compiler.plan.graph_plan import GraphPlan
+from compiler.plan.decisions.graph_plan import GraphPlan
 
 NOT_MEASURED = "not measured alone"
 _NAMED = 3

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from compiler.graph.ir import Graph
 from compiler.pipeline import kernels_of
-from compiler.plan.graph_plan import RULES, GraphPlan
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from compiler.target import Target
 from compiler.types.numerics import Numerics
 from configs.settings import Settings

@@ -1,1 +1,1 @@
-"""How pairwise problems of choice are solved; `compiler.plan.solver` is what others call."""
+"""How pairwise problems of choice are solved; others call `solver`."""

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from compiler.frontend.import_onnx import import_model_proto
-from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.fusion.extract_kernels import extract_kernels
 from compiler.plan.optimise import optimise
 from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import evaluate_program

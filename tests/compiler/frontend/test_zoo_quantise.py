@@ -15,7 +15,7 @@ from compiler.frontend.zoo.network import Size
 from compiler.frontend.zoo.qoperators import with_qoperators
 from compiler.frontend.zoo.quantise import quantised
 from compiler.graph.ir import Graph
-from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.fusion.extract_kernels import extract_kernels
 from compiler.plan.optimise import optimise
 from compiler.types.dtypes import DType
 from compiler.types.tensor_type import Array

@@ -15,7 +15,7 @@ from compiler.graph.verify import verify_graph
 from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import JoinCall, KernelCall, KernelProgram, ViewCall
 from compiler.operators.evaluate_node import evaluate_node
-from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.fusion.extract_kernels import extract_kernels
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute, TensorType

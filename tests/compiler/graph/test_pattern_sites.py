@@ -9,7 +9,7 @@ import pytest
 from compiler.errors import PlanError
 from compiler.graph.ir import Graph
 from compiler.graph.pattern_sites import PatternSites
-from compiler.plan.graph_plan import GraphPlan, Spelled
+from compiler.plan.decisions.graph_plan import GraphPlan, Spelled
 from compiler.plan.optimise import optimise, sites_of
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,

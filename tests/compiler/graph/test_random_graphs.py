@@ -10,8 +10,8 @@ import pytest
 from compiler.errors import ShapeError
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import structurally_equal
-from compiler.plan import choose_layouts
-from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.fusion.extract_kernels import extract_kernels
+from compiler.plan.layouts import choose_layouts
 from compiler.plan.optimise import optimise
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,

@@ -48,7 +48,7 @@ from onnx import TensorProto, helper
 
 import compiler
 from compiler.frontend.import_onnx import import_model_proto
-from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.fusion.extract_kernels import extract_kernels
 from compiler.plan.optimise import optimise
 
 assert compiler.__file__.startswith({root!r}), compiler.__file__

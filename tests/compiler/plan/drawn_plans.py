@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from compiler.errors import PlanError
 from compiler.graph.ir import Graph
-from compiler.plan.chain_groups import GroupChains
-from compiler.plan.fuse import fuse
-from compiler.plan.graph_plan import (
+from compiler.plan.choices.graph_sites import GraphSites, graph_sites
+from compiler.plan.choices.verify_plan import verify_plan
+from compiler.plan.decisions.graph_plan import (
     PLAIN,
     RULES,
     Chain,
@@ -20,9 +20,9 @@ from compiler.plan.graph_plan import (
     Separate,
     Spelled,
 )
-from compiler.plan.graph_sites import GraphSites, graph_sites
-from compiler.plan.plan_names import PlanNames
-from compiler.plan.verify_plan import verify_plan
+from compiler.plan.decisions.plan_names import PlanNames
+from compiler.plan.fusion.chain_groups import GroupChains
+from compiler.plan.fusion.fuse import fuse
 from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 

@@ -8,12 +8,12 @@ from compiler.graph.serialize import structurally_equal
 from compiler.limits import Allowance
 from compiler.pipeline import compile_model
 from compiler.plan.apply_precisions import apply_precisions, prepare
-from compiler.plan.contractions import contractions
+from compiler.plan.precision.contractions import contractions
 from compiler.runtime.execution.executable import Executable
 from compiler.types.dtypes import DType
 from compiler.types.precision import Precision, PrecisionPlan
 from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph, random_inputs
-from tests.compiler.plan.test_quantise import calibration, residual
+from tests.compiler.plan.precision.test_quantise import calibration, residual
 
 
 def plan_of(*kinds: Precision) -> PrecisionPlan:

@@ -7,7 +7,7 @@ import pytest
 from compiler.errors import VerifyError
 from compiler.graph.ir import Graph
 from compiler.graph.serialize import structurally_equal
-from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.fusion.extract_kernels import extract_kernels
 from compiler.plan.optimise import PASS_NAMES, optimise
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,

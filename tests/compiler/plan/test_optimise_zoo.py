@@ -11,7 +11,7 @@ from compiler.frontend.zoo.models import build_model
 from compiler.frontend.zoo.network import Size
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import KernelCall
-from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.fusion.extract_kernels import extract_kernels
 from compiler.plan.optimise import optimise
 from tests.compiler.graph.graph_helpers import (
     assert_close,

@@ -13,7 +13,7 @@ from compiler import build
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import KernelCall
 from compiler.plan import share_memory
-from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.fusion.extract_kernels import extract_kernels
 from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from compiler.graph.ir import Graph
 from compiler.kernels.kernel import KernelCall
-from compiler.plan.extract_kernels import extract_kernels
-from compiler.plan.graph_plan import Chain, GraphPlan
+from compiler.plan.decisions.graph_plan import Chain, GraphPlan
+from compiler.plan.fusion.extract_kernels import extract_kernels
 from tests.compiler.graph.graph_helpers import GraphMaker
 
 FORMS = (

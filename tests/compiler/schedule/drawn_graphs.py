@@ -22,7 +22,7 @@ from compiler.kernels.evaluate import evaluate_kernel
 from compiler.kernels.kernel import FusedKernel, JoinCall, KernelCall, ViewCall
 from compiler.kernels.printer import format_kernel
 from compiler.operators.registry import infer_type
-from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.fusion.extract_kernels import extract_kernels
 from compiler.types.dtypes import DType
 from compiler.types.node import Node
 from compiler.types.tensor_type import Array, Attribute, TensorType

@@ -12,7 +12,7 @@ from compiler.graph.ir import Graph
 from compiler.kernels.kernel import FusedKernel, KernelCall
 from compiler.llvm import compile_kernel
 from compiler.operators.registry import infer_type
-from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.fusion.extract_kernels import extract_kernels
 from compiler.runtime.machine.loaded_code import LoadedCode
 from compiler.runtime.machine.tile_session import tiles_set_up
 from compiler.schedule.schedule import Schedule

@@ -16,7 +16,7 @@ from compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall, Tens
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
 from compiler.llvm import compile_kernel
-from compiler.plan.extract_kernels import extract_kernels
+from compiler.plan.fusion.extract_kernels import extract_kernels
 from compiler.plan.optimise import optimise
 from compiler.schedule.spaces import naive_schedule, schedule_space
 from compiler.target import host_target

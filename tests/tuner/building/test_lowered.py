@@ -15,7 +15,7 @@ from compiler.errors import InputError, SettingsError
 from compiler.frontend.import_onnx import import_onnx
 from compiler.graph.ir import Graph
 from compiler.plan.apply_precisions import prepare
-from compiler.plan.contractions import contractions
+from compiler.plan.precision.contractions import contractions
 from compiler.target import host_target
 from compiler.types.precision import Precision
 from configs.settings import Settings, load_settings

@@ -14,7 +14,7 @@ import pytest
 import compiler
 from compiler.graph.serialize import structural_hash
 from compiler.pipeline import kernels_of
-from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
 from compiler.target import host_target
 from configs.settings import Settings, load_settings
 from db import model_queries, queries

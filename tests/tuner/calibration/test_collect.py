@@ -10,7 +10,7 @@ from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
 from compiler.pipeline import compile_model
 from compiler.plan.apply_precisions import prepare
-from compiler.plan.contractions import contractions
+from compiler.plan.precision.contractions import contractions
 from compiler.runtime.execution.executable import Executable
 from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph, random_inputs
 from tests.tuner.calibration.sized_rows import SHAPES, kept, sized_rows, sized_run, sums

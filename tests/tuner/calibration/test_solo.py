@@ -7,7 +7,7 @@ import pytest
 
 import compiler
 from compiler.plan.apply_precisions import prepare
-from compiler.plan.contractions import contractions
+from compiler.plan.precision.contractions import contractions
 from compiler.types.precision import Precision
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tuner.calibration.collect import calibrate

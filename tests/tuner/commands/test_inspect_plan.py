@@ -9,7 +9,7 @@ import pytest
 
 from compiler.errors import SettingsError
 from compiler.frontend.zoo.network import Layer, NetworkBuilder
-from compiler.plan.graph_plan import PLAIN, GraphPlan, Layout, Separate
+from compiler.plan.decisions.graph_plan import PLAIN, GraphPlan, Layout, Separate
 from configs.settings import Settings, load_settings
 from db.store import Store
 from tests.tuner.building.test_recorded_plan import PLAIN_CONV, Setting

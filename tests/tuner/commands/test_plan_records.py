@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.plan.graph_plan import GraphPlan, Layout, Separate
+from compiler.plan.decisions.graph_plan import GraphPlan, Layout, Separate
 from compiler.target import host_target
 from configs.settings import load_settings
 from db import model_queries

@@ -6,8 +6,8 @@ import pytest
 
 from compiler.graph.ir import Graph
 from compiler.pipeline import kernels_of
-from compiler.plan.graph_plan import RULES, GraphPlan, Separate
-from compiler.plan.program_steps import program_steps
+from compiler.plan.choices.program_steps import program_steps
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate
 from compiler.target import host_target
 from configs.settings import load_settings
 from tests.compiler.graph.graph_helpers import GraphMaker

@@ -10,8 +10,8 @@ from dataclasses import replace
 from compiler import VERSION
 from compiler.kernels.serialize import kernel_to_json
 from compiler.kernels.workload_key import workload_key
-from compiler.plan.graph_plan import Chain, GraphPlan, Layout
-from compiler.plan.program_steps import ProgramStep
+from compiler.plan.choices.program_steps import ProgramStep
+from compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
 from compiler.schedule.spaces import default_schedule
 from compiler.target import host_target
 from db.records import (

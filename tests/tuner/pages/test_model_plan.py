@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compiler.plan.program_steps import ProgramStep
+from compiler.plan.choices.program_steps import ProgramStep
 from db.records import LatencyRecord
 from db.store import Store
 from tests.db.examples import latency, populate

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.plan.program_steps import ProgramStep
+from compiler.plan.choices.program_steps import ProgramStep
 from configs.errors import DatabaseError
 from db.records import BestRecord, TaskKey, WorkloadRecord
 from db.store import Store

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compiler.errors import LoweringError
-from compiler.plan.graph_plan import RULES, GraphPlan, Layout
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Layout
 from tests.tuner.plans.test_job_plans import latency
 from tuner.confirm.latency import ModelLatency
 from tuner.plans.confirm import ConfirmPlans, confirmed_choice

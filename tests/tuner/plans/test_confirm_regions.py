@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compiler.errors import MeasureError
-from compiler.plan.graph_plan import RULES, Chain, GraphPlan
+from compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
 from tuner.confirm.latency import ModelLatency
 from tuner.plans.confirm import ConfirmPlans
 from tuner.plans.confirm_regions import AGAIN, MOST, ConfirmRegions

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from compiler.kernels.kernel import FusedKernel
-from compiler.plan.estimate import Estimate
+from compiler.plan.choices.estimate import Estimate
 from db.records import BestRecord, TaskKey, TrialRecord
 from db.store import Store
 from tests.db.examples import KEY, failed, populate, trial

@@ -12,8 +12,8 @@ import pytest
 from compiler.errors import MeasureError
 from compiler.graph.serialize import structural_hash
 from compiler.kernels.serialize import kernel_from_json
-from compiler.plan.estimate import Estimator
-from compiler.plan.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from compiler.plan.choices.estimate import Estimator
+from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
 from compiler.runtime.spec.executable_spec import ExecutableSpec
 from compiler.schedule.spaces import Spaces
 from compiler.target import host_target

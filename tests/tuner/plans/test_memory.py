@@ -10,7 +10,7 @@ import pytest
 from compiler.errors import LimitError
 from compiler.graph.serialize import structural_hash
 from compiler.limits import Limits
-from compiler.plan.graph_plan import RULES
+from compiler.plan.decisions.graph_plan import RULES
 from compiler.target import host_target
 from compiler.types.numerics import DEFAULT_NUMERICS
 from configs.settings import load_settings

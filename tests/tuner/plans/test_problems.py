@@ -11,7 +11,7 @@ import pytest
 from compiler.kernels.calls_in_run import calls_in_run
 from compiler.limits import Limits
 from compiler.pipeline import kernels_of
-from compiler.plan.graph_plan import PLAIN, RULES, Chain, GraphPlan, Layout, Separate
+from compiler.plan.decisions.graph_plan import PLAIN, RULES, Chain, GraphPlan, Layout, Separate
 from compiler.target import host_target
 from compiler.types.numerics import DEFAULT_NUMERICS
 from measure.sandbox.import_model import import_model

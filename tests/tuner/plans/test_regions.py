@@ -8,7 +8,15 @@ import onnx
 import pytest
 
 from compiler.limits import Limits
-from compiler.plan.graph_plan import PLAIN, RULES, Chain, Decision, GraphPlan, Layout, Separate
+from compiler.plan.decisions.graph_plan import (
+    PLAIN,
+    RULES,
+    Chain,
+    Decision,
+    GraphPlan,
+    Layout,
+    Separate,
+)
 from compiler.target import Target
 from compiler.types.numerics import DEFAULT_NUMERICS
 from configs.settings import load_target

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from compiler.errors import PlanError
-from compiler.plan.graph_plan import RULES, GraphPlan, Separate
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate
 from tuner.plans.costs import KernelCost, KernelCosts
 from tuner.plans.problems import Kind, LocalParts, Part, PlanProblem
 from tuner.plans.programs import PlannedProgram, Programs

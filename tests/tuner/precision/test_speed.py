@@ -7,7 +7,7 @@ import pytest
 from compiler.graph.ir import Graph
 from compiler.pipeline import compile_model
 from compiler.plan.apply_precisions import prepare
-from compiler.plan.contractions import contractions
+from compiler.plan.precision.contractions import contractions
 from compiler.types.precision import Precision
 from tests.compiler.graph.graph_helpers import GraphMaker, random_inputs
 from tuner.precision.speed import conversions, marked, uniform_times

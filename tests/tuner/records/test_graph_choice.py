@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compiler.errors import PlanError
-from compiler.plan.graph_plan import RULES, Chain, GraphPlan, Layout, Merged, Separate
+from compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan, Layout, Merged, Separate
 from tuner.records.graph_choice import GraphChoice, described
 from tuner.records.plan_region import PlanRegion
 

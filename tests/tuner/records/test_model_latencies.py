@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compiler.plan.program_steps import ProgramStep
+from compiler.plan.choices.program_steps import ProgramStep
 from compiler.target import host_target
 from configs.settings import load_settings
 from db import model_queries

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from compiler.errors import PlanError
-from compiler.plan.graph_plan import Chain, GraphPlan, Layout
+from compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
 from tuner.records.plan_region import PlanRegion, region_lines
 
 REGION = PlanRegion(

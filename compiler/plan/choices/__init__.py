@@ -1,0 +1,1 @@
+"""What could be decided instead, what each choice costs, and how that is told."""

@@ -1,0 +1,223 @@
+"""What could be decided of a model's graph, what each choice costs, and what is chosen, to be read.
+
+patterns             candidates (us)                       choice
+mul_4                swish ~1.2   spelled ~3.4             swish
+cuts                 ...
+conv_0 (6 alike)     conv+relu 12.1   conv | relu ~13.9    conv+relu
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from compiler.errors import PlanError
+from compiler.graph.pattern_sites import PatternSite
+from compiler.plan.choices.graph_sites import GraphSites
+from compiler.plan.choices.plan_costs import Cost, PlanCosts
+from compiler.plan.decisions.graph_plan import Chain, Decision, GraphPlan, Merged, Separate, Spelled
+from compiler.plan.fusion.chain_candidates import ChainCandidate
+from compiler.plan.fusion.fusion_candidates import Cut
+
+_MICRO = 1e6
+_WIDEST = 56
+"""Characters of a place; longer names of values are cut in the middle."""
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the ways to have it; what it costs is None where nobody knows."""
+
+    name: str
+    cost: Cost | None
+    chosen: bool = False
+
+    def __str__(self) -> str:
+        if self.cost is None:
+            return self.name
+        about = "" if self.cost.is_measured else "~"
+        return f"{self.name} {about}{self.cost.seconds * _MICRO:.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something to be decided: at these `places` alike, each by one of the choices.
+
+    At each it is decided of that many `values` together, of which the place names the first.
+    """
+
+    kind: str
+    places: tuple[str, ...]
+    choices: tuple[Choice, ...]
+    values: int = 1
+
+    @property
+    def place(self) -> str:
+        """The first of the places, and how many there are."""
+        others = f" ({len(self.places)} alike)" if len(self.places) > 1 else ""
+        others += f" +{self.values - 1}" if self.values > 1 else ""
+        first = self.places[0]
+        if len(first) > _WIDEST:
+            first = f"{first[: _WIDEST // 2]}…{first[-_WIDEST // 2 :]}"
+        return f"{first}{others}"
+
+    @property
+    def chosen(self) -> str:
+        """The name of the choice that is made."""
+        return next((choice.name for choice in self.choices if choice.chosen), "")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDescription:
+    """A plan with all that it could have decided otherwise."""
+
+    plan: GraphPlan
+    total: Cost | None
+    questions: tuple[Question, ...] = field(default=())
+
+    def __str__(self) -> str:
+        lines = [f"# the plan: {_total(self.total)}", str(self.plan)]
+        for kind in dict.fromkeys(question.kind for question in self.questions):
+            asked = [question for question in self.questions if question.kind == kind]
+            lines += ["", *_table(kind, asked)]
+        return "\n".join(lines)
+
+
+Asked = Callable[[PlanCosts, GraphSites, GraphPlan], Iterable[Question]]
+"""Lists the questions of one kind, for a plan."""
+
+
+def describe_plan(
+    costs: PlanCosts, sites: GraphSites, plan: GraphPlan, others: Sequence[Asked] = ()
+) -> PlanDescription:
+    """The plan, and what each choice costs: of `others`, patterns, cuts, chains and merges.
+
+    `sites` are those of the plan. Raises PlanError for a plan that does not fit.
+    """
+    own = (pattern_questions, cut_questions, chain_questions, merge_questions)
+    asked: tuple[Asked, ...] = (*others, *own)
+    found = tuple(question for ask in asked for question in ask(costs, sites, plan))
+    return PlanDescription(plan, costs.total(plan), found)
+
+
+def pattern_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:
+    """Whether patterns are one operator or stay as they are spelled."""
+    spelled = {decision.value for decision in plan.of(Spelled)}
+    types = sites.planned.types
+
+    def look(site: PatternSite) -> object:
+        type = types.get(site.value)
+        return site.operator, len(site.inside), str(type), site.value in spelled
+
+    for alike in _alike(sites.patterns, look):
+        first, is_spelled = alike[0], alike[0].value in spelled
+        names, values = (first.operator, "spelled"), [site.value for site in alike]
+        both = _both(costs, plan, is_spelled, Spelled(first.value))
+        yield _question("pattern", values, names, is_spelled, both)
+
+
+def cut_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:
+    """Whether kernels go on behind a value, or end with it."""
+
+    def look(cut: Cut) -> object:
+        return cut.edge, cut.before, cut.after, str(sites.planned.types[cut.value])
+
+    for alike in _alike(sites.cuts, look):
+        first = alike[0]
+        names = ("+".join((*first.before, *first.after)), str(first))
+        values = [cut.value for cut in alike]
+        yield _question("cut", values, names, False, _both(costs, plan, False, first.decision))
+    for decision in plan.of(Separate):
+        both = _both(costs, plan, True, decision)
+        yield _question("cut", [decision.value], ("fused", "cut"), True, both)
+
+
+def chain_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:
+    """Whether contractions and pools are computed in their readers' kernels, tile by tile."""
+    decided = set(plan.of(Chain))
+    types = sites.planned.types
+
+    def look(chain: ChainCandidate) -> object:
+        values = tuple(str(types.get(item.value)) for item in chain.chains)
+        return values, chain.saved_bytes, decided.issuperset(chain.chains)
+
+    for alike in _alike(sites.chains, look):
+        is_chained = decided.issuperset(alike[0].chains)
+        places = [" ".join(item.value for item in chain.chains) for chain in alike]
+        both = _both(costs, plan, is_chained, *alike[0].chains)
+        yield _question("chain", places, ("apart", "chained"), is_chained, both)
+
+
+def merge_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:
+    """Whether contractions that read the same data run as one."""
+    decided = set(plan.of(Merged))
+    types = sites.planned.types
+
+    def look(merge: Merged) -> object:
+        return tuple(str(types.get(value)) for value in merge.values), merge in decided
+
+    candidates = dict.fromkeys((*sites.merges, *plan.of(Merged)))
+    for alike in _alike(tuple(candidates), look):
+        is_merged = alike[0] in decided
+        places = [" ".join(merge.values) for merge in alike]
+        both = _both(costs, plan, is_merged, alike[0])
+        yield _question("merge", places, ("apart", "merged"), is_merged, both)
+
+
+def _both(
+    costs: PlanCosts, plan: GraphPlan, decided: bool, *decisions: Decision
+) -> tuple[Cost | None, Cost | None]:
+    """What differs without and with decisions; nobody knows of those that do not fit."""
+    others = tuple(item for item in plan.decisions if item not in decisions)
+    try:
+        return costs.differing(GraphPlan(others) if decided else plan, *decisions)
+    except PlanError:
+        return None, None
+
+
+def _question(
+    kind: str,
+    places: Sequence[str],
+    names: tuple[str, str],
+    decided: bool,
+    both: tuple[Cost | None, Cost | None],
+) -> Question:
+    choices = tuple(
+        Choice(name, cost, chosen=chosen)
+        for name, cost, chosen in zip(names, both, (not decided, decided), strict=True)
+    )
+    return Question(kind, tuple(places), choices)
+
+
+def _alike(items: Sequence[_Item], look: Callable[[_Item], object]) -> Iterator[list[_Item]]:
+    """Those that look the same together, in the order of the first of each."""
+    found: dict[object, list[_Item]] = {}
+    for item in items:
+        found.setdefault(look(item), []).append(item)
+    yield from found.values()
+
+
+def _table(kind: str, questions: Sequence[Question]) -> Iterator[str]:
+    """The questions of a kind in columns: the place, each of its candidates, and the choice."""
+    most = max(len(question.choices) for question in questions)
+    head = (f"# {kind}", "candidates (us)", *([""] * (most - 1)), "choice")
+    rows = [head, *(_row(question, most) for question in questions)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    for row in rows:
+        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        yield "   ".join(cells).rstrip()
+
+
+def _row(question: Question, most: int) -> tuple[str, ...]:
+    names = tuple(map(str, question.choices))
+    return (question.place, *names, *([""] * (most - len(names))), question.chosen)
+
+
+def _total(total: Cost | None) -> str:
+    if total is None:
+        return "some of its kernels were never measured"
+    share = total.measured / total.seconds if total.seconds else 0.0
+    kernels = f"{total.seconds * _MICRO:.1f} us of kernels"
+    return f"{kernels}, {share:.0%} of it measured, the rest (~) estimated"

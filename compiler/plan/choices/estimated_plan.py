@@ -1,0 +1,32 @@
+"""All that a build without records decides of a graph by estimates, as a plan to be shown or tried.
+
+The pipeline decides the same on its way, of the graph that it optimises for itself.
+"""
+
+from __future__ import annotations
+
+from compiler.graph.ir import Graph
+from compiler.limits import Allowance
+from compiler.plan.choices.estimated_chains import estimated_chains
+from compiler.plan.choices.estimated_merges import estimated_merges
+from compiler.plan.choices.graph_sites import BEFORE_LAYOUTS
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from compiler.plan.fusion.group_kernels import GroupKernels
+from compiler.plan.optimise import optimise_for
+from compiler.schedule.spaces import Spaces
+
+
+def estimated_plan(
+    graph: Graph, spaces: Spaces, allowance: Allowance | None = None, plan: GraphPlan = RULES
+) -> GraphPlan:
+    """`plan` with the merges and the chains that are expected to pay beside it.
+
+    `graph` is the one that is imported. Raises what `optimise_for` raises.
+    """
+    target, numerics = spaces.target, spaces.numerics
+    merged = estimated_merges(graph, spaces, allowance, plan)
+    stages: dict[str, Graph] = {}
+    optimised = optimise_for(graph, target, stages.__setitem__, allowance, numerics, merged)
+    known = {node.output for node in stages[BEFORE_LAYOUTS].nodes}
+    kernels = GroupKernels(optimised, numerics.rounds_each)
+    return merged.with_decisions(*estimated_chains(kernels, spaces, known).decisions)

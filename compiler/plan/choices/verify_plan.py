@@ -1,0 +1,56 @@
+"""Is a plan legal: do all of its decisions fit the graph, and each other?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from compiler.errors import PlanError
+from compiler.graph.ir import Graph
+from compiler.limits import Allowance
+from compiler.plan.decisions.graph_plan import Chain, GraphPlan, Separate, Spelled
+from compiler.plan.decisions.plan_names import unknown_value
+from compiler.plan.fusion.chain_groups import chain_groups
+from compiler.plan.fusion.fuse import fuse
+from compiler.plan.optimise import optimise_for
+from compiler.target import Target
+from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+
+
+def verify_plan(
+    graph: Graph,
+    plan: GraphPlan,
+    target: Target,
+    numerics: Numerics = DEFAULT_NUMERICS,
+    allowance: Allowance | None = None,
+) -> str | None:
+    """Why a plan does not fit an imported graph; None if it does.
+
+    It is applied by all the passes that a build has up to fusion, so what is said is what a build
+    would say. Raises what these raise for a graph that cannot be compiled at all.
+    """
+    try:
+        check_plan(plan)
+        allowance = Allowance() if allowance is None else allowance
+        optimised = optimise_for(graph, target, None, allowance, numerics, plan)
+        chain_groups(optimised, fuse(optimised, allowance, plan), plan)
+    except PlanError as error:
+        return str(error)
+    return None
+
+
+def check_plan(plan: GraphPlan, known: Collection[str] | None = None) -> None:
+    """Raise PlanError for what can be seen without applying a plan, as a search asks often.
+
+    Decisions must not contradict each other. `known`, the values of the graph before layouts, are
+    all that can be decided of, but by `Spelled`, whose pattern may be gone by then.
+    """
+    ended = {decision.value for decision in plan.of(Separate)}
+    for chain in plan.of(Chain):
+        if chain.value in ended:
+            raise PlanError(f"{chain}: the plan ends a kernel behind {chain.value!r} as well")
+    if known is None:
+        return
+    for decision in plan.decisions:
+        for value in () if isinstance(decision, Spelled) else decision.values:
+            if value not in known:
+                raise unknown_value(decision, value, known)

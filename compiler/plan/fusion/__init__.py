@@ -1,0 +1,1 @@
+"""Which nodes are one kernel: fused, chained, merged, split."""

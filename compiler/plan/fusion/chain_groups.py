@@ -1,0 +1,134 @@
+"""Chains: groups of a contraction or pool joined with the group of what reads its result.
+
+    conv1 clip1 | conv2 clip2 | conv3 add     with `chain conv1`, `chain conv2`: one group
+
+The kernel of such a group has several reductions. What each of them gives, with its epilogue, is
+`stored`: whoever schedules the kernel computes tiles of it where the next one reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.errors import PlanError
+from compiler.graph.ir import Graph
+from compiler.graph.loop_regions import loop_regions
+from compiler.graph.rewriter import consumers
+from compiler.operators.registry import complete_attributes
+from compiler.plan.decisions.graph_plan import Chain, GraphPlan
+from compiler.plan.decisions.plan_names import PlanNames
+from compiler.plan.fusion.fuse import Group
+from compiler.types.dtypes import DType
+from compiler.types.node import Node
+
+POOLS = ("max_pool", "average_pool", "sum_pool")
+MOST_PARTS = 3
+
+
+def chain_groups(graph: Graph, groups: Sequence[Group], plan: GraphPlan) -> tuple[Group, ...]:
+    """The groups with those joined that `plan` chains, in execution order.
+
+    Raises PlanError for a chain that does not fit.
+    """
+    has_chains = any(True for _ in plan.of(Chain))
+    return GroupChains(graph, groups).joined(plan) if has_chains else tuple(groups)
+
+
+class GroupChains:
+    """Chains of one graph's groups, which are in execution order; what is asked is not kept."""
+
+    def __init__(self, graph: Graph, groups: Sequence[Group]) -> None:
+        self.graph = graph
+        self.groups = tuple(groups)
+        self._names = PlanNames(graph)
+        self._readers = consumers(graph)
+        self._loops = loop_regions(graph)
+
+    def joined(self, plan: GraphPlan) -> tuple[Group, ...]:
+        """The groups with those joined that `plan` chains, in execution order.
+
+        Raises PlanError for a chain that does not fit.
+        """
+        groups = list(self.groups)
+        for decision in plan.of(Chain):
+            node = self._names.node(decision.value)
+            if node is None:
+                raise self._names.unknown(decision, decision.value)
+            if reason := self._join(groups, node):
+                raise PlanError(f"{decision}: {reason}")
+        return tuple(groups)
+
+    def can_join(self, node: Node) -> bool:
+        """Whether what the node gives may be chained, alone."""
+        return not self._join(list(self.groups), node)
+
+    def _join(self, groups: list[Group], node: Node) -> str:
+        """Join the node's group with its reader's; why that is not possible, "" if it is."""
+        if not is_part(self.graph, node):
+            return f"{node.operator} is no convolution, product or pool that can be chained"
+        place, group = _group_of(groups, node)
+        if group.core is not node:
+            return "it is chained twice" if group.stored else "it is computed in another kernel"
+        value = group.output
+        if reason := self._not_read_once(value):
+            return reason
+        number, reader = _group_of(groups, self._readers[value][0])
+        first = _first_core(self.graph, reader)
+        if first is None or not is_part(self.graph, first) or first.inputs[0] != value:
+            return f"{value} is not the data of a convolution, product or pool"
+        if any(value in other.inputs for other in reader.nodes if other is not first):
+            return f"{value} is read twice"
+        if first.inputs.count(value) > 1:
+            return f"{value} is read twice"
+        stored = (*group.stored, value, *reader.stored)
+        if len(stored) >= MOST_PARTS:
+            return f"a chain of more than {MOST_PARTS} parts"
+        nodes = (*group.nodes, *reader.nodes)
+        if len({self._loops.get(item.output, ()) for item in nodes}) > 1:
+            return "its parts do not run equally often"
+        joined = {id(item) for item in nodes}
+        ordered = tuple(item for item in self.graph.nodes if id(item) in joined)
+        groups[number] = Group(ordered, reader.core, stored)
+        del groups[place]
+        return ""
+
+    def _not_read_once(self, value: str) -> str:
+        """Why the value has to be there for others than one node; "" if it has not."""
+        graph = self.graph
+        if graph.signature is not None and graph.signature.sizes:
+            return "sizes are known at run time only"
+        if value in graph.outputs:
+            return f"{value} is an output"
+        count = len(self._readers.get(value, []))
+        return "" if count == 1 else f"{value} is read by {count} nodes"
+
+
+def _group_of(groups: Sequence[Group], node: Node) -> tuple[int, Group]:
+    return next((at, group) for at, group in enumerate(groups) if node in group.nodes)
+
+
+def _first_core(graph: Graph, group: Group) -> Node | None:
+    """The first contraction or pool of a group."""
+    return next((node for node in group.nodes if is_part(graph, node)), None)
+
+
+def is_part(graph: Graph, node: Node) -> bool:
+    """Whether a node may be a part of a chain: in f32, a convolution or pool on blocked data, or a
+    product with a constant."""
+    attributes, types = complete_attributes(node), graph.types
+    types_of = [types[name] for name in (*node.inputs, node.output) if name]
+    if any(type.dtype is not DType.F32 for type in types_of):
+        return False
+    if node.operator in POOLS:
+        return attributes["layout"] != "NCHW"
+    if node.operator == "conv":
+        groups = attributes.integer("groups")
+        weight = types[node.inputs[1]].shape
+        depthwise = groups > 1 and weight[1] == 1
+        known = all(name in graph.constants for name in node.inputs[1:] if name)
+        return known and attributes["layout"] != "NCHW" and (groups == 1 or depthwise)
+    if node.operator == "matmul":
+        right = types[node.inputs[1]].shape
+        turned = attributes.flag("transpose_a") or attributes.flag("transpose_b")
+        return len(right) == 2 and not turned and node.inputs[1] in graph.constants
+    return False

@@ -1,0 +1,321 @@
+"""Turns a graph into a program of fused kernels: one kernel per fusion group, one view per view."""
+
+from __future__ import annotations
+
+from compiler.graph.ir import Graph
+from compiler.kernels.kernel import (
+    Call,
+    FunctionCall,
+    FusedKernel,
+    Guard,
+    JoinCall,
+    KernelBuilder,
+    KernelCall,
+    KernelProgram,
+    LoopBegin,
+    LoopEnd,
+    ViewCall,
+    reads_of,
+    written_by,
+)
+from compiler.kernels.verify import verify_kernel
+from compiler.kernels.workload_key import workload_key
+from compiler.limits import Allowance
+from compiler.operators.function import reads_sizes, types_of_texts
+from compiler.operators.loop import LoopParts
+from compiler.operators.registry import Pattern, complete_attributes, operator
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from compiler.plan.fusion.chain_groups import chain_groups
+from compiler.plan.fusion.find_guards import common_guards, conditions_first, find_guards
+from compiler.plan.fusion.fuse import Group, fuse
+from compiler.plan.fusion.group_kernels import GroupKernels
+from compiler.plan.fusion.loop_order import Bound, LoopNodes, loop_order
+from compiler.types.node import Node
+from compiler.types.open_axes import OpenAxes
+from compiler.types.tensor_type import Array, TensorType
+
+
+def extract_kernels(
+    graph: Graph,
+    allowance: Allowance | None = None,
+    plan: GraphPlan = RULES,
+    kernels: GroupKernels | None = None,
+) -> KernelProgram:
+    """The kernels of `graph` in execution order, each verified.
+
+    Every output of the program is a kernel's result, or a view of one, that shares its memory with
+    no input, constant or other output; where the graph says otherwise, a copy kernel is inserted.
+    A constant that is an output keeps its name as output and becomes NAME_value as constant; an
+    input that is an output too is returned as NAME_output. What `plan` says goes before the rules.
+    `kernels` are the graph's, where some are made already or operators round each result. Raises
+    `LimitError` when the time is over.
+    """
+    return _Extractor(graph, allowance or Allowance(), plan, kernels or GroupKernels(graph)).run()
+
+
+class _Extractor:
+    def __init__(
+        self, graph: Graph, allowance: Allowance, plan: GraphPlan, kernels: GroupKernels
+    ) -> None:
+        self.graph = graph
+        self.plan = plan
+        self.allowance = allowance
+        self.types: dict[str, TensorType] = dict(graph.types)
+        self.constants: dict[str, Array] = dict(graph.constants)
+        self.calls: list[Call] = []
+        self.renamed: dict[str, str] = {}  # values that are read under another name
+        self.root: dict[str, str] = {}  # view -> the value whose memory it is
+        self.owned = _owners(graph)
+        self.kernels = kernels
+        self.guards: dict[str, tuple[Guard, ...]] = {}  # by the output of a group
+        self.called: set[int] = set()  # functions' calls that are done
+
+    def run(self) -> KernelProgram:
+        for name in self.graph.outputs:
+            if name in self.constants:
+                self._rename_constant(name)
+        fused = fuse(self.graph, self.allowance, self.plan)
+        groups = list(chain_groups(self.graph, fused, self.plan))
+        self.guards = find_guards(self.graph, groups)
+        ordered = conditions_first(groups, self.guards) if self.guards else groups
+        for group in loop_order(self.graph, ordered):
+            if isinstance(group, Bound):
+                self._loop(group)
+                continue
+            self.allowance.check_time(f"the kernel of node {group.nodes[0].source!r}")
+            if group.pattern is Pattern.VIEW:
+                self._view(group.nodes[0])
+            elif group.pattern is Pattern.JOIN:
+                self._join(group.nodes[0])
+            elif group.pattern is Pattern.FUNCTION:
+                self._function(group.nodes[0])
+            else:
+                self._kernel(group, self.guards.get(group.output, ()))
+        outputs = self._outputs()
+        read = {*self.graph.inputs, *outputs}
+        for call in self.calls:
+            read.update((*reads_of(call), *written_by(call)))
+        return KernelProgram(
+            self.graph.name,
+            self.graph.inputs,
+            outputs,
+            tuple(self.calls),
+            {name: type for name, type in self.types.items() if name in read},
+            {name: array for name, array in self.constants.items() if name in read},
+        )
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def _kernel(self, group: Group, guards: tuple[Guard, ...]) -> None:
+        for made in self.kernels.of(group):
+            nodes = made.group.nodes
+            call = KernelCall(
+                made.kernel,
+                made.key,
+                tuple(self.renamed.get(name, name) for name in made.inputs),
+                made.group.output,
+                tuple(dict.fromkeys(node.source for node in nodes if node.source)),
+                tuple(node.operator for node in nodes),
+                guards,
+            )
+            self.calls.append(call)
+
+    def _view(self, node: Node) -> None:
+        source = self.renamed.get(node.inputs[0], node.inputs[0])
+        root = self.root.get(source, source)
+        is_output = node.output in self.graph.outputs
+        if is_output and self.owned.get(root) != node.output:
+            view = self._fresh(f"{node.output}_view", self.types[node.output])
+            self.calls.append(ViewCall(source, view, self._offset(node)))
+            self._copy(view, node.output, node)
+            return
+        self.root[node.output] = root
+        self.calls.append(ViewCall(source, node.output, self._offset(node)))
+
+    def _offset(self, view: Node) -> int:
+        """The byte of its operand where a view starts."""
+        offset = complete_attributes(view).get("offset", 0)
+        assert isinstance(offset, int)
+        return offset * self.types[view.output].dtype.bytes
+
+    def _join(self, node: Node) -> None:
+        inputs = tuple(self.renamed.get(name, name) for name in node.inputs)
+        self.calls.append(JoinCall(inputs, node.output))
+
+    def _function(self, node: Node) -> None:
+        """One call for all the nodes of its results, those that nothing reads included."""
+        attributes = complete_attributes(node)
+        call = attributes.integer("call")
+        if call in self.called:
+            return
+        self.called.add(call)
+        nodes = {
+            complete_attributes(other).integer("number"): other.output
+            for other in self.graph.nodes
+            if other.operator == node.operator and other.attributes["call"] == call
+        }
+        results = types_of_texts(attributes, "results")
+        outputs = [
+            nodes.get(number) or self._fresh(f"{node.output}_unread", result.type)
+            for number, result in enumerate(results)
+            if result is not None
+        ]
+        called = types_of_texts(attributes, "operands")
+        operands = [None if item is None else item.type for item in called]
+        inputs = tuple(self.renamed.get(name, name) for name in node.inputs)
+        axes: tuple[OpenAxes | None, ...] = ()
+        if reads_sizes(attributes):
+            operands.append(self.types[node.inputs[-1]])
+            axes = tuple(None if i is None else i.axes for i in (*called, *results))
+        self.calls.append(
+            FunctionCall(
+                name=attributes.text("name"),
+                version=attributes.text("version"),
+                symbol=attributes.text("symbol"),
+                context=attributes.text("context"),
+                arguments=attributes.text("arguments"),
+                inputs=(*inputs, *("" for _ in operands[len(inputs) :])),
+                operands=tuple(operands),
+                outputs=tuple(outputs),
+                results=tuple(result.type for result in results if result is not None),
+                source=node.source,
+                guards=common_guards([self.guards.get(name, ()) for name in nodes.values()]),
+                axes=axes,
+            )
+        )
+
+    # --- loops ----------------------------------------------------------------------------------
+
+    def _loop(self, bound: Bound) -> None:
+        """Where a loop begins or ends; what runs once knows of the guards that all of it has."""
+        loop = bound.loop
+        parts = LoopParts.of(loop.result)
+        count = len(parts.states) + len(parts.collected) + 2
+        # Nobody needs a state that is read neither in steps nor behind them.
+        kept = [n for n in range(len(parts.states)) if n in loop.states or n in loop.results]
+        if bound.begins:
+            names = [
+                loop.states[number].output
+                if number in loop.states
+                else self._fresh(f"{loop.result.output}_state", self.types[parts.initial[number]])
+                for number in kept
+            ]
+            self.calls.append(
+                LoopBegin(
+                    loop=loop.number,
+                    limit=self._read(parts.limit),
+                    first=self._read(parts.first),
+                    initial=tuple(self._read(parts.initial[number]) for number in kept),
+                    states=tuple(names),
+                    index="" if loop.index is None else loop.index.output,
+                    most=complete_attributes(loop.result).integer("most"),
+                    source=loop.result.source,
+                    guards=self._loop_guards(loop),
+                )
+            )
+            return
+        begin = next(
+            call
+            for call in reversed(self.calls)
+            if isinstance(call, LoopBegin) and call.loop == loop.number
+        )
+        following = tuple(
+            self._following(begin, self._read(parts.states[number]), state)
+            for number, state in zip(kept, begin.states, strict=True)
+        )
+        self.calls.append(
+            LoopEnd(
+                loop.number,
+                self._read(parts.again),
+                following,
+                tuple(map(self._read, parts.collected)),
+                tuple(
+                    loop.results[number].output if number in loop.results else ""
+                    for number in (*kept, *range(len(parts.states), count))
+                ),
+                complete_attributes(loop.result).integers("backward"),
+            )
+        )
+
+    def _loop_guards(self, loop: LoopNodes) -> tuple[Guard, ...]:
+        return common_guards([self.guards.get(n.output, ()) for n in loop.results.values()])
+
+    def _following(self, begin: LoopBegin, name: str, state: str) -> str:
+        """The next state, in memory that no state is copied to before it is read."""
+        root = self.root.get(name, name)
+        if root not in begin.states or name == state:
+            return name
+        copy = self._fresh(f"{name}_next", self.types[name])
+        self._copy(name, copy, None)
+        return copy
+
+    def _read(self, name: str) -> str:
+        return self.renamed.get(name, name)
+
+    # --- outputs --------------------------------------------------------------------------------
+
+    def _rename_constant(self, name: str) -> None:
+        if name in self.renamed:
+            return
+        new_name = self._fresh(f"{name}_value", self.types[name])
+        self.constants[new_name] = self.constants.pop(name)
+        self.renamed[name] = new_name
+
+    def _outputs(self) -> tuple[str, ...]:
+        outputs: list[str] = []
+        for name in self.graph.outputs:
+            if name in outputs or name in self.graph.inputs:
+                kind = "output" if name in self.graph.inputs else "copy"
+                copy = self._fresh(f"{name}_{kind}", self.types[name])
+                self._copy(name, copy, None)
+                outputs.append(copy)
+                continue
+            if name in self.graph.constants:
+                self._copy(self.renamed[name], name, None)
+            outputs.append(name)
+        return tuple(outputs)
+
+    def _copy(self, source: str, output: str, node: Node | None) -> None:
+        type = self.types[source]
+        if not type.size:
+            self.calls.append(ViewCall(source, output))
+            return
+        builder = KernelBuilder()
+        data = builder.input(type, source in self.constants)
+        axes = [(f"i{position}", extent) for position, extent in enumerate(type.shape)]
+        builder.stage("copy", axes, lambda *indices: data[indices])
+        kernel = FusedKernel("copy", tuple(builder.inputs), tuple(builder.stages), "copy")
+        sources = (node.source,) if node is not None and node.source else ()
+        operators = (node.operator,) if node is not None else ("identity",)
+        verify_kernel(kernel)
+        key = workload_key(kernel)
+        self.calls.append(KernelCall(kernel, key, (source,), output, sources, operators))
+
+    def _fresh(self, hint: str, type: TensorType) -> str:
+        name, count = hint, 0
+        while name in self.types:
+            count += 1
+            name = f"{hint}_{count}"
+        self.types[name] = type
+        return name
+
+
+def _owners(graph: Graph) -> dict[str, str]:
+    """For each kernel result that is an output, or is an output under another shape: that output.
+
+    A result that is an output itself belongs to itself; else the first view of it gets it.
+    """
+    views = {
+        node.output: node.inputs[0]
+        for node in graph.nodes
+        if operator(node.operator).pattern is Pattern.VIEW
+    }
+    computed = {node.output for node in graph.nodes if node.output not in views}
+    owners = {name: name for name in graph.outputs if name in computed}
+    for name, source in views.items():
+        root = source
+        while root in views:
+            root = views[root]
+        if name in graph.outputs and root in computed:
+            owners.setdefault(root, name)
+    return owners

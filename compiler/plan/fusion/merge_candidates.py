@@ -1,0 +1,92 @@
+"""Which contractions may be merged, for a search or a solver to choose from.
+
+All that read the same data in the same way, where their results can be read in place afterwards:
+convolutions of one image, products of one row, and products of more rows that have as many columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+from compiler.graph.ir import Graph
+from compiler.graph.rewriter import consumers
+from compiler.operators.registry import Pattern, complete_attributes, operator
+from compiler.plan.decisions.graph_plan import Merged
+from compiler.plan.fusion.merge_contractions import MERGEABLE, alike, unmergeable
+from compiler.types.node import Node
+
+MOST_CHANNELS = 256
+"""Of a branch: one with more keeps the registers busy by itself, whatever it reads."""
+
+
+def merge_candidates(graph: Graph) -> list[Merged]:
+    """Sets of results that may be merged, in the order of their first nodes.
+
+    No value is in two of them. `graph` is the one that layouts are chosen for.
+    """
+    if any(operator(node.operator).lazy for node in graph.nodes):
+        return []  # what one branch needs, another may not
+    groups: dict[Hashable, list[Node]] = {}
+    for node in graph.nodes:
+        if node.operator in MERGEABLE and node.output not in graph.outputs:
+            groups.setdefault(_key(graph, node), []).append(node)
+    readers = consumers(graph)
+    found: list[Merged] = []
+    for nodes in groups.values():
+        kept = _ordered(nodes, readers) if nodes[0].operator == "conv" else nodes
+        if len(kept) > 1 and not unmergeable(graph, kept) and _may_pay(graph, kept):
+            found.append(Merged(tuple(node.output for node in kept)))
+    return found
+
+
+def _key(graph: Graph, node: Node) -> Hashable:
+    shape = graph.types[node.output].shape
+    rows = math.prod(shape[:-1])
+    columns = shape[-1] if node.operator != "conv" and rows > 1 else 0
+    return node.operator, node.inputs[0], columns, repr(alike(graph, node))
+
+
+def _may_pay(graph: Graph, nodes: Sequence[Node]) -> bool:
+    """Whether a joint kernel may be faster, and nothing has to be copied behind it."""
+    shapes = [graph.types[node.output].shape for node in nodes]
+    if nodes[0].operator == "conv":
+        return shapes[0][0] == 1 and min(shape[1] for shape in shapes) <= MOST_CHANNELS
+    return nodes[0].operator == "matmul" or math.prod(shapes[0][:-1]) == 1
+
+
+def _ordered(nodes: Sequence[Node], readers: Mapping[str, Sequence[Node]]) -> list[Node]:
+    """The nodes in an order in which concats of their results need no copy.
+
+    What begins a concat comes last, what ends one first; what lies in the middle of one, or would
+    need the same place, is left out.
+    """
+    first: list[Node] = []
+    inner: list[Node] = []
+    last: list[Node] = []
+    for node in nodes:
+        places = list(_places_in_concats(node, readers))
+        if not places:
+            inner.append(node)
+        elif places == [(0, False)] and not last:
+            last.append(node)
+        elif places == [(-1, True)] and not first:
+            first.append(node)
+    return [*first, *inner, *last]
+
+
+def _places_in_concats(
+    node: Node, readers: Mapping[str, Sequence[Node]]
+) -> Iterator[tuple[int, bool]]:
+    """Where the value, or what is pointwise made of it, lies in concats.
+
+    (0, False) is the beginning, (-1, True) the end, (1, False) what lies between.
+    """
+    for reader in readers.get(node.output, ()):
+        if operator(reader.operator).pattern is Pattern.ELEMENTWISE:
+            yield from _places_in_concats(reader, readers)
+        elif reader.operator == "concat" and complete_attributes(reader)["axis"] == 1:
+            places = [at for at, name in enumerate(reader.inputs) if name == node.output]
+            for at in places:
+                is_last = at == len(reader.inputs) - 1
+                yield (0, False) if at == 0 else (-1, True) if is_last else (1, False)

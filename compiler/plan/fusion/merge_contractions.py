@@ -1,0 +1,348 @@
+"""Pass: contractions that read the same data run as one, and so does what is alike behind them.
+
+    relu(conv(x, w)), relu(conv(x, v))    ->   m = relu(conv(x, [w v])), and its channels
+    matmul(x, w), matmul(x, v)            ->   m = matmul(x, [w v]), and its columns, of one row
+                                               m = matmul(x, stack(w, v)), and its matrices, of more
+
+Constants are joined when the model is built. What each branch takes of the joint result lies in one
+piece, as long as there is one image (`share_memory` has it read in place): of convolutions these
+are channels, each branch's from a whole block on; of products with several rows each branch is a
+matrix of its own, if all have as many columns. Pointwise nodes whose other operands are constants
+are taken along as long as all branches have the same ones; what differs follows the channels.
+
+The joint contraction is called after the first value: "query_merged".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import PlanError, ShapeError
+from compiler.graph.ir import Graph
+from compiler.graph.rewriter import Rewriter, consumers
+from compiler.operators.evaluate_node import evaluate_node
+from compiler.operators.registry import Pattern, complete_attributes, infer_type, operator
+from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Layout, Merged
+from compiler.plan.fusion.joint_results import (
+    ChannelsResult,
+    ColumnsResult,
+    JointResult,
+    StackedResult,
+)
+from compiler.types.dtypes import DType
+from compiler.types.node import Node
+from compiler.types.tensor_type import Array, Attribute, TensorType
+
+MERGEABLE = ("conv", "matmul", "weight_product")
+_TURNED = "transpose_b"
+
+
+def run(
+    graph: Graph,
+    block: int | None = None,
+    plan: GraphPlan = RULES,
+    joint: dict[str, str] | None = None,
+) -> Graph:
+    """The graph with the contractions merged that `plan` says.
+
+    Channels of a branch are padded to whole blocks of `block` where a convolution may run on
+    blocked data. `joint` comes to know what is computed for all branches in the place of a value
+    that is not any more. Raises PlanError for what cannot be merged.
+    """
+    for decision in plan.of(Merged):
+        graph = _merged(graph, decision, block, {} if joint is None else joint)
+    return graph
+
+
+def followed(plan: GraphPlan, joint: Mapping[str, str]) -> GraphPlan:
+    """The plan for the graph after merging: what lies in the place of several values lies as that
+    of the first branch does."""
+    if not joint:
+        return plan
+    layouts: dict[str, Layout] = {}
+    own = sorted(plan.of(Layout), key=lambda item: not _is_first(item.value, joint))
+    for decision in own:
+        value = joint.get(decision.value, decision.value)
+        layouts.setdefault(value, replace(decision, value=value))
+    others = (item for item in plan.decisions if not isinstance(item, Layout))
+    return GraphPlan((*others, *layouts.values()))
+
+
+def _is_first(value: str, joint: Mapping[str, str]) -> bool:
+    return value not in joint or joint[value] == _joint_name(value)
+
+
+def _joint_name(first: str) -> str:
+    """What is computed for all branches is called after the first one's value."""
+    return f"{first}_merged"
+
+
+def merged_name(decision: Merged) -> str:
+    """What the joint contraction is called, as long as no other value is."""
+    return _joint_name(decision.values[0])
+
+
+def alike(graph: Graph, node: Node) -> tuple[object, ...]:
+    """What has to be the same in all contractions that are merged, but for their data.
+
+    Attributes, types, and the shapes of operands without their outputs.
+    """
+    attributes = complete_attributes(node)
+    turned = bool(attributes.pop(_TURNED, False))  # constants are turned when they are joined
+    names = node.inputs[1:2] if node.operator == "conv" else node.inputs[1:]  # no bias is one of 0
+    outputs = 0 if node.operator == "conv" or turned else -1
+    operands = []
+    for name in names:
+        type = graph.types[name]
+        shape = list(type.shape)
+        shape[outputs] = 0
+        operands.append((type.dtype, sorted(shape) if len(shape) == 2 else shape))
+    return node.operator, tuple(attributes.items()), graph.types[node.output].dtype, operands
+
+
+def unmergeable(graph: Graph, nodes: Sequence[Node]) -> str:
+    """Why these nodes cannot be merged; "" if they can."""
+    first = nodes[0]
+    if first.operator not in MERGEABLE:
+        return f"{first.output!r} is made by {first.operator}, which cannot be merged"
+    for node in nodes:
+        if any(name and name not in graph.constants for name in node.inputs[1:]):
+            return f"{node.output!r} is a product with something that is no constant"
+        if node.inputs[0] != first.inputs[0]:
+            return f"{first.output!r} and {node.output!r} are not made of the same data"
+        if node.operator != first.operator or alike(graph, node) != alike(graph, first):
+            return f"{first.output!r} and {node.output!r} are made in different ways"
+    attributes = complete_attributes(first)
+    if first.operator == "conv" and (attributes["groups"] != 1 or attributes["layout"] != "NCHW"):
+        return f"{first.output!r} has groups, or a layout"
+    if first.operator == "matmul" and attributes.flag("transpose_a"):
+        return f"{first.output!r} reads its data turned"
+    return ""
+
+
+# --- one decision -------------------------------------------------------------------------------
+
+
+def _merged(graph: Graph, decision: Merged, block: int | None, names: dict[str, str]) -> Graph:
+    producers = {node.output: (at, node) for at, node in enumerate(graph.nodes)}
+    for value in decision.values:
+        if value not in producers:
+            raise PlanError(f"{decision}: no node computes {value!r}")
+    nodes = tuple(producers[value][1] for value in decision.values)
+    problem = unmergeable(graph, nodes)
+    if problem:
+        raise PlanError(f"{decision}: {problem}")
+    joint = _joint_result(graph, nodes, block)
+    if isinstance(joint, str):
+        raise PlanError(f"{decision}: {joint}")
+    merger = _Merger(graph, nodes, joint, names)
+    return merger.run(min(producers[value][0] for value in decision.values))
+
+
+def _joint_result(graph: Graph, nodes: Sequence[Node], block: int | None) -> JointResult | str:
+    """How the branches lie in what is made for all of them, or why they cannot."""
+    shapes = [graph.types[node.output].shape for node in nodes]
+    if nodes[0].operator == "conv":
+        return ChannelsResult.of(shapes, block)
+    rows, columns = math.prod(shapes[0][:-1]), {shape[-1] for shape in shapes}
+    if any(len(graph.types[node.inputs[1]].shape) != 2 for node in nodes):
+        return "weights are no matrices"
+    if nodes[0].operator == "matmul" and rows > 1 and len(columns) == 1:
+        return StackedResult(tuple(shapes))
+    return ColumnsResult(tuple(shapes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Nodes of all branches that are alike, as one: constants by the number of their operand."""
+
+    nodes: tuple[Node, ...]
+    constants: dict[int, Array]
+    lane: float
+
+
+class _Merger:
+    """Emits the graph with the branches `nodes` as one contraction."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        nodes: tuple[Node, ...],
+        joint: JointResult,
+        names: dict[str, str],
+    ) -> None:
+        self.graph, self.nodes, self.joint, self.names = graph, nodes, joint, names
+        self.readers = consumers(graph)
+
+    def run(self, at: int) -> Graph:
+        """The graph whose joint contraction stands where the node number `at` does."""
+        steps = self._alike()
+        gone = {node.output for step in steps for node in step.nodes}
+        gone |= {node.output for node in self.nodes}
+        rewriter = Rewriter(self.graph)
+        for number, node in enumerate(self.graph.nodes):
+            if number == at:
+                self._emit(rewriter, steps)
+            if node.output not in gone:
+                rewriter.keep(node)
+        return rewriter.finish()
+
+    # --- what is alike behind the contractions --------------------------------------------------
+
+    def _alike(self) -> list[_Step]:
+        steps: list[_Step] = []
+        values, lane = tuple(node.output for node in self.nodes), 0.0
+        while (step := self._step(values, lane)) is not None:
+            steps.append(step)
+            values, lane = tuple(node.output for node in step.nodes), step.lane
+        return steps
+
+    def _step(self, values: tuple[str, ...], lane: float) -> _Step | None:
+        """The only readers of these values as one, or None."""
+        types, outputs = self.graph.types, self.graph.outputs
+        readers = [self.readers.get(value, []) for value in values]
+        if any(len(found) != 1 for found in readers) or set(values) & set(outputs):
+            return None
+        nodes = tuple(found[0] for found in readers)
+        first = nodes[0]
+        definition = operator(first.operator)
+        if definition.pattern is not Pattern.ELEMENTWISE:
+            return None
+        if len({node.output for node in nodes}) != len(nodes):
+            return None
+        for value, node in zip(values, nodes, strict=True):
+            if node.operator != first.operator or len(node.inputs) != len(first.inputs):
+                return None
+            attributes = complete_attributes(node)
+            if attributes != complete_attributes(first) or attributes.get("block"):
+                return None  # of blocks of constants not each element has one
+            same = types[node.output].dtype is types[first.output].dtype
+            if not same or types[node.output].shape != types[value].shape:
+                return None
+        return self._with_constants(nodes, values, lane)
+
+    def _with_constants(
+        self, nodes: tuple[Node, ...], values: tuple[str, ...], lane: float
+    ) -> _Step | None:
+        """The nodes as one, if all that they read but these values are constants."""
+        looked_up = operator(nodes[0].operator).looked_up
+        constants: dict[int, tuple[Array, ...]] = {}
+        for position, names in enumerate(zip(*(node.inputs for node in nodes), strict=True)):
+            if names == values:
+                continue
+            arrays = tuple(self.graph.constants[n] for n in names if n in self.graph.constants)
+            if len(arrays) != len(nodes) or (position == looked_up and len(set(names)) != 1):
+                return None
+            constants[position] = arrays
+        for fill in (0.0, 1.0):
+            joined = {
+                position: arrays[0] if position == looked_up else self.joint.constant(arrays, fill)
+                for position, arrays in constants.items()
+            }
+            known = {at: array for at, array in joined.items() if array is not None}
+            padding = self._padding(nodes[0], constants, lane, fill)
+            fits = len(known) == len(joined) and self._fits(nodes[0], known)
+            if fits and padding is not None:
+                return _Step(nodes, known, padding)
+        return None
+
+    def _fits(self, node: Node, constants: Mapping[int, Array]) -> bool:
+        """Whether the node takes these constants, and gives what has the joint shape."""
+        types = [
+            TensorType(DType.from_numpy(constants[at].dtype), constants[at].shape)
+            if at in constants
+            else TensorType(self.graph.types[name].dtype, self.joint.shape)
+            for at, name in enumerate(node.inputs)
+        ]
+        try:
+            return infer_type(node, types).shape == self.joint.shape
+        except ShapeError:
+            return False
+
+    def _padding(
+        self, node: Node, constants: Mapping[int, Sequence[Array]], lane: float, fill: float
+    ) -> float | None:
+        """What lies between branches behind the node; None if that is not one finite number."""
+        if not self.joint.is_padded:
+            return 0.0
+        operands: list[Array] = []
+        for position, name in enumerate(node.inputs):
+            number: Array | None = np.array(lane, self.graph.types[name].dtype.numpy)
+            if position in constants:
+                arrays = constants[position]
+                looked_up = position == operator(node.operator).looked_up
+                number = arrays[0] if looked_up else self.joint.between(arrays, fill)
+            if number is None:
+                return None
+            operands.append(number)
+        with np.errstate(all="ignore"):
+            result = float(evaluate_node(node, tuple(operands)))
+        return result if math.isfinite(result) else None
+
+    # --- emission -------------------------------------------------------------------------------
+
+    def _emit(self, rewriter: Rewriter, steps: Sequence[_Step]) -> None:
+        value, lane = self._contraction(rewriter), 0.0
+        last = self.nodes
+        for step in steps:
+            first, before = step.nodes[0], last[0].output
+            inputs = tuple(
+                value if name == before else rewriter.constant(step.constants[at], f"{name}_merged")
+                for at, name in enumerate(first.inputs)
+            )
+            self.names.update((node.output, value) for node in last)
+            name = rewriter.fresh(_joint_name(first.output))
+            value = rewriter.emit(first.operator, inputs, first.attributes, like=first, output=name)
+            last, lane = step.nodes, step.lane
+        for number, node in enumerate(last):
+            self.joint.emit_branch(rewriter, value, number, node, lane)
+
+    def _contraction(self, rewriter: Rewriter) -> str:
+        first, constants = self.nodes[0], self.graph.constants
+        attributes: dict[str, Attribute] = dict(first.attributes)
+        rows = [[constants.get(name) for name in node.inputs[1:]] for node in self.nodes]
+        axis = 0 if first.operator == "conv" else 1
+        if first.operator == "matmul":
+            turned = [complete_attributes(node).flag(_TURNED) for node in self.nodes]
+            if all(turned):
+                axis = 0
+            else:
+                attributes[_TURNED] = False
+                rows = [
+                    [array.T if flag and array is not None else array for array in row]
+                    for row, flag in zip(rows, turned, strict=True)
+                ]
+        joined = [
+            self.joint.joined(arrays, axis)
+            for column in zip_longest(*rows)
+            if (arrays := self._present(column))
+        ]
+        hints = (*first.inputs[1:], f"{first.output}_bias")
+        names = [
+            rewriter.constant(array, f"{hint}_merged")
+            for array, hint in zip(joined, hints, strict=False)
+        ]
+        data = self.joint.data(rewriter, rewriter.value(first.inputs[0]), first)
+        name = rewriter.fresh(_joint_name(first.output))
+        return rewriter.emit(first.operator, (data, *names), attributes, like=first, output=name)
+
+    def _present(self, column: Sequence[Array | None]) -> list[Array]:
+        """An operand of all branches, nothing if none has it; zeros where one has no bias."""
+        if all(array is None for array in column):
+            return []
+        return [
+            np.zeros(self.graph.types[node.output].shape[1], _dtype_of(column))
+            if array is None
+            else array
+            for array, node in zip(column, self.nodes, strict=True)
+        ]
+
+
+def _dtype_of(column: Sequence[Array | None]) -> np.dtype[Any]:
+    return next(array.dtype for array in column if array is not None)

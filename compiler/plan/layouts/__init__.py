@@ -1,0 +1,1 @@
+"""In which blocks of channels values lie, by rule."""

@@ -1,0 +1,1 @@
+"""What is computed and stored in narrower types."""

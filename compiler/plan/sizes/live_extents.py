@@ -1,0 +1,108 @@
+"""Pass: limits on the kernels of a model whose sizes are known at run time only.
+
+How far results are needed is told by `needed_extents`; what is left over gets no limit, and is
+computed up to its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from compiler.kernels.kernel import (
+    Buffer,
+    Call,
+    JoinCall,
+    KernelCall,
+    KernelProgram,
+    Limit,
+    ViewCall,
+    written_by,
+)
+from compiler.kernels.split_rows import split_folds, split_rows
+from compiler.kernels.workload_key import workload_key
+from compiler.plan.sizes.needed_extents import NOTHING, ValueLimit, needed_extents
+from compiler.types.dims import Dims
+from compiler.types.signature import Signature
+from compiler.types.tensor_type import TensorType
+
+
+def limit_kernels(
+    program: KernelProgram,
+    outputs: Sequence[str],
+    signature: Signature,
+    unread: Mapping[str, Dims] = NOTHING,
+) -> KernelProgram:
+    """The program with limits on its kernels, which get the sizes as an operand.
+
+    `outputs` are the names of the program's outputs in the signature, `unread` are the axes of
+    values whose padding nobody reads.
+    """
+    needs = needed_extents(program, outputs, signature, unread)
+    known = {*program.inputs, *program.constants}
+    calls: list[Call] = []
+    types = dict(program.types)
+    for call in program.calls:
+        if isinstance(call, KernelCall):
+            usable = [limit for limit in sorted(needs.get(call.output, ())) if limit.sizes in known]
+            calls += _in_views(types, _limited(program, call, usable))
+        else:
+            calls.append(call)
+        known.update(written_by(call))
+    return replace(program, calls=tuple(calls), types=types)
+
+
+def _limited(program: KernelProgram, call: KernelCall, limits: Sequence[ValueLimit]) -> KernelCall:
+    """The call of the kernel with these limits."""
+    if not limits:
+        kernel = split_folds(call.kernel)
+        unchanged = kernel is call.kernel
+        return call if unchanged else replace(call, kernel=kernel, key=workload_key(kernel))
+    inputs, buffers = list(call.inputs), list(call.kernel.inputs)
+    for name in dict.fromkeys(limit.sizes for limit in limits):
+        if name not in inputs:
+            type = program.types[name]
+            inputs.append(name)
+            buffers.append(Buffer(f"in{len(buffers)}", type.dtype, type.shape))
+    named = {value: buffer.name for value, buffer in zip(inputs, buffers, strict=True)}
+    kernel = replace(
+        call.kernel,
+        inputs=tuple(buffers),
+        limits=tuple(
+            Limit(limit.stride, limit.extent, named[limit.sizes], limit.number, limit.offset)
+            for limit in limits
+        ),
+    )
+    joined = {name for item in program.calls if isinstance(item, JoinCall) for name in item.inputs}
+    kernel = split_folds(kernel)
+    if call.output not in joined:
+        kernel = split_rows(kernel)
+    return replace(call, kernel=kernel, key=workload_key(kernel), inputs=tuple(inputs))
+
+
+def _in_views(types: dict[str, TensorType], call: KernelCall) -> list[Call]:
+    """The call with views of its operands and of its result, where the kernel has others."""
+    before: list[Call] = []
+    inputs = []
+    for name, buffer in zip(call.inputs, call.kernel.inputs, strict=True):
+        if types[name] != buffer.type:
+            view = _fresh(types, name, buffer.type)
+            before.append(ViewCall(name, view))
+            name = view
+        inputs.append(name)
+    made = TensorType(call.kernel.output.dtype, call.kernel.output.shape)
+    if types[call.output] == made:
+        return [*before, replace(call, inputs=tuple(inputs))]
+    result = _fresh(types, call.output, made)
+    made_call = replace(call, inputs=tuple(inputs), output=result)
+    return [*before, made_call, ViewCall(result, call.output)]
+
+
+def _fresh(types: dict[str, TensorType], hint: str, type: TensorType) -> str:
+    """A new value of this type."""
+    name, count = f"{hint}_rows", 0
+    while name in types:
+        count += 1
+        name = f"{hint}_rows_{count}"
+    types[name] = type
+    return name

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.graph.evaluate_graph import evaluate_graph
+from compiler.pipeline import compile_model
+from compiler.plan.choices.estimated_chains import estimated_chains
+from compiler.plan.decisions.graph_plan import RULES, Chain
+from compiler.plan.fusion.chain_candidates import chain_candidates
+from compiler.plan.fusion.extract_kernels import extract_kernels
+from compiler.plan.fusion.group_kernels import GroupKernels
+from compiler.runtime.execution.executable import Executable
+from compiler.schedule.spaces import Spaces
+from compiler.target import Target, host_target
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Attribute
+from configs.settings import load_target
+from tests.benchmarks.chains import residual
+from tests.compiler.graph.graph_helpers import GraphMaker
+
+TARGET = Target.from_json(load_target("sapphirerapids").model_dump())
+LANES = TARGET.lanes(DType.F32)
+
+
+def test_values_much_larger_than_the_cache_are_chained_once() -> None:
+    block = residual(112, 16, 96, 32, 2, LANES)
+    plan = estimated_chains(GroupKernels(block.graph), Spaces(TARGET))
+    chosen = [chain.value for chain in plan.of(Chain)]
+    assert chosen and set(chosen) <= set(block.values)
+    apart = extract_kernels(block.graph).kernel_calls()
+    assert len(extract_kernels(block.graph, plan=plan).kernel_calls()) < len(apart)
+
+
+def test_nothing_is_chained_where_all_stays_in_the_cache() -> None:
+    block = residual(14, 16, 96, 32, 2, LANES)
+    roomy = replace(TARGET, l2_bytes=64 << 20)
+    assert estimated_chains(GroupKernels(block.graph), Spaces(roomy)) == RULES
+
+
+def test_windows_over_channels_of_what_a_part_gives_are_left_to_a_search() -> None:
+    maker = GraphMaker()
+    y, layout = maker.input(1, 3, 320, 320), "NCHW->NCHWc"
+    values = []
+    for inputs, outputs in ((3, 16), (16, 32)):
+        weight = maker.weights(outputs, inputs, 3, 3)
+        windows: dict[str, Attribute] = {"strides": (2, 2), "pads": (1, 1, 1, 1)}
+        values.append(maker.node("conv", y, weight, layout=layout, block=LANES, **windows))
+        y, layout = maker.node("relu", values[-1]), "NCHWc"
+    kernels = GroupKernels(maker.graph(y))
+    (candidate,) = chain_candidates(kernels, TARGET)
+    assert candidate.chains == (Chain(values[0]),)
+    assert estimated_chains(kernels, Spaces(TARGET)) == RULES
+
+
+def test_model_without_a_plan_computes_the_same() -> None:
+    lanes = max(host_target().lanes(DType.F32), 4)
+    graph = residual(56, 16, 96, 16, 1, lanes).graph
+    rng = np.random.default_rng(0)
+    inputs = {
+        name: rng.standard_normal(graph.types[name].shape).astype(np.float32)
+        for name in graph.inputs
+    }
+    found = Executable(compile_model(graph, plan=None).spec).run(inputs)
+    expected = evaluate_graph(graph, inputs)
+    for name, array in found.items():
+        assert np.allclose(array, np.asarray(expected[name], np.float32), rtol=1e-3, atol=1e-3)

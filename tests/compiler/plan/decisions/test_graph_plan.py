@@ -1,0 +1,70 @@
+"""Plans as data: a canonical order, JSON there and back, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.errors import PlanError
+from compiler.plan.decisions.graph_plan import (
+    RULES,
+    Chain,
+    GraphPlan,
+    Layout,
+    Merged,
+    Separate,
+    Spelled,
+)
+
+EVERY = GraphPlan(
+    (Separate("add"), Layout("conv", 16), Spelled("gelu"), Chain("dw"), Merged(("q", "k", "v")))
+)
+
+
+def test_plan_prints_its_decisions_in_one_order() -> None:
+    backwards = GraphPlan(EVERY.decisions[::-1])
+    assert backwards == EVERY
+    assert str(EVERY) == ("chain dw\nlayout conv NCHW16c\nmerged q k v\nseparate add\nspelled gelu")
+    assert str(RULES) == "as the rules decide"
+
+
+def test_json_gives_the_plan_back() -> None:
+    assert GraphPlan.from_json(EVERY.to_json()) == EVERY
+
+
+def test_new_decisions_replace_those_of_the_same_values() -> None:
+    changed = EVERY.with_decisions(Layout("conv", 0), Merged(("q", "k")))
+    assert Layout("conv", 16) not in changed.decisions
+    assert list(changed.of(Merged)) == [Merged(("q", "k"))]
+    assert list(changed.of(Separate)) == [Separate("add")]
+
+
+@pytest.mark.parametrize(
+    "decisions",
+    [
+        (Layout("conv", 8), Layout("conv", 16)),
+        (Merged(("a", "b")), Merged(("b", "c"))),
+    ],
+)
+def test_contradictions_are_refused(decisions: tuple[Layout | Merged, ...]) -> None:
+    with pytest.raises(PlanError, match="twice"):
+        GraphPlan(decisions)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        ["x"],
+        [{"decide": "layout", "value": "x"}],
+        [{"decide": "layout", "value": "x", "block": 1}],
+        [{"decide": "layout", "value": "x", "block": -8}],
+        [{"decide": "merged", "values": ["x"]}],
+        [{"decide": "merged", "values": ["x", 3]}],
+        [{"decide": "chain", "value": 3}],
+        [{"decide": "chain", "value": "x", "more": 1}],
+        [{"decide": "nothing", "value": "x"}],
+    ],
+)
+def test_what_is_no_plan_is_refused(value: object) -> None:
+    with pytest.raises(PlanError):
+        GraphPlan.from_json(value)

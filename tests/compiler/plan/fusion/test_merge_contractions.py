@@ -1,0 +1,323 @@
+"""Contractions of the same data as one: what is made of them means what they meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from compiler.errors import PlanError
+from compiler.graph.ir import Graph
+from compiler.kernels.kernel import KernelCall
+from compiler.pipeline import compile_model
+from compiler.plan import optimise
+from compiler.plan.decisions.graph_plan import GraphPlan, Layout, Merged
+from compiler.plan.fusion import merge_contractions
+from compiler.plan.fusion.extract_kernels import extract_kernels
+from compiler.runtime.execution.executable import Executable
+from compiler.types.dtypes import DType
+from compiler.types.tensor_type import Attribute
+from tests.compiler.graph.graph_helpers import (
+    GraphMaker,
+    assert_close,
+    assert_same_meaning,
+    evaluate_graph,
+    operators,
+    random_inputs,
+)
+
+BLOCK = 8
+
+
+def merged(graph: Graph, *values: str, tolerance: float = 1e-5) -> Graph:
+    """The graph with these values' contractions as one; it means the same, built as well."""
+    plan = GraphPlan((Merged(values),))
+    result = merge_contractions.run(graph, BLOCK, plan)
+    assert_same_meaning(graph, result, tolerance)
+    inputs = random_inputs(graph)
+    outputs = Executable(compile_model(graph, plan=plan).spec).run(inputs)
+    expected = evaluate_graph(graph, inputs)
+    assert_close([np.asarray(outputs[name]) for name in graph.outputs], expected, tolerance)
+    return result
+
+
+def planned_kernels(graph: Graph, plan: GraphPlan) -> list[str]:
+    """The kernels of the optimised graph, by name."""
+    calls = extract_kernels(optimise.optimise(graph, BLOCK, plan=plan)).calls
+    return [call.kernel.name for call in calls if isinstance(call, KernelCall)]
+
+
+def conv(maker: GraphMaker, x: str, outputs: int, size: int = 1, bias: bool = True) -> str:
+    channels = maker.types[x].shape[1]
+    weight = maker.weights(outputs, channels, size, size, scale=1 / (channels * size))
+    operands = (weight, maker.weights(outputs)) if bias else (weight,)
+    return maker.node("conv", x, *operands, pads=(size // 2,) * 4)
+
+
+def matmul(maker: GraphMaker, x: str, columns: int, turned: bool = False) -> str:
+    inner = maker.types[x].shape[-1]
+    shape = (columns, inner) if turned else (inner, columns)
+    return maker.node("matmul", x, maker.weights(*shape, scale=inner**-0.5), transpose_b=turned)
+
+
+# --- convolutions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("channels", [(16, 24), (12, 20, 7), (3, 5)])
+def test_channels_of_convolutions_lie_side_by_side(batch: int, channels: tuple[int, ...]) -> None:
+    maker = GraphMaker()
+    x = maker.input(batch, 16, 5, 6)
+    values = [conv(maker, x, count, bias=at != 1) for at, count in enumerate(channels)]
+    graph = maker.graph(*(maker.node("relu", conv(maker, value, 8, 3)) for value in values))
+    result = merged(graph, *values)
+    assert operators(result)[: len(values) + 1] == ["conv", *("channels" for _ in values)]
+
+
+def test_what_is_alike_behind_convolutions_goes_along() -> None:
+    maker = GraphMaker()
+    x = maker.input(1, 16, 5, 6)
+    values = [conv(maker, x, count) for count in (12, 16)]
+    scaled = [
+        maker.node("mul", value, maker.weights(1, maker.types[value].shape[1], 1, 1))
+        for value in values
+    ]
+    clipped = [maker.node("clip", value, min=-1.0, max=1.0) for value in scaled]
+    shifted = [maker.node("add", value, maker.scalar(at)) for at, value in enumerate(clipped)]
+    graph = maker.graph(
+        maker.node("relu", conv(maker, shifted[0], 8, 3)),
+        maker.node("sigmoid", conv(maker, shifted[1], 8, 3)),
+    )
+    result = merged(graph, *values)
+    expected = ["conv", "mul", "clip", "add", "channels", "channels", "conv", "relu"]
+    assert operators(result)[:8] == expected
+
+
+def test_what_differs_behind_convolutions_follows_the_channels() -> None:
+    maker = GraphMaker()
+    x = maker.input(1, 16, 5, 6)
+    first, second = conv(maker, x, 16), conv(maker, x, 16)
+    graph = maker.graph(maker.node("relu", first), maker.node("tanh", second))
+    assert operators(merged(graph, first, second)) == [
+        "conv",
+        "channels",
+        "channels",
+        "relu",
+        "tanh",
+    ]
+
+
+def test_padding_between_branches_stays_a_number() -> None:
+    """1 / x of padding that holds 0 would be infinite: what follows reads its blocks as a whole."""
+    maker = GraphMaker()
+    x = maker.input(1, 16, 5, 6)
+    values = [conv(maker, x, count, 3) for count in (12, 20)]
+    shifted = [maker.node("add", maker.node("relu", value), maker.scalar(1)) for value in values]
+    inverse = [maker.node("reciprocal", value) for value in shifted]
+    halves = [maker.node("sub", value, maker.scalar(1)) for value in inverse]
+    again = [maker.node("reciprocal", maker.node("sub", half, maker.scalar(1))) for half in halves]
+    graph = maker.graph(*(conv(maker, value, 16, 3) for value in again))
+    merged(graph, *values, tolerance=1e-4)
+
+
+def test_inception_module_copies_nothing() -> None:
+    maker = GraphMaker()
+    x = conv(maker, maker.input(1, 16, 9, 9), 32, 3)
+    direct, *reduced = (maker.node("relu", conv(maker, x, count)) for count in (16, 12, 8))
+    wide = [maker.node("relu", conv(maker, value, 16, 3)) for value in reduced]
+    pooled = maker.node("max_pool", x, kernel=(3, 3), pads=(1, 1, 1, 1), shape=(9, 9))
+    last = maker.node("relu", conv(maker, pooled, 8))
+    joined = maker.node("concat", direct, *wide, last, axis=1)
+    graph = maker.graph(conv(maker, joined, 16, 3))
+    producers = {node.output: node for node in graph.nodes}
+    values = [producers[value].inputs[0] for value in (*reduced, direct)]
+    merged(graph, *values)
+    kernels = planned_kernels(graph, GraphPlan((Merged(tuple(values)),)))
+    assert kernels == [
+        "to_blocked",
+        "conv",
+        "conv_relu",
+        "conv_relu",
+        "conv_relu",
+        "max_pool",
+        "conv_relu",
+        "conv",
+        "from_blocked",
+    ]
+
+
+def test_merged_results_lie_as_the_first_is_to() -> None:
+    maker = GraphMaker()
+    x = conv(maker, maker.input(1, 16, 9, 9), 32, 3)
+    values = [conv(maker, x, count) for count in (16, 24)]
+    ends = [maker.node("relu", value) for value in values]
+    graph = maker.graph(*(conv(maker, value, 8, 3) for value in ends))
+    blocks = dict(zip((x, *values, *ends), (8, 4, 0, 4, 4), strict=True))
+    plan = GraphPlan((Merged(tuple(values)), *(Layout(*item) for item in blocks.items())))
+    result = optimise.optimise(graph, BLOCK, plan=plan)
+    (joint,) = (node for node in result.nodes if node.output == f"{values[0]}_merged_blocked")
+    assert result.types[joint.output].shape == (1, 10, 9, 9, 4)
+    assert_same_meaning(graph, result)
+
+
+# --- products -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turned", [(True, True), (False, False), (True, False)])
+@pytest.mark.parametrize("rows", [(1, 1), (3,), (2, 5)])
+def test_products_of_as_many_columns(rows: tuple[int, ...], turned: tuple[bool, bool]) -> None:
+    maker = GraphMaker()
+    x = maker.input(*rows, 16)
+    values = [matmul(maker, x, 24, flag) for flag in turned]
+    added = [maker.node("add", value, maker.weights(24)) for value in values]
+    graph = maker.graph(maker.node("relu", matmul(maker, added[0], 8)), matmul(maker, added[1], 8))
+    result = merged(graph, *values)
+    found = operators(result)
+    assert found.count("matmul") == 3 and found.count("add") == 1
+    kernels = planned_kernels(graph, GraphPlan((Merged(tuple(values)),)))
+    assert kernels == ["matmul_add", "matmul_relu", "matmul"]
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_products_of_other_columns(rows: int) -> None:
+    maker = GraphMaker()
+    x = maker.input(1, rows, 16)
+    values = [matmul(maker, x, columns) for columns in (24, 8)]
+    first, second = (maker.node("swish", value) for value in values)
+    graph = maker.graph(matmul(maker, first, 8), maker.node("sub", second, maker.weights(8)))
+    assert "slice" in operators(merged(graph, *values))
+
+
+def test_gate_of_a_product_multiplies_another() -> None:
+    maker = GraphMaker()
+    x = maker.input(1, 1, 16)
+    gate, up = matmul(maker, x, 24), matmul(maker, x, 24)
+    graph = maker.graph(maker.node("mul", maker.node("sigmoid", gate), up))
+    merged(graph, gate, up)
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16])
+def test_products_of_16_bits(dtype: DType) -> None:
+    maker = GraphMaker()
+    x = maker.input(4, 16, dtype=dtype)
+    weights = [(maker.rng.standard_normal((16, 24)) / 4).astype(dtype.numpy) for _ in range(2)]
+    values = [maker.node("matmul", x, maker.constant(weight)) for weight in weights]
+    graph = maker.graph(*(maker.node("relu", value) for value in values))
+    result = merge_contractions.run(graph, BLOCK, GraphPlan((Merged(tuple(values)),)))
+    inputs = random_inputs(graph)
+    for found, expected in zip(
+        evaluate_graph(result, inputs), evaluate_graph(graph, inputs), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_sums_of_bytes() -> None:
+    maker = GraphMaker()
+    x = maker.input(3, 16, dtype=DType.U8)
+    weights = [maker.rng.integers(-9, 9, (16, 24)).astype(np.int8) for _ in range(2)]
+    values = [maker.node("matmul", x, maker.constant(w), accumulator="i32") for w in weights]
+    shifts = [maker.constant(maker.rng.integers(-99, 99, 24).astype(np.int32)) for _ in values]
+    shifted = [maker.node("sub", *pair) for pair in zip(values, shifts, strict=True)]
+    floats = [maker.node("cast", value, to="f32") for value in shifted]
+    scaled = [maker.node("mul", value, maker.weights(1, 24)) for value in floats]
+    result = merged(maker.graph(*scaled), *values)
+    assert operators(result)[:4] == ["matmul", "sub", "cast", "mul"]
+
+
+def test_bytes_of_other_scales_and_zero_points() -> None:
+    maker = GraphMaker()
+    x = maker.input(1, 16, 3, 5, dtype=DType.U8)
+    weights = [maker.rng.integers(-9, 9, (n, 16, 1, 1)).astype(np.int8) for n in (12, 16)]
+    values = [maker.node("conv", x, maker.constant(w), accumulator="i32") for w in weights]
+    floats = [maker.node("cast", value, to="f32") for value in values]
+    scaled = [maker.node("mul", value, maker.scalar(at / 8)) for at, value in enumerate(floats, 1)]
+    bytes_ = [
+        maker.node("saturate", value, maker.scalar(zero), to="u8")
+        for value, zero in zip(scaled, (7, 19), strict=True)
+    ]
+    graph = maker.graph(*(maker.node("cast", value, to="f32") for value in bytes_))
+    result = merged(graph, *values)
+    assert operators(result)[:5] == ["conv", "cast", "mul", "saturate", "cast"]
+
+
+def test_scales_of_blocks_stay_behind_their_branch() -> None:
+    maker = GraphMaker()
+    x = maker.input(3, 16, dtype=DType.U8)
+    weights = [maker.rng.integers(-9, 9, (16, 8)).astype(np.int8) for _ in range(2)]
+    values = [maker.node("matmul", x, maker.constant(w), accumulator="i32") for w in weights]
+    scales = [maker.weights(3, 2, scale=1.0) for _ in values]
+    floats = [
+        maker.node("dequantize", value, scale, to="f32", axis=1, block=4)
+        for value, scale in zip(values, scales, strict=True)
+    ]
+    assert operators(merged(maker.graph(*floats), *values)).count("dequantize") == 2
+
+
+# --- what cannot be merged ----------------------------------------------------------------------
+
+
+def _other_data(maker: GraphMaker) -> tuple[str, ...]:
+    return matmul(maker, maker.input(3, 16), 8), matmul(maker, maker.input(3, 16), 8)
+
+
+def _no_contraction(maker: GraphMaker) -> tuple[str, ...]:
+    x = maker.input(3, 16)
+    return maker.node("relu", x), maker.node("tanh", x)
+
+
+def _other_window(maker: GraphMaker) -> tuple[str, ...]:
+    x = maker.input(1, 16, 5, 5)
+    return conv(maker, x, 8, 1), conv(maker, x, 8, 3)
+
+
+def _groups(maker: GraphMaker) -> tuple[str, ...]:
+    x = maker.input(1, 16, 5, 5)
+    weights = [maker.weights(8, 8, 1, 1) for _ in range(2)]
+    return tuple(maker.node("conv", x, weight, groups=2) for weight in weights)
+
+
+def _computed_weight(maker: GraphMaker) -> tuple[str, ...]:
+    x, y = maker.input(3, 16), maker.input(16, 8)
+    return maker.node("matmul", x, y), matmul(maker, x, 8)
+
+
+def _following(maker: GraphMaker) -> tuple[str, ...]:
+    first = matmul(maker, maker.input(3, 16), 16)
+    return first, matmul(maker, first, 16)
+
+
+def _turned_data(maker: GraphMaker) -> tuple[str, ...]:
+    x = maker.input(16, 3)
+    weights = [maker.weights(16, 8) for _ in range(2)]
+    turned: dict[str, Attribute] = {"transpose_a": True}
+    return tuple(maker.node("matmul", x, weight, **turned) for weight in weights)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (_other_data, "not made of the same data"),
+        (_no_contraction, "made by relu"),
+        (_other_window, "in different ways"),
+        (_groups, "groups"),
+        (_computed_weight, "no constant"),
+        (_following, "not made of the same data"),
+        (_turned_data, "turned"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(
+    make: Callable[[GraphMaker], tuple[str, ...]], reason: str
+) -> None:
+    maker = GraphMaker()
+    values = make(maker)
+    graph = maker.graph(*values)
+    with pytest.raises(PlanError, match=reason):
+        merge_contractions.run(graph, BLOCK, GraphPlan((Merged(values),)))
+
+
+def test_value_that_is_not_there_is_refused() -> None:
+    maker = GraphMaker()
+    value = matmul(maker, maker.input(3, 16), 8)
+    with pytest.raises(PlanError, match="no node computes 'gone'"):
+        merge_contractions.run(maker.graph(value), BLOCK, GraphPlan((Merged((value, "gone")),)))

@@ -1,0 +1,48 @@
+"""Switches that round what single contractions read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.graph.ir import Graph
+from compiler.plan.precision.contractions import contractions
+from compiler.plan.precision.switch_precisions import switched
+from compiler.types.precision import Calibration, Precision
+from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph
+
+KINDS = (Precision.BF16, Precision.INT8)
+
+
+def products() -> Graph:
+    maker = GraphMaker()
+    x = maker.input(3, 5)
+    first = maker.node("relu", maker.node("matmul", x, maker.weights(5, 7)))
+    return maker.graph(maker.node("matmul", first, maker.weights(7, 2)))
+
+
+def calibration(graph: Graph) -> Calibration:
+    ranges = {item.data_identity: (-4.0, 4.0) for item in contractions(graph)}
+    return Calibration("minmax", 1, "", ranges)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_switch_rounds_what_one_contraction_reads(kind: Precision) -> None:
+    graph = products()
+    lowered, switches = switched(graph, KINDS, calibration(graph))
+    assert len(switches) == 4
+    x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    off = dict.fromkeys(switches.values(), np.zeros((), np.float32))
+    (expected,) = evaluate_graph(graph, {graph.inputs[0]: x})
+    (unswitched,) = evaluate_graph(lowered, {graph.inputs[0]: x, **off})
+    np.testing.assert_array_equal(unswitched, expected)
+    for item in contractions(graph):
+        on = {switches[item.identity, kind]: np.ones((), np.float32)}
+        (rounded,) = evaluate_graph(lowered, {graph.inputs[0]: x, **off, **on})
+        error = np.abs(np.subtract(rounded, expected)).max() / np.abs(expected).max()
+        assert 1e-5 < error < 0.05
+
+
+def test_what_has_no_range_has_no_switch_for_int8() -> None:
+    _, switches = switched(products(), KINDS, None)
+    assert {kind for _, kind in switches} == {Precision.BF16}

@@ -1,0 +1,109 @@
+"""Convolutions of planes that are small at run time are computed directly, others by Winograd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import compiler
+from compiler.kernels.kernel import KernelCall
+from compiler.pipeline import Compiled, compile_model
+from compiler.plan.sizes.small_planes import FEW
+from compiler.target import Target
+from compiler.types.numerics import Algorithm
+from configs.settings import load_target
+
+CHANNELS = 32
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """y = conv(relu(conv(x))), 3x3, of images whose number, height and width are open.
+
+    The second one has the larger filters, and a stride.
+    """
+    rng = np.random.default_rng(0)
+    taps = rng.standard_normal((CHANNELS, CHANNELS, 3, 3)) / 17
+    more = rng.standard_normal((8 * CHANNELS, CHANNELS, 3, 3)) / 17
+    shape: list[str | int | None] = ["n", CHANNELS, "h", "w"]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "taps"], ["sums"], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["sums"], ["relu"]),
+            helper.make_node("Conv", ["relu", "more"], ["y"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8 * CHANNELS, "p", "q"])],
+        [
+            numpy_helper.from_array(taps.astype(np.float32), "taps"),
+            numpy_helper.from_array(more.astype(np.float32), "more"),
+        ],
+    )
+    path = tmp_path_factory.mktemp("planes") / "net.onnx"
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, path)
+    return path
+
+
+def built(model: Path, target: Target, sides: str, images: str = "1..2") -> Compiled:
+    shapes = {"n": (images,), "h": (sides,), "w": (sides,)}
+    return compile_model(model, shapes=shapes, target=target)
+
+
+def forms(compiled: Compiled) -> list[tuple[Algorithm, str]]:
+    """The algorithm of each call of the first convolution, and when it is run."""
+    return [
+        (
+            compiled.schedules[call.key].used.schedule.algorithm,
+            " and ".join(map(str, call.guards)),
+        )
+        for call in compiled.program.calls
+        if isinstance(call, KernelCall) and "relu" in call.operators
+    ]
+
+
+@pytest.fixture
+def target() -> Target:
+    return Target.from_json(load_target("znver5").model_dump())
+
+
+def test_each_form_is_run_where_it_is_the_faster_one(model: Path, target: Target) -> None:
+    found = forms(built(model, target, "2..30"))
+    assert found == [
+        (Algorithm.DIRECT, f"{FEW}.0"),
+        (Algorithm.winograd(4), f"not {FEW}.0"),
+    ]
+
+
+def test_planes_that_are_always_large_have_one_form(model: Path, target: Target) -> None:
+    assert forms(built(model, target, "24..30")) == [(Algorithm.winograd(4), "")]
+
+
+def test_filters_of_both_forms_are_stored_where_the_artefact_stays_small(
+    model: Path, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compiler.plan.sizes.small_planes.MOST_BYTES", 1.3)
+    assert forms(built(model, target, "2..30")) == [(Algorithm.winograd(4), "")]
+
+
+def test_results_are_right_on_both_sides(model: Path) -> None:
+    executable = compiler.build(model, shapes={"n": ("1..2",), "h": ("2..30",), "w": ("2..30",)})
+    rng = np.random.default_rng(1)
+    for images, height, width in ((1, 2, 3), (2, 30, 30), (2, 5, 30), (1, 9, 9), (1, 30, 17)):
+        x = rng.standard_normal((images, CHANNELS, height, width)).astype(np.float32)
+        shapes = {"n": (images,), "h": (height,), "w": (width,)}
+        fixed = compiler.build(model, shapes=shapes, numerics="strict")
+        ours, expected = executable.run({"x": x})["y"], fixed.run({"x": x})["y"]
+        assert isinstance(ours, np.ndarray)
+        np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_tuner_that_chooses_schedules_has_one_form(model: Path, target: Target) -> None:
+    shapes = {"n": ("1",), "h": ("2..30",), "w": ("2..30",)}
+    compiled = compile_model(model, lambda _: None, shapes=shapes, target=target)
+    assert len(forms(compiled)) == 1
