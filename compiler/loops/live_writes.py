@@ -244,11 +244,9 @@ class LiveWrites:
 
     def _within_limits(self, indices: Sequence[Expr], ranges: Ranges) -> list[Condition | None]:
         """By limit the condition that an element of the output is within it; None if unknown."""
-        place, stride = Affine(0, ()), 1
-        for extent, item in zip(reversed(self.nest.output.shape), reversed(indices), strict=True):
-            place = place.plus(affine(item, ranges), stride)
-            stride *= extent
-        return [limit_condition(limit, place, stride, ranges) for limit in self.limits]
+        shape = self.nest.output.shape
+        forms = [affine(item, ranges) for item in indices]
+        return [limit_condition(limit, forms, shape, ranges) for limit in self.limits]
 
     def _reads_back_inside(self) -> bool:
         """Whether what is needed of the output is computed of no more of it than is needed.

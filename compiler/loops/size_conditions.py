@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -146,14 +146,28 @@ def _condition(form: Affine, size: Load) -> Condition | None:
     return None
 
 
-def limit_condition(limit: Limit, place: Affine, total: int, ranges: Ranges) -> Condition | None:
-    """The condition that an element at `place` of so many is within a limit; None if unknown."""
+def limit_condition(
+    limit: Limit, forms: Sequence[Affine], shape: Sequence[int], ranges: Ranges
+) -> Condition | None:
+    """The condition that an element of this shape at these indices is within a limit.
+
+    None if it is unknown. Tiles that reach beyond an axis write what is within it only. So axes
+    inside of the limit's stride add less than that, and those inside of its period less than that.
+    """
     period = limit.stride * limit.extent
+    place, step, whole = Affine(0, ()), 1, math.prod(shape) == period
+    for extent, form in zip(reversed(shape), reversed(forms), strict=True):
+        if step == period:
+            whole = True
+            break
+        if limit.stride % (step * extent):
+            place = place.plus(form, step)
+        step *= extent
     named = terms_of(place)
     if named is None:
         return None
     constant = place.constant
-    if period != total:
+    if not whole:
         named = tuple((name, factor) for name, factor in named if factor % period)
         low, high = affine_range(Affine(constant, named), ranges)
         first = low - low % period

@@ -81,6 +81,8 @@ SCHEDULES = {
         Parallelize("exp", "p"),
     ),
     "merged": (MergeAxes("i", "j"), Tile("exp", "i_j", 8)),
+    "masked columns": (Tile("exp", "j", 4, "mask"),),
+    "masked rows and columns": (Tile("exp", "i", 4, "mask"), Tile("exp", "j", 4, "mask")),
 }
 
 
@@ -95,7 +97,7 @@ def test_all_that_is_needed_is_written(name: str, batch: int, rows: int) -> None
     assert done[mask].all()
 
 
-@pytest.mark.parametrize("name", ["naive", "fused"])
+@pytest.mark.parametrize("name", ["naive", "fused", "masked columns"])
 def test_loops_of_single_steps_write_nothing_else(name: str) -> None:
     kernel = pointwise()
     nest = lower(kernel, Schedule(SCHEDULES[name]))
@@ -103,7 +105,7 @@ def test_loops_of_single_steps_write_nothing_else(name: str) -> None:
     np.testing.assert_array_equal(done, needed(2, 17))
 
 
-@pytest.mark.parametrize("name", ["tiled", "shifted"])
+@pytest.mark.parametrize("name", ["tiled", "shifted", "masked", "masked rows and columns"])
 def test_no_tile_beyond_the_size_is_begun(name: str) -> None:
     kernel = pointwise()
     nest = lower(kernel, Schedule(SCHEDULES[name]))

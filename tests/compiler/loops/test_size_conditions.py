@@ -15,7 +15,7 @@ LIMIT = Limit(COLUMNS, ROWS, "sizes", 0)
 def condition(place: Expr, end: Expr) -> tuple[tuple[tuple[str, int], ...], int] | None:
     """Terms and constant of what keeps the place within the limit, under `place < end`."""
     ranges = narrowed(RANGES, end)
-    found = limit_condition(LIMIT, affine(place, ranges), 3 * COLUMNS * ROWS, ranges)
+    found = limit_condition(LIMIT, [affine(place, ranges)], [3 * COLUMNS * ROWS], ranges)
     return None if found is None else (found.terms, found.constant)
 
 
@@ -34,3 +34,13 @@ def test_the_row_before_is_of_the_same_period() -> None:
     assert condition(before, everything) == ((("t", 1),), -1)
     later = add(before, integer(2 * COLUMNS * ROWS))
     assert condition(later, everything) == ((("t", 1),), -1)
+
+
+def test_tiles_beyond_an_axis_write_what_is_within_it() -> None:
+    """Columns that fill no vector, and rows in tiles that do not divide them."""
+    tile = add(mul(index("j"), integer(4)), index("i"))
+    forms = [affine(place, RANGES) for place in (index("b"), tile, index("i"))]
+    ranges = {**RANGES, "b": (0, 2)}
+    found = limit_condition(LIMIT, forms, (3, ROWS, COLUMNS), ranges)
+    assert found is not None
+    assert (found.terms, found.constant, found.scale) == ((("i", 1), ("j", 4)), 0, 1)
