@@ -117,7 +117,7 @@ class Size:
     def __add__(self, other: Dimension) -> Dimension:
         total = Counter(dict(self.terms))
         total.update(_terms(other))
-        return Size._of(total)
+        return _filled_up(Size._of(total))
 
     def __mul__(self, other: Dimension) -> Dimension:
         total: Counter[tuple[Atom, ...]] = Counter()
@@ -255,13 +255,57 @@ def _divided(left: Dimension, number: int) -> Dimension:
 
 
 def remainder(left: Dimension, right: Dimension) -> Dimension:
-    """What division leaves; `ShapeError` where the divisor may be less than 1."""
+    """What division leaves; `ShapeError` where the divisor may be less than 1.
+
+    Multiples of a number are no part of it, so that (7 - s % 7) % 7 is -s % 7.
+    """
     if isinstance(left, int) and isinstance(right, int):
         return left % right
     _check_divisor(left, right)
+    if isinstance(right, int):
+        left = _less_multiples(left, right)
+        if isinstance(left, int):
+            return left % right
     if _exact_quotient(_terms(left), _terms(right)) is not None:
         return 0
     return _function("%", left, right)
+
+
+def _less_multiples(left: Dimension, number: int) -> Dimension:
+    """The dividend without what no remainder depends on: multiples, and remainders of its own."""
+    total: Dimension = 0
+    for atoms, factor in _terms(left).items():
+        rest = factor % number if factor > 0 or not atoms else -(-factor % number)
+        match atoms:
+            case (Function(name="%", operands=(inner, int() as by)),) if by % number == 0:
+                total = total + inner * rest
+            case _:
+                total = total + Size._of({atoms: rest})
+    return total if total == left else _less_multiples(total, number)
+
+
+def _filled_up(size: Dimension) -> Dimension:
+    """The size as a multiple, where it is filled up to one: s + -s % 7 is 7 * ceil(s / 7).
+
+    k * (t % n) is k * t - k * n * (t // n), which is taken where t cancels out.
+    """
+    for atoms, factor in _terms(size).items():
+        match atoms:
+            case (Function(name="%", operands=(Size() as left, int() as number)),):
+                rest = {key: f for key, f in _terms(size).items() if key != atoms}
+                same = remainder(left * 2, number) == 0  # as of the opposite, which may cancel out
+                for term in (left, -left) if same else (left,):
+                    total = Counter(rest)
+                    total.update(_terms(term * factor))
+                    found = Size._of(total)
+                    if _open_terms(found) + _open_terms(term) == _open_terms(Size._of(rest)):
+                        return found + divide(term, number) * (-factor * number)
+    return size
+
+
+def _open_terms(dimension: Dimension) -> int:
+    """How many terms of a dimension are no number."""
+    return sum(1 for atoms in _terms(dimension) if atoms)
 
 
 def quotient(left: Dimension, right: Dimension) -> Dimension | None:

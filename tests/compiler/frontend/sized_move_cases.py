@@ -25,6 +25,34 @@ def _from_end(operator: str, reduction: str) -> Case:
 
 
 MOVE_CASES: dict[str, Case] = {
+    "windows of planes that are filled up": Case(
+        [
+            node("Shape", "x", "size", start=1, end=2),
+            node("Mod", "size four", "rest"),
+            node("Sub", "four rest", "more"),
+            node("Mod", "more four", "added"),
+            node("Add", "size added", "whole"),
+            node("Div", "whole four", "count"),
+            node("Concat", "none none none none none added added none", "pads", axis=0),
+            node("Pad", "x pads", "filled"),
+            node("Concat", "all count four count four six", "apart", axis=0),
+            node("Reshape", "filled apart", "windows"),
+            node("ReduceMax", "windows two", "most"),
+            node("Add", "windows most", "moved"),
+            node("Concat", "all whole whole six", "together", axis=0),
+            node("Reshape", "moved together"),
+        ],
+        {"x": ("b", "s", "s", 6)},
+        BOUNDS,
+        SIZES,
+        {
+            "four": integers(4),
+            "six": integers(6),
+            "all": integers(-1),
+            "none": integers(0),
+            "two": integers(2),
+        },
+    ),
     "sequences backwards": Case(
         [node("ReverseSequence", "x n", time_axis=1, batch_axis=0)],
         {"x": ("b", "s", 6), "n": ("b",)},

@@ -51,6 +51,14 @@ def expressions(draw: st.DrawFn) -> Numbers:
     left, compute_left = draw(expressions())
     if kind == 2:
         divisor = draw(st.integers(1, 9))
+        if draw(st.booleans()):  # filled up, or down, to a multiple
+            factor = draw(st.integers(-2, 2))
+            return (
+                left + factor * remainder(factor * left, divisor),
+                lambda symbols: (
+                    compute_left(symbols) + factor * (factor * compute_left(symbols) % divisor)
+                ),
+            )
         if draw(st.booleans()):
             return divide(left, divisor), lambda symbols: compute_left(symbols) // divisor
         return remainder(left, divisor), lambda symbols: compute_left(symbols) % divisor
@@ -86,6 +94,18 @@ def test_equal_expressions_are_equal() -> None:
     assert (4 * BATCH + LENGTH + 7) // 4 == BATCH + (LENGTH + 3) // 4 + 1
     assert Symbol.of("fixed", 3, 3) == 3
     assert product_of((2, BATCH, 3)) == 6 * BATCH
+
+
+def test_what_is_filled_up_is_a_multiple() -> None:
+    """As windows fill up planes; (7 - s % 7) % 7 is what tools write for -s % 7."""
+    more = remainder(7 - remainder(LENGTH, 7), 7)
+    assert more == remainder(-LENGTH, 7)
+    assert (LENGTH + more) // 7 * 7 == LENGTH + more == 7 * -(-LENGTH // 7)
+    assert remainder(LENGTH + more, 7) == 0
+    assert bounds_of(LENGTH + more) == (7, 518)
+    assert LENGTH + remainder(LENGTH, 2) == LENGTH + remainder(-LENGTH, 2)
+    assert LENGTH - remainder(LENGTH, 4) == LENGTH // 4 * 4
+    assert remainder(remainder(LENGTH, 8) + 12 * BATCH, 4) == remainder(LENGTH, 4)
 
 
 def test_a_size_says_what_it_is() -> None:
