@@ -67,6 +67,27 @@ def test_an_engine_with_wrong_outputs_counts_where_it_is_right(
     assert None not in mine and others[0] is None and None not in others[1:]
 
 
+def settling(asked: Asked) -> list[Engine]:
+    """An engine that is wrong for good if the first run has one token, as OpenVINO is."""
+    right = compiler.build(asked.model, shapes={"batch": (1,), "sequence": ("1..24",)}).run
+    lengths: list[int] = []
+
+    def run(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        (x,) = inputs.values()
+        lengths.append(x.shape[1])
+        return {name: y + (lengths[0] == 1) for name, y in right(inputs).items()}
+
+    return [Engine("other", "f32", run)]
+
+
+def test_an_engine_settles_at_the_greatest_sizes(
+    model: str, ours: Executable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ENGINES", {"other": settling})
+    result = bench_sizes(model, ours, ["other"], QUICK)
+    assert [at.wrong for at in result.sizes] == [()] * 4
+
+
 def test_wrong_outputs_of_ours_are_refused(
     model: str, ours: Executable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
