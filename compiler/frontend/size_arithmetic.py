@@ -96,6 +96,13 @@ def _quotient(left: Dimension, right: Dimension) -> Dimension:
     return divide(greater(left, 0), right) - divide(greater(-left, 0), right)  # towards 0
 
 
+def _modulo(node: OnnxNode, operands: list[Sizes]) -> Sizes | list[Sizes] | None:
+    """With the sign of the divisor, which is positive; with `fmod` with that of the dividend."""
+    if node.integer("fmod", 0) and any(bounds_of(s)[0] < 0 for s in operands[0].reshape(-1)):
+        return None
+    return _each(remainder)(node, operands)
+
+
 def _difference(left: Dimension, right: Dimension) -> tuple[int, int]:
     return bounds_of(left - right)
 
@@ -244,7 +251,7 @@ _EVALUATIONS: Final[dict[str, Evaluation]] = {
     "Sub": _each(lambda left, right: left - right),
     "Mul": _each(lambda left, right: left * right),
     "Div": _each(_quotient),
-    "Mod": _each(remainder),
+    "Mod": _modulo,
     "Min": _each(smaller),
     "Max": _each(greater),
     "ReduceProd": _reduced(lambda left, right: left * right),

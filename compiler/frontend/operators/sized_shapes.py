@@ -185,7 +185,11 @@ def _chosen(
 
 
 def _from_end(bound: Dimension, size: Dimension) -> Dimension:
-    return bound + size if bounds_of(bound)[1] < 0 else bound
+    low, high = bounds_of(bound)
+    if low >= 0:
+        return bound
+    is_negative = 1 if high < 0 else smaller(greater(-bound, 0), 1)  # 1 or 0 as the run says
+    return bound + size * is_negative
 
 
 def _clamped(bound: Dimension, low: Dimension, high: Dimension) -> Dimension:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import onnx
 from onnx import helper
 
+from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import integers
 from tests.compiler.frontend.sized_cases import Case, node, on_rows, on_shapes, with_second
 
@@ -21,6 +23,22 @@ def _from_end(operator: str, reduction: str) -> Case:
         SIZES,
         {"three": integers(3)},
         integers=("i",),
+    )
+
+
+def _of_a_difference(*nodes: onnx.NodeProto, **constants: Array) -> Case:
+    """Nodes on x [s, 6] and d = s - b, which may be less than 0."""
+    return Case(
+        [
+            node("Shape", "x", "long", start=0, end=1),
+            node("Shape", "z", "wide", start=0, end=1),
+            node("Sub", "long wide", "d"),
+            *nodes,
+        ],
+        {"x": ("s", 6), "z": ("b",)},
+        {"s": "1..7", "b": "1..7"},
+        [{"s": 7, "b": 2}, {"s": 5, "b": 7}, {"s": 2, "b": 7}, {"s": 3, "b": 3}, {"s": 6, "b": 7}],
+        {"none": integers(0), "far": integers(99), **constants},
     )
 
 
@@ -52,6 +70,17 @@ MOVE_CASES: dict[str, Case] = {
             "none": integers(0),
             "two": integers(2),
         },
+    ),
+    "slice up to what may be less than 0": _of_a_difference(node("Slice", "x none d none")),
+    "slice from what may be less than 0": _of_a_difference(node("Slice", "x d far none")),
+    "slice backwards from what may be less than 0": _of_a_difference(
+        node("Slice", "x d before none back"), before=integers(-99), back=integers(-1)
+    ),
+    "remainder of what may be less than 0": _of_a_difference(
+        node("Mod", "d three", "r", fmod=1),
+        node("Mod", "d three", "m"),
+        node("Concat", "r m d", axis=0),
+        three=integers(3),
     ),
     "sequences backwards": Case(
         [node("ReverseSequence", "x n", time_axis=1, batch_axis=0)],
