@@ -15,6 +15,7 @@ from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.numbers import Numbers, integers, vector
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.padded_moves import taken
+from compiler.frontend.operators.rearranged import in_one_piece
 from compiler.frontend.settle import declared, require
 from compiler.types.dtypes import DType
 from compiler.types.sizes import Size, Symbol
@@ -71,9 +72,8 @@ def _counted_slice(node: OnnxNode, graph: GraphBuilder) -> Value:
         require(node, graph, 4, counts >= 0, "no step may be 0")
     counts = counts.at_least(0)
     for entry, axis in enumerate(axes):
+        result = in_one_piece(result, axis, graph)
         extent = result.shape[axis]
-        if len(result.dims[axis]) > 1:
-            raise graph.refusal("a part of an axis with padding inside", [result])
         size = Symbol.of(graph.unused_symbol(f"{node.outputs[0]}_{axis}"), 0, extent)
         if isinstance(size, Size) and size.symbol is not None:
             graph.computed_symbol(size.symbol, counts.part(entry, 1).reshape().value)

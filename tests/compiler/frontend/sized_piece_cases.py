@@ -39,6 +39,14 @@ def _in_windows(*nodes: onnx.NodeProto, **constants: Array) -> Case:
 
 
 _CASES: dict[str, Case] = {
+    "part_from_a_computed_place": Case(
+        [node("Reshape", "x rows", "v"), node("Slice", "v i far axis")],
+        {"x": ("n", "a", "b"), "i": (1,)},
+        {"n": "2..4", "a": "2..5", "b": "1..6"},
+        SIZES,
+        {"rows": integers(0, -1), "axis": integers(1), "far": integers(2**62)},
+        integers=("i",),
+    ),
     "first_greatest": _of_rows("ArgMax", keepdims=0),
     "last_greatest": _of_rows("ArgMax", select_last_index=1),
     "last_least": _of_rows("ArgMin", select_last_index=1),
