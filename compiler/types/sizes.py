@@ -347,21 +347,35 @@ def _check_divisor(left: Dimension, right: Dimension) -> None:
 
 
 def _exact_quotient(left: _Terms, right: _Terms) -> Dimension | None:
-    """left / right where the divisor is one product that each summand has as a factor."""
-    if len(right) != 1:
-        return 1 if left == right else None
-    ((divisor, by),) = right.items()
+    """left / right where that is a size whatever the symbols are: a division of polynomials, whose
+    first summands are those of the highest degree."""
+    if not right:
+        return None
+    rest = {atoms: factor for atoms, factor in left.items() if factor}
     result: dict[tuple[Atom, ...], int] = {}
-    for atoms, factor in left.items():
-        rest = list(atoms)
-        for atom in divisor:
-            if atom not in rest:
-                return None
-            rest.remove(atom)
-        if factor % by:
+    divisor = min(right, key=_order)
+    while rest:
+        first = min(rest, key=_order)
+        atoms = _without(first, divisor)
+        if atoms is None or rest[first] % right[divisor]:
             return None
-        result[tuple(rest)] = factor // by
+        result[atoms] = factor = rest[first] // right[divisor]
+        for others, by in right.items():
+            key = tuple(sorted((*atoms, *others), key=_atom_order))
+            rest[key] = rest.get(key, 0) - factor * by
+            if not rest[key]:
+                del rest[key]
     return Size._of(result)
+
+
+def _without(atoms: tuple[Atom, ...], others: tuple[Atom, ...]) -> tuple[Atom, ...] | None:
+    """A product without some of its factors; None where it does not have them."""
+    left = list(atoms)
+    for atom in others:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
 
 
 def _terms(dimension: Dimension) -> _Terms:

@@ -14,7 +14,9 @@ from compiler.frontend.operators.rearranged import rearranged
 from compiler.types.dims import ONE, Axis, extent_of, joined, size_of
 from compiler.types.sizes import (
     Dimension,
+    Size,
     bounds_of,
+    common_factor,
     divide,
     greater,
     product_of,
@@ -51,6 +53,8 @@ def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
             left = _quotient_by_axes(data.true_shape, shape)
         if left is None:
             left = _with_equal_axes(data, shape, graph)
+        if left is None:
+            left = _with_whole_blocks(data, shape, graph)
         if left is None:
             raise graph.refusal(
                 f"[{_text(data.true_shape)}] under the shape [{_text(shape)}] leaves a size that "
@@ -97,6 +101,42 @@ def _with_equal_axes(data: Value, shape: list[Dimension], graph: GraphBuilder) -
             graph.run_time.require_equal(given, wanted, f"node {graph.source!r}")
             shape[axis] = given
     return left
+
+
+def _with_whole_blocks(
+    data: Value, shape: list[Dimension], graph: GraphBuilder
+) -> Dimension | None:
+    """What is left where sizes are put together again of blocks into which they were divided.
+
+    Blocks of windows of an image are h // 7 by 7 rows: all h of them wherever a model runs at all,
+    which is checked at run time. `shape` gets the blocks' sizes for them.
+    """
+    given, blocks = list(data.true_shape), dict[int, Dimension]()
+    for axis, wanted in enumerate(shape):
+        if wanted == -1:
+            break
+        product: Dimension = 1
+        for taken, size in enumerate(given, start=1):
+            product = product * size
+            if product == wanted or _are_blocks(product, wanted):
+                blocks[axis] = product
+                del given[:taken]
+                break
+    found = [blocks.get(axis, wanted) for axis, wanted in enumerate(shape)]
+    left = _quotient_by_axes(data.true_shape, found)
+    if left is not None:
+        for axis, product in blocks.items():
+            graph.run_time.require_equal(product, shape[axis], f"node {graph.source!r}")
+            shape[axis] = product
+    return left
+
+
+def _are_blocks(product: Dimension, wanted: Dimension) -> bool:
+    """Whether a size is another one less what is over when it is divided by a number."""
+    if not (isinstance(product, Size) and isinstance(wanted, Size)):
+        return False
+    by = common_factor(product)
+    return by > 1 and divide(wanted, by) * by == product
 
 
 def sized_expand(

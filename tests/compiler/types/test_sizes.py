@@ -17,6 +17,7 @@ from compiler.types.sizes import (
     divide,
     greater,
     product_of,
+    quotient,
     remainder,
     smaller,
     value_of,
@@ -106,6 +107,17 @@ def test_what_is_filled_up_is_a_multiple() -> None:
     assert LENGTH + remainder(LENGTH, 2) == LENGTH + remainder(-LENGTH, 2)
     assert LENGTH - remainder(LENGTH, 4) == LENGTH // 4 * 4
     assert remainder(remainder(LENGTH, 8) + 12 * BATCH, 4) == remainder(LENGTH, 4)
+
+
+@given(st.lists(st.integers(-3, 3), min_size=4, max_size=4), st.integers(-2, 2))
+def test_a_product_divided_by_a_factor_is_the_other(factors: list[int], number: int) -> None:
+    rows, columns = divide(LENGTH - 1, 2) + 1, START + 1
+    a, b, c, d = factors
+    one = a * rows * columns + b * rows + c * BATCH + d
+    other = rows * BATCH + number
+    assert quotient(one * other, other) == one
+    assert quotient(one * other + 1, other) is None
+    assert quotient(BATCH * (rows * columns), rows * columns) == BATCH
 
 
 def test_a_size_says_what_it_is() -> None:
