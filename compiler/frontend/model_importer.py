@@ -138,16 +138,24 @@ class ModelImporter:
     def _convert_operator(
         self, inputs: Inputs, step: ImportStep, signature: Signature
     ) -> Results | None:
-        node, domain, operator = step.node, step.domain, step.node.op_type
+        domain, operator = step.domain, step.node.op_type
         convert = find_converter(domain, operator, signature.since_version)
         evaluated = self._evaluated(inputs, step, convert is None)
         if evaluated is not None:
             return evaluated
         converted = self._onnx_node(inputs, step, signature.since_version)
         if self._builder.is_padded:
-            sizes = evaluate_sizes(converted, self._builder)
-            if sizes is not None:
-                return sizes
+            known = evaluate_sizes(converted, self._builder)
+            if known is not None:
+                results = known.values or self._computed(inputs, converted, step, convert)
+                return results and known.tell(results, converted, self._builder)
+        return self._computed(inputs, converted, step, convert)
+
+    def _computed(
+        self, inputs: Inputs, converted: OnnxNode, step: ImportStep, convert: Converter | None
+    ) -> Results | None:
+        """The outputs as nodes of the graph."""
+        node, domain, operator = step.node, step.domain, step.node.op_type
         take_apart = control_flow(domain, operator)
         try:
             settle = find_computed(domain, operator, inputs)
@@ -165,7 +173,9 @@ class ModelImporter:
                 return self._converted(convert, converted)
         except _MALFORMED as error:
             raise ImportModelError(f"{step.label} is malformed: {error}") from error
-        body = schema_function(node, domain, step.opset, inputs) if signature.has_body else None
+        signature = step.signature
+        has_body = signature is not None and signature.has_body
+        body = schema_function(node, domain, step.opset, inputs) if has_body else None
         if body is None:
             raise UnsupportedOperatorError("it is supported for constant inputs only")
         return self._inline(body, inputs, step, None)

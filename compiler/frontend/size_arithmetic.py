@@ -6,139 +6,274 @@ They are NumPy's on object arrays of `Dimension`s, as constants are evaluated by
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import reduce
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from compiler.errors import ShapeError
+from compiler.frontend.data_sizes import counted
 from compiler.frontend.element_types import dtype_of
 from compiler.frontend.graph_builder import GraphBuilder, Sizes, Value
+from compiler.frontend.numbers import Numbers
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.size_tables import (
+    Between,
+    Real,
+    UndecidedError,
+    applied,
+    real_of,
+    whole_number,
+)
 from compiler.frontend.structured_values import Entity
 from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, bounds_of, divide, greater, remainder, smaller
+from compiler.types.sizes import (
+    Dimension,
+    Size,
+    bounds_of,
+    divide,
+    greater,
+    product_of,
+    quotient,
+    remainder,
+    smaller,
+)
 
 Evaluation: TypeAlias = Callable[[OnnxNode, list[Sizes]], "Sizes | list[Sizes] | None"]
+_Elementwise: TypeAlias = Callable[[OnnxNode, list[Sizes]], Sizes]
 _INTEGERS = (DType.I64, DType.I32)
+_MOST_ELEMENTS = 4096
+_MOST_POWER = 4
 
 
-def evaluate_sizes(node: OnnxNode, graph: GraphBuilder) -> list[Value] | None:
-    """A node's outputs where they are computed of sizes; None where that takes nodes."""
-    if not any(isinstance(value, Value) and value.sizes is not None for value in node.inputs):
+@dataclass(frozen=True, slots=True)
+class KnownResults:
+    """What is known of the outputs of a node that computes with sizes.
+
+    `values` are the outputs; None where nodes compute them, of which the rest is known.
+    """
+
+    arrays: Sequence[Sizes]
+    values: list[Value] | None
+
+    def tell(
+        self, results: Sequence[Entity | None], node: OnnxNode, graph: GraphBuilder
+    ) -> list[Entity | None]:
+        """The outputs that a converter made of the node, of which the rest is remembered."""
+        known = zip(results, self.arrays, strict=False)
+        told = [_told(result, array, node, graph) for result, array in known]
+        return [*told, *results[len(told) :]]
+
+
+def _told(
+    result: Entity | None, numbers: Sizes, node: OnnxNode, graph: GraphBuilder
+) -> Entity | None:
+    """An output that nodes compute, as sizes where all of them have bounds."""
+    if not isinstance(result, Value) or result.shape != numbers.shape:
+        return result
+    if result.dtype not in _INTEGERS:
+        graph.tell(result, numbers)
+        return result
+    flat, sizes = graph.reshape(result, (numbers.size,)), np.empty(numbers.size, object)
+    for place, number in enumerate(numbers.reshape(-1).tolist()):
+        sizes[place] = number
+        if isinstance(number, Between):
+            element = Numbers(flat, graph).cast(DType.I64).part(place, 1)
+            sizes[place] = counted(node, graph, element.value, number.high, number.low)
+    return graph.integers_of(sizes.reshape(numbers.shape), result.dtype)
+
+
+def evaluate_sizes(node: OnnxNode, graph: GraphBuilder) -> KnownResults | None:
+    """A node's outputs where they are computed of sizes; None where nothing is known of them."""
+    if node.domain or not any(_is_sized(value, graph) for value in node.inputs):
         return None
     evaluation = _EVALUATIONS.get(node.operator)
-    operands = [contents_of(value) for value in node.inputs if value is not None]
+    inputs = node.inputs[:1] if node.operator == "CastLike" else node.inputs
+    operands = [contents_of(value, graph) for value in inputs if value is not None]
     arrays = [array for array in operands if array is not None]
-    if evaluation is None or node.domain or len(arrays) != len(operands):
+    if evaluation is None or len(arrays) != len(operands):
         return None
     try:
         found = evaluation(node, arrays)
-    except (ShapeError, _UndecidedError):
+    except (ShapeError, UndecidedError):
         return None
     if found is None:
         return None
     dtype = _result_type(node)
-    results = found if isinstance(found, list) else [found]
-    return [_value(array, dtype, graph) for array in results]
+    results = [
+        np.asarray(array, object) for array in (found if isinstance(found, list) else [found])
+    ]
+    values = [_value(array, dtype, graph) for array in results]
+    there = [value for value in values if value is not None]
+    return KnownResults(results, there if len(there) == len(values) else None)
 
 
-class _UndecidedError(Exception):
-    """The result depends on what is known at run time only."""
+def _is_sized(value: Entity | None, graph: GraphBuilder) -> bool:
+    return isinstance(value, Value) and (value.sizes is not None or graph.told(value) is not None)
 
 
-def contents_of(value: Entity) -> Sizes | None:
-    """The integers of a value that is constant or computed of sizes; None of other values."""
+def contents_of(value: Entity, graph: GraphBuilder) -> Sizes | None:
+    """The numbers of a value that is constant or computed of sizes; None of other values."""
     if not isinstance(value, Value):
         return None
     if value.sizes is not None:
         return value.sizes
-    if value.array is None or value.padded is not None or value.array.dtype.kind not in "iub":
-        return None
-    return np.array(value.array.tolist(), object).reshape(value.array.shape)
+    array = value.array
+    if array is None or value.padded is not None or array.size > _MOST_ELEMENTS:
+        return graph.told(value)
+    if array.dtype.kind in "iub":
+        return np.array(array.tolist(), object).reshape(array.shape)
+    found = np.empty(array.shape, object)
+    found.reshape(-1)[:] = list(array.reshape(-1))  # scalars that round as the array does
+    return found if array.dtype.kind == "f" else None
 
 
 def _result_type(node: OnnxNode) -> DType:
     if node.operator == "Cast":
         return dtype_of(node.integer("to"), f"{node.label}: the result")
-    if node.operator == "Where":
+    if node.operator in ("Where", "CastLike"):
         return node.input(1).dtype
     return DType.BOOL if node.operator in _COMPARISONS else node.input(0).dtype
 
 
-def _value(array: Sizes, dtype: DType, graph: GraphBuilder) -> Value:
-    array = np.asarray(array, object)
+def _value(array: Sizes, dtype: DType, graph: GraphBuilder) -> Value | None:
     if dtype in _INTEGERS:
-        return graph.integers_of(array, dtype)
-    return graph.constant(np.array(array.tolist(), dtype.numpy).reshape(array.shape))
+        is_bounded = any(isinstance(size, Between) for size in array.reshape(-1))
+        return None if is_bounded else graph.integers_of(array, dtype)
+    if dtype is not DType.BOOL or any(isinstance(flag, Size) for flag in array.reshape(-1)):
+        return None
+    return graph.constant(np.array(array.tolist(), np.bool_).reshape(array.shape))
 
 
 # --- elements -----------------------------------------------------------------------------------
 
 
-def _each(function: Callable[[Dimension, Dimension], Dimension | bool]) -> Evaluation:
+def _each(
+    function: Callable[[Dimension, Dimension], Dimension], floats: np.ufunc | None = None
+) -> _Elementwise:
+    """A function of two integers, or of two floats, or of more one after the other."""
+
     def evaluate(node: OnnxNode, operands: list[Sizes]) -> Sizes:
-        apply = np.frompyfunc(function, 2, 1)
-        return np.asarray(reduce(apply, operands), object)
+        if not node.input(0).dtype.is_float:
+            return reduce(partial(_mapped, function), operands)
+        if floats is None:
+            raise UndecidedError
+        return _of_floats(floats)(node, operands)
 
     return evaluate
+
+
+def _of_floats(function: np.ufunc) -> _Elementwise:
+    """A function of one float, or of two, or of more one after the other."""
+    apply = partial(_mapped, partial(applied, function))
+
+    def evaluate(node: OnnxNode, operands: list[Sizes]) -> Sizes:
+        return reduce(apply, operands) if function.nin == 2 else apply(*operands)
+
+    return evaluate
+
+
+def _mapped(function: Callable[..., object], *operands: Sizes) -> Sizes:
+    """A function of all elements, which broadcast."""
+    apply: Callable[..., object] = np.frompyfunc(function, len(operands), 1)
+    return np.asarray(apply(*operands), object)
 
 
 def _quotient(left: Dimension, right: Dimension) -> Dimension:
     if isinstance(left, int) and isinstance(right, int) and right:
         magnitude = abs(left) // abs(right)
         return magnitude if (left < 0) == (right < 0) else -magnitude
+    exact = quotient(left, right)  # whatever a divisor of 0 would give
+    if exact is not None:
+        return exact
     if bounds_of(left)[0] >= 0:
         return divide(left, right)
     if bounds_of(right)[0] < 1:
-        raise _UndecidedError
+        raise UndecidedError
     return divide(greater(left, 0), right) - divide(greater(-left, 0), right)  # towards 0
 
 
-def _modulo(node: OnnxNode, operands: list[Sizes]) -> Sizes | list[Sizes] | None:
+def _power(node: OnnxNode, operands: list[Sizes]) -> Sizes:
+    """Of floats, and of integers by small numbers."""
+    if node.input(0).dtype.is_float:
+        return _of_floats(np.power)(node, operands)
+    exponents = operands[1].reshape(-1).tolist()
+    if not all(isinstance(n, int) and 0 <= n <= _MOST_POWER for n in exponents):
+        raise UndecidedError
+    return _mapped(lambda size, n: product_of([size] * n), *operands)
+
+
+def _modulo(node: OnnxNode, operands: list[Sizes]) -> Sizes:
     """With the sign of the divisor, which is positive; with `fmod` with that of the dividend."""
-    if node.integer("fmod", 0) and any(bounds_of(s)[0] < 0 for s in operands[0].reshape(-1)):
-        return None
+    data = operands[0].reshape(-1).tolist()
+    if node.integer("fmod", 0) and any(bounds_of(size)[0] < 0 for size in data):
+        raise UndecidedError
     return _each(remainder)(node, operands)
 
 
-def _difference(left: Dimension, right: Dimension) -> tuple[int, int]:
-    return bounds_of(left - right)
+def _equal(left: Dimension, right: Dimension) -> Dimension:
+    """1 or 0."""
+    low, high = bounds_of(left - right)
+    if low > 0 or high < 0:
+        return 0
+    return greater(1 - greater(left - right, right - left), 0)
 
 
-def _equal(left: Dimension, right: Dimension) -> bool:
-    low, high = _difference(left, right)
-    if low <= 0 <= high and low != high:
-        raise _UndecidedError
-    return low == high == 0
+def _less(left: Dimension, right: Dimension) -> Dimension:
+    """1 or 0."""
+    return smaller(greater(right - left, 0), 1)
 
 
-def _less(left: Dimension, right: Dimension) -> bool:
-    low, high = _difference(left, right)
-    if low < 0 <= high:
-        raise _UndecidedError
-    return high < 0
-
-
-_COMPARISONS: Final = {
+_COMPARISONS: Final[dict[str, Callable[[Dimension, Dimension], Dimension]]] = {
     "Equal": _equal,
     "Less": _less,
     "Greater": lambda left, right: _less(right, left),
-    "LessOrEqual": lambda left, right: not _less(right, left),
-    "GreaterOrEqual": lambda left, right: not _less(left, right),
+    "LessOrEqual": lambda left, right: 1 - _less(right, left),
+    "GreaterOrEqual": lambda left, right: 1 - _less(left, right),
 }
 
 
 def _absolute(node: OnnxNode, operands: list[Sizes]) -> Sizes:
-    return np.asarray(np.frompyfunc(lambda size: greater(size, -size), 1, 1)(operands[0]), object)
+    if node.input(0).dtype.is_float:
+        return _of_floats(np.abs)(node, operands)
+    return _mapped(lambda size: greater(size, -size), operands[0])
+
+
+def _negative(node: OnnxNode, operands: list[Sizes]) -> Sizes:
+    if node.input(0).dtype.is_float:
+        return _of_floats(np.negative)(node, operands)
+    return -operands[0]
 
 
 def _where(node: OnnxNode, operands: list[Sizes]) -> Sizes:
-    condition, then, otherwise = operands
-    if not all(isinstance(item, bool) for item in condition.reshape(-1).tolist()):
-        raise _UndecidedError
-    return np.where(condition.astype(np.bool_), then, otherwise)
+    return _mapped(_chosen, *operands)
+
+
+def _chosen(condition: Dimension, then: Dimension | Real, otherwise: Dimension | Real) -> object:
+    """One of two sizes as a 1 or 0 says; bounds of a sum are wider than those of both."""
+    if isinstance(condition, int):
+        return then if condition else otherwise
+    if not (isinstance(then, int | Size) and isinstance(otherwise, int | Size)):
+        raise UndecidedError
+    if _less(then, otherwise) == condition or _less(then, otherwise + 1) == condition:
+        return smaller(then, otherwise)
+    if _less(otherwise, then) == condition or _less(otherwise, then + 1) == condition:
+        return greater(then, otherwise)
+    (low, high), (least, most) = bounds_of(then), bounds_of(otherwise)
+    either = otherwise + condition * (then - otherwise)
+    return smaller(greater(either, min(low, least)), max(high, most))
+
+
+def _clip(node: OnnxNode, operands: list[Sizes]) -> Sizes:
+    data, *bounds = operands
+    if node.input(0).dtype.is_float or node.version < 11:
+        raise UndecidedError
+    for position, function in ((1, greater), (2, smaller)):
+        if node.optional(position) is not None:
+            data = _mapped(function, data, bounds.pop(0))
+    return data
 
 
 # --- shapes -------------------------------------------------------------------------------------
@@ -149,9 +284,24 @@ def _unchanged(node: OnnxNode, operands: list[Sizes]) -> Sizes:
 
 
 def _cast(node: OnnxNode, operands: list[Sizes]) -> Sizes | None:
-    if dtype_of(node.integer("to"), f"{node.label}: the result") not in _INTEGERS:
-        return None
-    return operands[0]
+    """Between integers, floats and bools."""
+    before, after = node.input(0).dtype, _result_type(node)
+    if before.is_float:
+        if after in _INTEGERS:
+            return _mapped(_size_of, operands[0])
+        return operands[0] if after is before else None
+    if after.is_float:
+        return _mapped(lambda size: real_of(size, after), operands[0])
+    if after is DType.BOOL:
+        return _mapped(lambda size: 1 - _equal(size, 0), operands[0])
+    return operands[0] if after in _INTEGERS else None
+
+
+def _size_of(value: Real) -> Dimension | Between:
+    number = whole_number(value)
+    if isinstance(number, Between) and number.low < 0:
+        raise UndecidedError
+    return number
 
 
 def _axes(node: OnnxNode) -> tuple[int, ...] | None:
@@ -213,12 +363,27 @@ def _reduced(function: Callable[[Dimension, Dimension], Dimension]) -> Evaluatio
     def evaluate(node: OnnxNode, operands: list[Sizes]) -> Sizes:
         data, axes = operands[0], _axes(node)
         keep = bool(node.integer("keepdims", 1))
-        if data.ndim > 1 or (axes is not None and len(axes) != 1):
-            raise _UndecidedError
+        is_float = node.input(0).dtype.is_float
+        if is_float or data.ndim > 1 or (axes is not None and len(axes) != 1):
+            raise UndecidedError
         total = reduce(function, data.reshape(-1).tolist())
         return np.array([total] if keep and data.ndim else total, object)
 
     return evaluate
+
+
+def _scatter_nd(node: OnnxNode, operands: list[Sizes]) -> Sizes:
+    """Elements, or rows, in other places."""
+    data, places, updates = operands
+    if node.string("reduction", "none") != "none":
+        raise UndecidedError
+    result = data.copy()
+    for place in np.ndindex(places.shape[:-1]):
+        at = tuple(int(n) for n in places[place])
+        if any(not -extent <= n < extent for n, extent in zip(at, data.shape, strict=False)):
+            raise UndecidedError
+        result[at] = updates[place]
+    return result
 
 
 def _transpose(node: OnnxNode, operands: list[Sizes]) -> Sizes:
@@ -234,6 +399,7 @@ def _expand(node: OnnxNode, operands: list[Sizes]) -> Sizes:
 _EVALUATIONS: Final[dict[str, Evaluation]] = {
     "Identity": _unchanged,
     "Cast": _cast,
+    "CastLike": _cast,
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Reshape": _reshape,
@@ -246,14 +412,26 @@ _EVALUATIONS: Final[dict[str, Evaluation]] = {
     "Transpose": _transpose,
     "Where": _where,
     "Abs": _absolute,
-    "Neg": lambda node, operands: -operands[0],
-    "Add": _each(lambda left, right: left + right),
-    "Sub": _each(lambda left, right: left - right),
-    "Mul": _each(lambda left, right: left * right),
-    "Div": _each(_quotient),
+    "Clip": _clip,
+    "ScatterND": _scatter_nd,
+    "Neg": _negative,
+    "Add": _each(lambda left, right: left + right, np.add),
+    "Sub": _each(lambda left, right: left - right, np.subtract),
+    "Mul": _each(lambda left, right: left * right, np.multiply),
+    "Div": _each(_quotient, np.divide),
     "Mod": _modulo,
-    "Min": _each(smaller),
-    "Max": _each(greater),
+    "Min": _each(smaller, np.minimum),
+    "Max": _each(greater, np.maximum),
+    "Pow": _power,
+    "Floor": _of_floats(np.floor),
+    "Ceil": _of_floats(np.ceil),
+    "Round": _of_floats(np.rint),
+    "Sqrt": _of_floats(np.sqrt),
+    "Reciprocal": _of_floats(np.reciprocal),
+    "Not": lambda node, operands: 1 - operands[0],
+    "And": _each(lambda left, right: left * right),
+    "Or": _each(greater),
+    "Xor": _each(lambda left, right: left + right - 2 * (left * right)),
     "ReduceProd": _reduced(lambda left, right: left * right),
     "ReduceSum": _reduced(lambda left, right: left + right),
     "ReduceMax": _reduced(greater),

@@ -29,6 +29,7 @@ class SizeValues(Emitter):
         self.run_time = RunTimeSizes()
         self.is_padded = False
         self._computed: dict[Symbol, Value] = {}
+        self._told: dict[str, Sizes] = {}
         self._sizes = Value(SIZES, TensorType(DType.I64, (MOST_SIZES,)))
 
     @abstractmethod
@@ -43,6 +44,15 @@ class SizeValues(Emitter):
         self._computed[symbol] = count
         if output:
             self.run_time.declare(ResultSource(symbol, f"%size:{symbol.name}", 0))
+
+    def tell(self, value: Value, numbers: Sizes) -> None:
+        """Remember what a value that nodes compute is in terms of sizes: integers that are
+        `Dimension`s, bools as 1 and 0, floats as `compiler.frontend.size_tables` has them."""
+        self._told[value.name] = numbers
+
+    def told(self, value: Value) -> Sizes | None:
+        """What a value is in terms of sizes, if that was told."""
+        return self._told.get(value.name)
 
     def count_of(self, symbol: Symbol) -> Value:
         """The value of a symbol that the graph computes."""

@@ -198,16 +198,20 @@ def _folded(places: Numbers, extent: int, mode: str) -> Numbers:
     return wrapped.at_most(wrapped.like(period) - wrapped)
 
 
-@computed("Trilu", at=(1,))
-def trilu(node: OnnxNode, graph: GraphBuilder) -> Value:
+@computed("Trilu", at=(1,), sized=True)
+def trilu(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     """Column - row >= k of the upper triangle, <= k of the lower one."""
-    data = node.input(0)
-    if data.rank < 2 or node.input(1).type.size != 1:
+    data, by = node.input(0), node.optional(1)
+    if by is None or by.array is not None:
+        return node
+    if data.rank < 2 or by.type.size != 1:
         raise node.bad_shape(f"{data.type} is no matrix, or k no number")
+    data = in_one_piece(in_one_piece(data, data.rank - 2, graph), data.rank - 1, graph)
     rows, columns = data.shape[-2:]
-    k = vector(node.input(1), graph).at_least(-_FAR).at_most(_FAR)
+    k = vector(graph.readable(by), graph).at_least(-_FAR).at_most(_FAR)
     row = integers(range(rows), graph).reshape(rows, 1)
     column = integers(range(columns), graph)
     diagonal = row + k
     kept = column >= diagonal if node.integer("upper", 1) else diagonal >= column
-    return graph.emit("where", kept.value, data, graph.scalar(0, data.dtype))
+    there = graph.with_dims(kept.value, data.dims[-2:])
+    return graph.emit("where", there, data, graph.scalar(0, data.dtype))

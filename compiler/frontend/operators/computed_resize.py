@@ -21,7 +21,7 @@ from compiler.frontend.operators.resize import (
     interpolation,
     upsample_interpolation,
 )
-from compiler.frontend.operators.sized_resize import resized_by_computed_scales
+from compiler.frontend.operators.sized_resize import resized_by_computed_scales, told_sizes
 from compiler.frontend.resize_taps import TIE, Interpolation
 from compiler.frontend.settle import declared, require, settled, sized
 from compiler.types.dtypes import DType
@@ -49,7 +49,8 @@ def upsample(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 
 def _upsampled(node: OnnxNode, graph: GraphBuilder) -> Value:
-    axes, declared_sizes = tuple(range(node.input(0).rank)), node.declared_sizes()
+    axes = tuple(range(node.input(0).rank))
+    declared_sizes = node.declared_sizes() or told_sizes(node, graph, 1, axes)
     if declared_sizes is not None and known(declared_sizes) is None:
         how = upsample_interpolation(node)
         return resized_by_computed_scales(node, graph, 1, axes, declared_sizes, how)
@@ -70,6 +71,10 @@ def resize(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     at = 3 if _is_given(node, 3) else 2
     meaning = "the list of sizes" if at == 3 else "the list of scales"
     sizes = node.declared_sizes()
+    if sizes is None and at == 2 and node.is_computed(at):
+        told = told_sizes(node, graph, 2, axes)
+        if told is not None:
+            return resized_by_computed_scales(node, graph, 2, axes, told, how)
     if sizes is not None and known(sizes) is None and node.is_computed(at):
         if at == 2:
             return resized_by_computed_scales(node, graph, 2, axes, sizes, how)

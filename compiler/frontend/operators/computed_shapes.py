@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 
 from compiler.errors import ShapeError
 from compiler.frontend.computed import computed
@@ -16,6 +17,8 @@ from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.padded_moves import positions, taken
 from compiler.frontend.operators.rearranged import compacted
 from compiler.frontend.settle import declared, fitting, require, settled, sized
+from compiler.frontend.size_arithmetic import contents_of
+from compiler.frontend.size_tables import Between, UndecidedError, applied, whole_number
 from compiler.operators.rules import broadcast_shapes
 from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension, bounds_of, greater, known
@@ -227,6 +230,8 @@ def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
         given = node.with_constants({at: steps.cast(DType.I64).value})
         sized(given, graph, at, sizes, "the number of elements")
         count = bounds_of(sizes[0])[1]
+    elif (steps_told := _told_steps(node, graph)) is not None:
+        sizes, count = (steps_told,), bounds_of(steps_told)[1]
     elif node.declared_shape() is None:
         count = graph.allowance.limits.loop_rows
         right = (steps >= 1) & (steps.like(count) >= steps)
@@ -242,6 +247,25 @@ def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
     places = Numbers(graph.constant(np.arange(count).astype(dtype.numpy)), graph)
     result = (places * delta + start).value
     return graph.with_dims(result, (((sizes[0], count),),)) if _is_sized(sizes) else result
+
+
+def _told_steps(node: OnnxNode, graph: GraphBuilder) -> Dimension | None:
+    """The number of elements where floats are computed of a size; None where they are not."""
+    told = [contents_of(node.input(position), graph) for position in range(3)]
+    if not node.input(0).dtype.is_float or any(numbers is None for numbers in told):
+        return None
+    bounds = [numbers.reshape(-1)[0] for numbers in told if numbers is not None]
+    try:
+        number = whole_number(applied(_number_of_steps, *bounds))
+    except UndecidedError:
+        return None
+    return None if isinstance(number, Between) else number
+
+
+def _number_of_steps(
+    start: npt.NDArray[np.float64], limit: npt.NDArray[np.float64], delta: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    return np.maximum(np.ceil((limit - start) / delta), 0)
 
 
 def _steps(start: Numbers, limit: Numbers, delta: Numbers) -> Numbers:

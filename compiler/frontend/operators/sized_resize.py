@@ -13,9 +13,10 @@ from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.padded_moves import along, as_whole, positions, taken, with_axis
 from compiler.frontend.resize_taps import TIE, Interpolation
 from compiler.frontend.settle import require, sized
+from compiler.frontend.size_tables import Between, UndecidedError, applied, real_of, whole_number
 from compiler.types.dims import Axis, size_of, whole
 from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, bounds_of, divide, quotient
+from compiler.types.sizes import Dimension, Symbol, bounds_of, divide, quotient
 
 _MAX_DENOMINATOR = 1024
 _MOST_TRIED = 1 << 16
@@ -94,6 +95,26 @@ def sampled(
         element = taken(data, axis, _clamped(index, last, graph), dims, graph, there=True)
         terms.append(graph.emit("mul", as_whole(element, axis, graph), factor))
     return with_axis(graph.fold("add", terms), axis, dims, graph)
+
+
+def told_sizes(
+    node: OnnxNode, graph: GraphBuilder, position: int, axes: Sequence[int]
+) -> list[Dimension] | None:
+    """The sizes that scales, the operand at a position, give where sizes say the scales."""
+    scales, shape = graph.told(node.input(position)), list(node.input(0).true_shape)
+    if scales is None or scales.shape != (len(axes),):
+        return None
+    try:
+        for axis, scale in zip(axes, scales, strict=True):
+            extent = real_of(shape[axis], DType.F32)
+            number = whole_number(applied(np.multiply, scale, extent))
+            if isinstance(number, Between):
+                name = graph.unused_symbol(f"{node.outputs[0]}_{axis}")
+                number = Symbol.of(name, number.low, number.high)
+            shape[axis] = number
+    except UndecidedError:
+        return None
+    return shape
 
 
 def resized_by_computed_scales(

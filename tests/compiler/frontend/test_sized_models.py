@@ -16,13 +16,14 @@ from tests.compiler.frontend.sized_models import check_sizes
 from tests.compiler.frontend.sized_move_cases import MOVE_CASES
 from tests.compiler.frontend.sized_piece_cases import PIECE_CASES
 from tests.compiler.frontend.sized_place_cases import PLACE_CASES
+from tests.compiler.frontend.sized_shape_cases import SHAPE_CASES
 
 
 def floats(*shape: int) -> Array:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
-ALL_CASES = CASES | MORE_CASES | PLACE_CASES | MOVE_CASES | PIECE_CASES
+ALL_CASES = CASES | MORE_CASES | PLACE_CASES | MOVE_CASES | PIECE_CASES | SHAPE_CASES
 
 
 @pytest.mark.parametrize("name", ALL_CASES)
