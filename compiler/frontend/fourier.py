@@ -20,7 +20,7 @@ from compiler.frontend.graph_builder import GraphBuilder, Value
 Complex = npt.NDArray[np.complex128]
 
 _PASS = 24.0  # multiplications that take as long as an element's way through memory and back
-_LARGEST_MATRIX = 2048
+LARGEST_MATRIX = 2048
 _SMALL_FACTOR = 64  # transforms of such a prime length are products
 
 
@@ -41,7 +41,7 @@ class Plan:
 def plan_transform(length: int) -> Plan:
     """The cheapest way to transform so many complex elements."""
     plans = [_bluestein(length)] if _largest_factor(length) > _SMALL_FACTOR else []
-    if length <= _LARGEST_MATRIX:
+    if length <= LARGEST_MATRIX:
         plans.append(Plan(4.0 * length * length))
     for first in range(2, math.isqrt(length) + 1):
         if length % first == 0:
@@ -84,7 +84,7 @@ def transform(
     length, parts = data.shape[1:]
     wanted = length if count is None else count
     plan = plan_transform(length)
-    if length <= _LARGEST_MATRIX and parts * 2 * wanted * length <= plan.cost:
+    if length <= LARGEST_MATRIX and parts * 2 * wanted * length <= plan.cost:
         plan = Plan(0)
     if plan.padded:
         return _head(_convolved(data, plan.padded, sign, scale, graph), wanted, graph)
@@ -173,7 +173,7 @@ def _head(data: Value, count: int, graph: GraphBuilder) -> Value:
 def real_inverse(data: Value, length: int, graph: GraphBuilder) -> Value:
     """The real signal [batch, length, 1] of the first half of its spectrum [batch, h, 2]."""
     batch, half, _ = data.shape
-    if 2 * half * length <= plan_transform(length).cost and length <= _LARGEST_MATRIX:
+    if 2 * half * length <= plan_transform(length).cost and length <= LARGEST_MATRIX:
         counts = np.full(half, 2.0)
         counts[0] = 1
         if length % 2 == 0:

@@ -15,6 +15,7 @@ from compiler.types.sizes import Dimension
 _MAX_DIVISOR = 16  # of positions: beyond it a table is as fast,
 _WHOLE_ROW = 256  # but for rows so short that all of their positions are known when compiling
 
+MAX_TAPS = 128  # elements that one of the result is made of
 TIE = 1e-6
 """How far from the middle of two elements a position still counts as there, for its rounding: 17.5
 of 21 elements out of 18 is 14.500001 in float32. It is onnxruntime's number."""

@@ -17,12 +17,12 @@ from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.numbers import Numbers, vector
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.resize import (
-    MAX_TAPS,
     interpolation,
     upsample_interpolation,
 )
+from compiler.frontend.operators.resize_weights import weighted_taps
 from compiler.frontend.operators.sized_resize import resized_by_computed_scales, told_sizes
-from compiler.frontend.resize_taps import TIE, Interpolation
+from compiler.frontend.resize_taps import MAX_TAPS, TIE, Interpolation
 from compiler.frontend.settle import declared, require, settled, sized
 from compiler.types.dtypes import DType
 from compiler.types.sizes import known
@@ -249,18 +249,8 @@ def _resampled(
     reach = math.ceil(radius * shrunk)
     if 2 * reach > MAX_TAPS:
         raise node.unsupported(f"interpolation of {2 * reach} elements")
-    offsets = places.like(np.arange(1 - reach, reach + 1)).reshape(2 * reach, 1)
-    indices = places.floor() + offsets
     stretch = axis.scale.at_most(1.0) if how.antialias else places.like(1)
-    weights = _kernel((indices - places) * stretch, how)
-    if how.exclude_outside:
-        inside = (indices >= 0) & (places.like(last) >= indices)
-        weights = inside.choose(weights, 0)
-    total = weights.sum(0)
-    weights = weights / total.equals(0).choose(total.like(1), total)
-    # An element without weight may be infinite, and 0 times that is no number: take a near one.
-    near = (places + 0.5).floor()
-    indices = weights.equals(0).choose(near, indices).at_least(0).at_most(last)
+    indices, weights = weighted_taps(places, places.like(last), stretch, reach, how)
     return graph.emit(
         "resample",
         data,
@@ -285,14 +275,3 @@ def _nearest(places: Numbers, mode: str) -> Numbers:
         case "floor":
             return places.floor()
     return places.ceil()
-
-
-def _kernel(x: Numbers, how: Interpolation) -> Numbers:
-    """The interpolation kernel, as `compiler.frontend.resize_taps` has it."""
-    d = x.absolute()
-    if how.mode == "linear":
-        return (d.like(1) - d).at_least(0)
-    a = how.cubic
-    near = ((d * (a + 2)) - (a + 3)) * d * d + 1
-    far = ((d * a - 5 * a) * d + 8 * a) * d - 4 * a
-    return (d.like(1) >= d).choose(near, (d < 2).choose(far, 0))

@@ -19,6 +19,7 @@ from compiler.frontend.operators.sized_resize import (
     scaled_size,
 )
 from compiler.frontend.resize_taps import (
+    MAX_TAPS,
     Axis,
     Division,
     Floats,
@@ -44,7 +45,6 @@ _COORDINATES = (
     "tf_crop_and_resize",
 )
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-MAX_TAPS = 128
 _TAP_BYTES = 32  # of a tap at one position, while it is computed
 
 
@@ -253,10 +253,8 @@ def _resize_sized(
         data = graph.padded.dense(data)
         axis = replace(axis, extent=data.shape[axis.axis])
     scale = fixed_scale(sizes.given, sizes.wanted, sizes.scale, how.coordinates)
-    if how.exclude_outside or (how.antialias and (scale is None or scale < 1)):
-        reason = "antialias or exclude_outside, whose weights depend on where the data ends"
-        raise graph.refusal(reason, [data])
-    if scale is not None:
+    by_ends = how.exclude_outside or (how.antialias and (scale is None or scale < 1))
+    if scale is not None and not (by_ends and how.mode != "nearest"):
         # Where the last element is repeated, positions behind it may be read as well.
         edge = edge_extended(data, axis.axis, graph)
         whole = replace(axis, scale=scale, size=bounds_of(sizes.wanted)[1])

@@ -8,12 +8,15 @@ import numpy as np
 
 from compiler.frontend.converter import converter
 from compiler.frontend.element_types import dtype_of
-from compiler.frontend.fourier import real_inverse, transform
+from compiler.frontend.fourier import LARGEST_MATRIX, real_inverse, transform
 from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.numbers import Numbers
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import as_whole
+from compiler.frontend.operators.padded_moves import as_whole, with_axis
+from compiler.frontend.operators.rearranged import in_one_piece
 from compiler.types.dims import is_whole, size_of
 from compiler.types.dtypes import FLOATS, DType
+from compiler.types.sizes import Dimension, bounds_of, divide, greater
 from compiler.types.tensor_type import Array
 
 
@@ -37,8 +40,7 @@ def dft(node: OnnxNode, graph: GraphBuilder) -> Value:
     if node.optional(1) is not None:
         length = node.constant_integer(1, "the length")
     elif not is_whole(data.dims[axis]):
-        hint = "give the length of the transform, or fix the size with --shape"
-        raise graph.refusal(f"a transform of {size_of(data.dims[axis])} elements", [data], hint)
+        return _open_transform(node, axis, graph)
     if length < 1:
         raise node.bad_shape(f"a transform of length {length}")
     if not is_whole(data.dims[axis]):
@@ -57,6 +59,49 @@ def dft(node: OnnxNode, graph: GraphBuilder) -> Value:
     found = graph.reshape(found, (*outer, *found.shape[1:]))
     back = tuple(perm.index(position) for position in range(data.rank))
     return graph.cast(graph.transpose(found, back), data.dtype)
+
+
+def _open_transform(node: OnnxNode, axis: int, graph: GraphBuilder) -> Value:
+    """Along an axis whose size is known at run time only: a product with computed roots."""
+    data, onesided = in_one_piece(node.input(0), axis, graph), bool(node.integer("onesided", 0))
+    inverse, extent, parts = bool(node.integer("inverse", 0)), data.shape[axis], data.shape[-1]
+    size = size_of(data.dims[axis])
+    if extent > LARGEST_MATRIX or (inverse and onesided):
+        hint = "give the length of the transform, or fix the size with --shape"
+        raise graph.refusal(f"a transform of {size} elements", [data], hint)
+    wanted = divide(size, 2) + 1 if onesided else size
+    count = bounds_of(wanted)[1]
+    graph.check_array((extent * parts, count * 2), data.dtype.wide.bytes)
+    filled = graph.cast(graph.padded.filled(data, axis, "zero"), data.dtype.wide)
+    perm = (*(a for a in range(data.rank - 1) if a != axis), axis, data.rank - 1)
+    moved = graph.transpose(as_whole(filled, axis, graph), perm)
+    outer = moved.shape[:-2]
+    rows = graph.reshape(moved, (*outer, extent * parts))
+    matrix = _open_roots(size, (extent, count), parts, inverse, graph)
+    found = graph.emit("matmul", rows, graph.cast(matrix, rows.dtype))
+    found = graph.reshape(found, (*outer, count, 2))
+    found = with_axis(found, len(outer), ((wanted, count),), graph)
+    back = tuple(perm.index(position) for position in range(data.rank))
+    return graph.cast(graph.transpose(found, back), data.dtype)
+
+
+def _open_roots(
+    size: Dimension, shape: tuple[int, int], parts: int, inverse: bool, graph: GraphBuilder
+) -> Value:
+    """exp(-+ 2 pi i j k / size) as a real matrix [j * parts, k * 2]; the inverse's divided."""
+    rows, columns = shape
+    length = Numbers(graph.size(greater(size, 1)), graph)
+    row = graph.reshape(graph.integers(range(rows)), (rows, 1))
+    turns = Numbers(graph.append("mul", (row, graph.integers(range(columns))), {}), graph) % length
+    wide = length.cast(DType.F64)
+    angles = turns.cast(DType.F64) / wide * (2 * math.pi if inverse else -2 * math.pi)
+    real, imaginary = (Numbers(graph.emit(f, angles.value), graph) for f in ("cos", "sin"))
+    if inverse:
+        real, imaginary = real / wide, imaginary / wide
+    sides = [(real, imaginary), (imaginary * -1, real)][:parts]
+    blocks = [[part.reshape(rows, 1, columns, 1).value for part in side] for side in sides]
+    matrix = graph.concat([graph.concat(block, 3) for block in blocks], 1)
+    return graph.reshape(matrix, (rows * parts, columns * 2))
 
 
 def _cut(rows: Value, length: int, graph: GraphBuilder) -> Value:

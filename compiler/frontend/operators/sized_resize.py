@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -11,7 +12,8 @@ from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.numbers import Numbers, vector
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.padded_moves import along, as_whole, positions, taken, with_axis
-from compiler.frontend.resize_taps import TIE, Interpolation
+from compiler.frontend.operators.resize_weights import weighted_taps
+from compiler.frontend.resize_taps import MAX_TAPS, TIE, Interpolation
 from compiler.frontend.settle import require, sized
 from compiler.frontend.size_tables import Between, UndecidedError, applied, real_of, whole_number
 from compiler.types.dims import Axis, size_of, whole
@@ -86,6 +88,9 @@ def sampled(
     if how.mode == "nearest":
         index = graph.cast(_rounded(places, how.nearest, graph), DType.I64)
         return taken(data, axis, _clamped(index, last, graph), dims, graph, there=True)
+    if how.antialias or how.exclude_outside:
+        blended = _blended(data, axis, places, wanted, scale, how, graph)
+        return with_axis(blended, axis, dims, graph)
     below = graph.emit("floor", places)
     first = graph.cast(below, DType.I64)
     weight = graph.cast(graph.emit("sub", places, below), data.dtype)
@@ -95,6 +100,56 @@ def sampled(
         element = taken(data, axis, _clamped(index, last, graph), dims, graph, there=True)
         terms.append(graph.emit("mul", as_whole(element, axis, graph), factor))
     return with_axis(graph.fold("add", terms), axis, dims, graph)
+
+
+def _most_taps(
+    given: Dimension, wanted: Dimension, scale: float | Value | None, how: Interpolation
+) -> int:
+    """Of how many elements each of the result is made at most: shrinking smooths over many."""
+    radius = 1 if how.mode == "linear" else 2
+    if not how.antialias:
+        return 2 * radius
+    most = bounds_of(given)[1] / max(bounds_of(wanted)[0], 1)
+    shrunk = 1 / scale if isinstance(scale, float) else most
+    return 2 * math.ceil(radius * max(shrunk, 1.0))
+
+
+def _blended(
+    data: Value,
+    axis: int,
+    places: Value,
+    wanted: Dimension,
+    scale: float | Value | None,
+    how: Interpolation,
+    graph: GraphBuilder,
+) -> Value:
+    """Sums of as many elements as the greatest shrinking asks for, whose weights are computed."""
+    given = size_of(data.dims[axis])
+    taps = _most_taps(given, wanted, scale, how)
+    if taps > MAX_TAPS:
+        raise graph.refusal(
+            f"smoothing over up to {taps} elements (at most {MAX_TAPS})",
+            [data],
+            "raise the lower bound of the size that is asked for, or lower the upper one of the "
+            "data's",
+            [given, wanted],
+        )
+    at = Numbers(places, graph).cast(DType.F64)
+    by = Numbers(_scale(given, wanted, scale, graph), graph).cast(DType.F64)
+    last = Numbers(graph.size(given - 1), graph).cast(DType.F64)
+    stretch = by.at_most(1.0) if how.antialias else at.like(1)
+    indices, weights = weighted_taps(at, last, stretch, taps // 2, how)
+    return graph.emit(
+        "resample",
+        as_whole(data, axis, graph),
+        indices.cast(DType.I32).value,
+        weights.cast(data.dtype).value,
+        axis=axis,
+        size=places.shape[0],
+        offsets=(0,) * taps,
+        tabled=True,
+        weighted=True,
+    )
 
 
 def told_sizes(
@@ -133,7 +188,7 @@ def resized_by_computed_scales(
         raise node.bad_shape(f"{scales.shape[0]} scales do not fit {data.type}")
     blends = how.mode != "nearest" and not data.dtype.is_float
     crops = how.coordinates == "tf_crop_and_resize"
-    if crops or blends or how.exclude_outside or how.antialias:
+    if crops or blends:
         raise graph.refusal("this interpolation by scales that are computed", [data], sizes=wanted)
     data = graph.padded.dense(data)
     given = [data.true_shape[axis] for axis in axes]
@@ -178,6 +233,17 @@ def _taps(share: Value, how: Interpolation, graph: GraphBuilder) -> list[tuple[i
     ]
 
 
+def _scale(
+    given: Dimension, wanted: Dimension, scale: float | Value | None, graph: GraphBuilder
+) -> Value:
+    """The scale in f32, that of the sizes where there is none."""
+    if isinstance(scale, Value):
+        return scale
+    if scale is not None:
+        return graph.scalar(scale, DType.F32)
+    return graph.emit("div", graph.size(wanted, DType.F32), graph.size(given, DType.F32))
+
+
 def _coordinates(
     extent: int,
     given: Dimension,
@@ -191,10 +257,7 @@ def _coordinates(
     y = graph.constant(np.arange(extent, dtype=np.float32))
     n, size = graph.size(given, f32), graph.size(wanted, f32)
     one, half = graph.scalar(1, f32), graph.scalar(0.5, f32)
-    if isinstance(scale, Value):
-        by = scale
-    else:
-        by = graph.emit("div", size, n) if scale is None else graph.scalar(scale, f32)
+    by = _scale(given, wanted, scale, graph)
     length = graph.emit("mul", by, n)
     if mode == "align_corners":
         steps = graph.emit("max", graph.emit("sub", length, one), one)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from onnx import helper
 
@@ -23,7 +25,48 @@ def _sampled(mode: str, padding: str, align: int) -> Case:
     )
 
 
+def _smoothed(mode: str, **attributes: Any) -> Case:
+    """An image resized to other sizes, whose elements weigh as the sizes say."""
+    return Case(
+        [
+            node("Shape", "z", "hw"),
+            node("Concat", "nc hw", "to", axis=0),
+            helper.make_node("Resize", ["x", "", "", "to"], ["y"], mode=mode, **attributes),
+        ],
+        {"x": (1, 2, "h", 9), "z": ("p", "q")},
+        {"h": "2..12", "p": "1..14", "q": "2..9"},
+        [{"h": 5, "p": 2, "q": 3}, {"h": 12, "p": 1, "q": 9}, {"h": 2, "p": 14, "q": 2}],
+        {"nc": integers(1, 2)},
+    )
+
+
+def _transformed(parts: int, **attributes: Any) -> Case:
+    """Signals of any length along an axis that is not the last."""
+    return Case(
+        [helper.make_node("DFT", ["x", "", "axis"], ["y"], **attributes)],
+        {"x": ("b", "n", 2, parts)},
+        {"b": "1..2", "n": "1..12"},
+        [{"b": 1, "n": 5}, {"b": 2, "n": 8}, {"b": 1, "n": 12}, {"b": 2, "n": 1}],
+        {"axis": np.array(1)},
+        opset=20,
+    )
+
+
 PLACE_CASES: dict[str, Case] = {
+    "resize_linear_smoothed": _smoothed("linear", antialias=1),
+    "resize_cubic_smoothed": _smoothed("cubic", antialias=1),
+    "resize_cubic_of_what_is_inside": _smoothed("cubic", exclude_outside=1),
+    "resize_halves_smoothed": on_image(
+        "Resize",
+        "",
+        "sc",
+        constants={"sc": np.array([1, 1, 0.5, 1.5], np.float32)},
+        mode="linear",
+        antialias=1,
+    ),
+    "dft": _transformed(2),
+    "dft_one_sided": _transformed(1, onesided=1),
+    "dft_inverse": _transformed(2, inverse=1),
     **{
         f"grid_sample_{mode}_{padding}_{align}": _sampled(mode, padding, align)
         for mode, padding, align in (

@@ -6,6 +6,7 @@ from typing import Any
 
 import onnx
 import pytest
+from onnx import helper
 
 from compiler.errors import ImportModelError
 from compiler.frontend.import_onnx import import_model_proto
@@ -15,9 +16,16 @@ from tests.compiler.frontend.sized_cases import floats, node
 
 
 def _on(nodes: list[onnx.NodeProto], **shapes: Any) -> onnx.ModelProto:
-    constants: dict[str, Array] = {"to": integers(-1, 7), "w": floats(6, 4)}
+    constants: dict[str, Array] = {
+        "to": integers(-1, 7),
+        "w": floats(6, 4),
+        "small": integers(2, 8),
+    }
     inputs = [tensor(name, shape) for name, shape in shapes.items()]
     return model(nodes, inputs, ["y"], constants, opset=20)
+
+
+_SMOOTHED = helper.make_node("Resize", ["x", "", "", "small"], ["y"], mode="linear", antialias=1)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +51,23 @@ def _on(nodes: list[onnx.NodeProto], **shapes: Any) -> onnx.ModelProto:
         ),
         (
             _on([node("DFT", "x")], x=["b", "n", 1]),
-            {"b": "1..2", "n": "4..9"},
-            "DFT node 'y': a transform of n elements (known at run time only: n:4..9) (give the "
+            {"b": "1..2", "n": "4..9999"},
+            "DFT node 'y': a transform of n elements (known at run time only: n:4..9999) (give the "
             "length of the transform, or fix the size with --shape)",
+        ),
+        (
+            _on(
+                [
+                    helper.make_node(
+                        "Resize", ["x", "", "", "small"], ["y"], mode="linear", antialias=1
+                    )
+                ],
+                x=["b", "s"],
+            ),
+            {"b": "2..2", "s": "4..999"},
+            "Resize node 'y': smoothing over up to 250 elements (at most 128) (known at run time "
+            "only: s:4..999) (raise the lower bound of the size that is asked for, or lower the "
+            "upper one of the data's)",
         ),
         (
             _on([node("MatMul", "x w")], x=["b", "f"]),
