@@ -12,6 +12,7 @@ import onnx
 
 import compiler.frontend.operators  # noqa: F401  # registers converters, and their operators
 from compiler.errors import ImportModelError, UnsupportedOperatorError
+from compiler.frontend.given_results import check_given
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.import_step import Frame
 from compiler.frontend.model_importer import ModelImporter, refuse_sparse
@@ -104,6 +105,8 @@ def _import(
     importer.convert_nodes(graph.node, Frame(scope, opsets, hints=hints))
     importer.problems.raise_if_any()
     outputs, structured_outputs = _outputs(graph, scope)
+    for info in graph.output:
+        check_given(info, scope.lookup(info.name), results, builder)
     if not outputs:
         raise UnsupportedOperatorError(
             "the outputs of the model are empty sequences and optionals, and nothing is computed"
