@@ -42,6 +42,9 @@ def input_types(
     one, ShapeError for dimensions that stay unknown.
     """
     declared = {info.name: _declared(info) for info in inputs}
+    missing = [name for name, shape in shapes.items() if shape is None]
+    if missing:
+        raise ShapeError(f"{missing[0]!r} is no optional, and has a shape")
     given = {name: tuple(map(extents.extent_of, shape)) for name, shape in shapes.items()}
     symbols = _Symbols({name: shape for name, (_, shape) in declared.items()})
     for name, shape in given.items():
@@ -57,7 +60,7 @@ def input_types(
         else:
             types[name] = _checked(name, TensorType(dtype, _greatest(settled)), settled, allowance)
     if unresolved:
-        raise _unresolved_error(unresolved, symbols.declared)
+        raise _unresolved_error(unresolved, symbols)
     return types
 
 
@@ -149,10 +152,9 @@ class _Symbols:
 
     def _give_symbol(self, name: str, symbol: str, extent: int | Extent) -> None:
         if isinstance(extent, Extent) and extent.name not in ("", symbol):
-            near = difflib.get_close_matches(extent.name, self.names, n=1) or [symbol]
             raise ImportModelError(
                 f"--shape {name} names the symbol {extent.name!r} where the model has {symbol!r}",
-                hint=f"did you mean {near[0]!r}? The model's symbols: {', '.join(self.names)}",
+                hint=f"did you mean {symbol!r}? The model's symbols: {', '.join(self.names)}",
             )
         self._settle(symbol, extent if isinstance(extent, int) else extents.named(extent, symbol))
 
@@ -198,6 +200,10 @@ class _Symbols:
             f"(its inputs: {known_names}{symbols})",
             hint=f"did you mean {nearest[0]!r}?" if nearest else "",
         )
+
+    def said(self, dimension: int | str) -> int | str | Extent:
+        """What the user says of a declared dimension; itself where nothing is said."""
+        return self._extents.get(dimension, dimension) if isinstance(dimension, str) else dimension
 
     def sizes(self) -> dict[str, Dimension]:
         """The symbols whose bounds are known, and what is computed of them."""
@@ -272,16 +278,18 @@ def _checked(
     )
 
 
-def _unresolved_error(names: Sequence[str], declared: Mapping[str, Declared]) -> ShapeError:
+def _unresolved_error(names: Sequence[str], symbols: _Symbols) -> ShapeError:
+    """The dimensions of these inputs: what is said of them, or the names of what is not known."""
     described: list[str] = []
     fixed: list[str] = []
     bounded: list[str] = []
     for name in names:
-        dimensions = declared[name]
-        if dimensions is None:
+        declared = symbols.declared[name]
+        if declared is None:
             described.append(f"{name!r} has no shape at all")
             fixed.append(f"--shape {name}=D0,D1,...")
             continue
+        dimensions = [symbols.said(dimension) for dimension in declared]
         described.append(f"{name!r} has the shape {_text(dimensions)}")
         fixed.append(f"--shape {name}={','.join(str(_one(d)) for d in dimensions)}")
         if any(isinstance(d, str) and not expression_names(d) for d in dimensions):
@@ -294,13 +302,13 @@ def _unresolved_error(names: Sequence[str], declared: Mapping[str, Declared]) ->
     )
 
 
-def _one(dimension: int | str) -> int:
-    return dimension if isinstance(dimension, int) else 1
+def _one(dimension: int | str | Extent) -> int | Extent:
+    return 1 if isinstance(dimension, str) else dimension
 
 
-def _bounded(dimension: int | str) -> str:
+def _bounded(dimension: int | str | Extent) -> str:
     """An extent for a dimension, as an example."""
-    if isinstance(dimension, int):
+    if not isinstance(dimension, str):
         return str(dimension)
     low, high = usual_bounds(dimension) or (1, 8)
     return f"{low}..{high}"

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, TypeAlias
+from operator import index
+from typing import Final, SupportsIndex, TypeAlias
 
 from compiler.errors import ShapeError
 
@@ -59,13 +60,20 @@ def extent_of(given: Given) -> int | Extent:
     """
     if isinstance(given, Extent):
         return _checked(given)
-    if isinstance(given, int):
-        return given
+    if isinstance(given, SupportsIndex):  # NumPy's integers too
+        return index(given)
     if isinstance(given, tuple):
-        return _checked(Extent("", *given))
+        return _checked(_between(given))
     if not isinstance(given, str):
         raise ShapeError(f"{given!r} is no extent", hint=HINT)
     return _parsed(given.strip())
+
+
+def _between(given: tuple[int, int]) -> Extent:
+    if len(given) != 2 or not all(isinstance(bound, SupportsIndex) for bound in given):
+        raise ShapeError(f"{given!r} is no extent", hint="bounds are two numbers, as in (1, 8)")
+    low, high = map(index, given)
+    return Extent("", low, high)
 
 
 def check_lists(shapes: Shapes) -> None:
@@ -73,6 +81,11 @@ def check_lists(shapes: Shapes) -> None:
 
     None is that of an optional without content.
     """
+    if not isinstance(shapes, Mapping):
+        raise ShapeError(
+            f"the shapes are {shapes!r}, and must be a dictionary",
+            hint="write {'input': [1, 3, 224, 224]}, or {'batch': ['1..8']}",
+        )
     for name, shape in shapes.items():
         if isinstance(shape, str) or not isinstance(shape, Sequence | None):
             parts = shape.split(",") if isinstance(shape, str) else [shape]
@@ -112,7 +125,7 @@ def _parsed(text: str) -> int | Extent:
         return _checked(Extent(name, values[0], values[-1], values))
     if re.fullmatch(r"\d+(\.\.\d+)?(\|\d+(\.\.\d+)?)+", sizes):
         return _checked(_with_buckets(name, sizes, text))
-    if found is None or sizes or not name or text.endswith(":"):
+    if found is None or sizes or not name or text.endswith(":") or ".." in name:
         raise ShapeError(f"{text!r} is no extent", hint=HINT)
     return Extent(name)
 

@@ -187,6 +187,7 @@ def test_sizes_of_different_symbols_are_compared_at_run_time() -> None:
         ({"x": ("1..4",)}, "no input 'x'", "did you mean"),
         ({"N": ("1..4", 3)}, "is a symbol and takes one extent", "--shape N=1..8"),
         ({"N": ("4..1",)}, "hold no extent", "batch:1..8"),
+        ({"x0": None}, "'x0' is no optional", ""),
     ],
 )
 def test_bounds_that_do_not_fit(
@@ -210,3 +211,20 @@ def test_a_size_where_a_constant_is_needed_names_node_symbol_and_what_to_fix() -
     assert "picky" in str(caught.value)
     assert "batch" in str(caught.value)
     assert "--shape" in caught.value.hint
+
+
+def test_what_is_said_of_a_shape_stays_in_the_example_of_what_is_missing() -> None:
+    proto = relu(["batch", "seq"])
+    with pytest.raises(ShapeError, match=r"has the shape \[batch:1\.\.8, seq\]") as caught:
+        import_model_proto(proto, {"batch": ("1..8",)})
+    assert "--shape x=batch:1..8,1; or give bounds: --shape x=batch:1..8,1..512" in (
+        caught.value.hint
+    )
+    with pytest.raises(ShapeError, match=r"has the shape \[2, seq\]"):
+        import_model_proto(proto, {"batch": (2,)})
+
+
+def test_a_symbol_of_another_axis_is_told_the_one_that_is_there() -> None:
+    with pytest.raises(ImportModelError, match="'batch' where the model has 'seq'") as caught:
+        import_model_proto(relu(["batch", "seq"]), {"x": ("batch:1..8", "batch:1..512")})
+    assert "did you mean 'seq'" in caught.value.hint

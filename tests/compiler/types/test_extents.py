@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from compiler.errors import ShapeError
@@ -28,6 +29,8 @@ from compiler.types.extents import Extent, Given, check_lists, extent_of, texts
         ("past_sequence_length + 1", Extent("past_sequence_length + 1")),
         ("batch:4..4", 4),
         ("batch:4", 4),
+        (np.int64(7), 7),
+        ((np.int32(1), np.int64(8)), Extent("", 1, 8)),
     ],
 )
 def test_extents_are_read_and_printed(given: Given, expected: int | Extent) -> None:
@@ -37,7 +40,9 @@ def test_extents_are_read_and_printed(given: Given, expected: int | Extent) -> N
     assert extent_of(texts({"x": [given]})["x"][0]) == expected
 
 
-@pytest.mark.parametrize("text", ["", "batch:", "8..1", "batch:8..1", "1..2..3", "a:1,2", "0..0"])
+@pytest.mark.parametrize(
+    "text", ["", "batch:", "8..1", "batch:8..1", "1..2..3", "a:1,2", "0..0", "-1..3"]
+)
 def test_what_is_no_extent_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ShapeError) as caught:
         extent_of(text)
@@ -53,3 +58,15 @@ def test_a_shape_that_is_no_list_is_refused_with_one(shape: Any, hint: str) -> N
     with pytest.raises(ShapeError, match=r"the shape of 'n' is .* must be a list") as caught:
         check_lists({"n": shape})
     assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize("shapes", [[1, 3], "x=1,3", None])
+def test_shapes_that_are_no_dictionary_are_refused_with_one(shapes: Any) -> None:
+    with pytest.raises(ShapeError, match="must be a dictionary"):
+        check_lists(shapes)
+
+
+@pytest.mark.parametrize("bounds", [(1,), (1, 2, 3), (1.0, 8)])
+def test_bounds_that_are_no_two_numbers_are_refused(bounds: Any) -> None:
+    with pytest.raises(ShapeError, match="no extent"):
+        extent_of(bounds)
