@@ -40,6 +40,10 @@ def choose_sizes(signature: Signature, given: Mapping[str, int]) -> Sizes:
     }
     for name in given:
         _check_known(name, symbols)
+    return _chosen(signature, symbols, given)
+
+
+def _chosen(signature: Signature, symbols: Mapping[str, Symbol], given: Mapping[str, int]) -> Sizes:
     settled = dict(given)
     _follow(signature.equalities, settled)
     free = [symbol for name, symbol in symbols.items() if name not in settled]
@@ -52,7 +56,7 @@ def choose_sizes(signature: Signature, given: Mapping[str, int]) -> Sizes:
             if symbol.name not in sizes:  # it may have followed from those before
                 sizes[symbol.name] = value
                 _follow(signature.equalities, sizes)
-        problem = _problem(signature, symbols, sizes)
+        problem = _problem(signature, symbols, sizes, given)
         if problem is None:
             return sizes
         refused = refused or problem
@@ -61,13 +65,19 @@ def choose_sizes(signature: Signature, given: Mapping[str, int]) -> Sizes:
 
 
 def _problem(
-    signature: Signature, symbols: Mapping[str, Symbol], sizes: Mapping[str, int]
+    signature: Signature,
+    symbols: Mapping[str, Symbol],
+    sizes: Mapping[str, int],
+    given: Mapping[str, int],
 ) -> InputError | None:
-    """Why these sizes cannot be, if they cannot."""
+    """Why these sizes, of which some are given, cannot be, if they cannot."""
     for name, symbol in symbols.items():
         if not symbol.low <= sizes[name] <= symbol.high:
+            places = [s.place for s in signature.sources if s.symbol.name == name]
+            follows = "" if name in given else _why(name, signature.equalities)
             return InputError(
                 f"{name} = {sizes[name]} is out of its bounds, {symbol.low} to {symbol.high}"
+                f"{follows} ({', '.join(places)})"
             )
     for name, parts in signature.ranges:
         if name in sizes and not any(low <= sizes[name] <= high for low, high in parts):
@@ -81,9 +91,27 @@ def _problem(
             return InputError(
                 f"{item.left} and {item.right} must be equal, and are not where {chosen}: "
                 f"{item.reason}",
-                hint="give sizes that fit, for example --shape seq=128",
+                hint=_example(signature, symbols, given),
             )
     return None
+
+
+def _why(name: str, equalities: Iterable[Equality]) -> str:
+    """Which equality it is that settles a size."""
+    for item in equalities:
+        if name in {symbol.name for side in (item.left, item.right) for symbol in symbols_of(side)}:
+            return f", as {item.left} and {item.right} must be equal: {item.reason}"
+    return ""
+
+
+def _example(signature: Signature, symbols: Mapping[str, Symbol], given: Mapping[str, int]) -> str:
+    """Sizes that fit, where some of the given ones do not; "" if none are found."""
+    try:
+        sizes = _chosen(signature, symbols, {}) if given else {}
+    except InputError:
+        return ""
+    fit = " ".join(f"--shape {name}={sizes[name]}" for name in given if name in sizes)
+    return f"give sizes that fit, for example {fit}" if fit else ""
 
 
 def _from_the_middle(symbol: Symbol, ranges: Ranges) -> Iterator[int]:
@@ -128,9 +156,10 @@ def _check_known(name: str, symbols: Mapping[str, Symbol]) -> None:
     if name in symbols:
         return
     nearest = difflib.get_close_matches(name, symbols, n=1)
-    known = ", ".join(f"{s.name}:{s.low}..{s.high}" for s in symbols.values()) or "none"
+    known = ", ".join(f"{s.name}:{s.low}..{s.high}" for s in symbols.values())
     raise InputError(
-        f"the model has no size {name!r}; its sizes are {known}",
+        f"the model has no size {name!r}; "
+        + (f"its sizes are {known}" if known else "none of its inputs has an open one"),
         hint=f"did you mean {nearest[0]!r}?" if nearest else "",
     )
 

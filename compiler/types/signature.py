@@ -72,6 +72,11 @@ class AxisSource:
     input: str
     axis: int
 
+    @property
+    def place(self) -> str:
+        """Where the symbol is read."""
+        return f"axis {self.axis} of input {self.input!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class ValueSource:
@@ -80,6 +85,11 @@ class ValueSource:
     symbol: Symbol
     input: str
     position: int
+
+    @property
+    def place(self) -> str:
+        """Where the symbol is read."""
+        return f"element {self.position} of input {self.input!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,11 @@ class ResultSource:
     symbol: Symbol
     output: str
     position: int
+
+    @property
+    def place(self) -> str:
+        """Where the symbol is read."""
+        return f"element {self.position} of output {self.output!r}"
 
 
 Source: TypeAlias = AxisSource | ValueSource | ResultSource
@@ -149,6 +164,9 @@ class Signature:
     def symbols(self) -> tuple[Symbol, ...]:
         """All symbols, in the order of their sources."""
         return tuple(dict.fromkeys(source.symbol for source in self.sources))
+
+    def __repr__(self) -> str:
+        return f"<Signature {'; '.join(str(self).splitlines())}>"
 
     def __str__(self) -> str:
         """Inputs, outputs and what must hold, a line each: `input ids: i64[batch:1..4, 8]`."""

@@ -32,6 +32,7 @@ def sizes_of(executable: Executable, files: Shapes, given: Shapes) -> dict[str, 
                 hint=f"inputs: {', '.join(inputs)}",
             )
     asked = {name: extents[0] for name, extents in symbols.items()}
+    _check_files(signature, files, given)
     sizes = executable.chosen_sizes({**sizes_of_shapes(signature, shapes), **asked})
     _check_shapes(executable, signature, given, sizes)
     return sizes
@@ -47,6 +48,22 @@ def _check_fixed(executable: Executable, given: Shapes) -> None:
                 f"input {name!r} cannot have the shape {list(shape)}: the model was built for "
                 f"{inputs[name]}",
                 hint=f"build it with bounds, for example --shape {name}=batch:1..8,...",
+            )
+
+
+def _check_files(signature: Signature, files: Shapes, given: Shapes) -> None:
+    """Refuse what --shape says of inputs that come from files, where these are of other sizes."""
+    settled = sizes_of_shapes(signature, files)
+    said: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+        **{name: (shape, files[name]) for name, shape in given.items() if name in files},
+        **{name: (shape, (settled[name],)) for name, shape in given.items() if name in settled},
+    }
+    for name, (asked, found) in said.items():
+        if asked != found:
+            asked_text, found_text = (",".join(map(str, extents)) for extents in (asked, found))
+            raise InputError(
+                f"--shape {name}={asked_text} is not what --input says: {name}={found_text}",
+                hint="leave --shape out for inputs that come from files",
             )
 
 

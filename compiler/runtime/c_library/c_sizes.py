@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from compiler.runtime.c_library.c_interface import CInterface, CPort, in_comment
-from compiler.runtime.sizes.size_errors import place_of
 from compiler.runtime.spec.size_table import SizeTable
 from compiler.types.signature import AxisSource, ResultSource, Signature, SizedPort, ValueSource
 from compiler.types.sizes import Dimension, Size
@@ -73,7 +72,7 @@ class CSizes:
             if isinstance(source, ResultSource):
                 continue
             low, high, at = source.symbol.low, source.symbol.high, f"symbols[{number}]"
-            text = f"{source.symbol} is out of bounds in {place_of(source)}: {low} to {high}"
+            text = f"{source.symbol} is out of bounds in {source.place}: {low} to {high}"
             checks.append(SizeCheck(f"{at} < {low} || {at} > {high}", text))
         return checks
 

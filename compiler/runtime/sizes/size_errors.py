@@ -10,7 +10,7 @@ from compiler.errors import InputError
 from compiler.runtime.sizes.sized_ports import SizedArray, SizedPorts
 from compiler.runtime.spec.guards import admit, refusal
 from compiler.runtime.spec.ports import AnyArray
-from compiler.types.signature import AxisSource, Check, Equality, ResultSource, Source, ValueSource
+from compiler.types.signature import AxisSource, Check, Equality, Source, ValueSource
 from compiler.types.sizes import symbols_in, symbols_of, value_of
 
 _SHOWN = 16
@@ -68,7 +68,7 @@ def refuse_size(source: Source, size: int) -> NoReturn:
     else:
         hint = f"build the model for more: {symbol.name}:{symbol.low}..{size} in --shape"
     raise InputError(
-        f"{symbol.name} is {size} in {place_of(source)}, and the model was built for "
+        f"{symbol.name} is {size} in {source.place}, and the model was built for "
         f"{symbol.low} to {symbol.high}",
         hint=hint,
     )
@@ -107,7 +107,7 @@ def refuse_shape(
         _refuse_axes(ports, port, array)
     symbols = symbols_in(port.rooms[program].shape)
     known = [
-        f"{source.symbol.name} is {size} in {place_of(source)}"
+        f"{source.symbol.name} is {size} in {source.place}"
         for source, size in _known(ports, program, found).items()
         if source.symbol in symbols
     ]
@@ -169,14 +169,3 @@ def _shown(argument: AnyArray) -> str:
     if argument.dtype.kind not in "iu":
         return count
     return f"{count}, {argument.min()} to {argument.max()}"
-
-
-def place_of(source: Source) -> str:
-    """Where a symbol is read."""
-    match source:
-        case AxisSource(_, name, axis):
-            return f"axis {axis} of input {name!r}"
-        case ValueSource(_, name, position):
-            return f"element {position} of input {name!r}"
-        case ResultSource(_, name, position):
-            return f"element {position} of output {name!r}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from compiler.types.signature import Check
+from compiler.types.dtypes import DType
+from compiler.types.signature import AxisSource, Check, Signature, SizedPort
+from compiler.types.sizes import Symbol
 
 
 def test_a_condition_names_its_value_after_what_is_wrong() -> None:
@@ -12,3 +14,11 @@ def test_a_condition_names_its_value_after_what_is_wrong() -> None:
 
 def test_a_value_that_the_model_does_not_name_is_not_told() -> None:
     assert Check("%check:0", "%constant_1", "the loop goes on").told == "the loop goes on"
+
+
+def test_a_signature_shows_at_a_prompt_what_it_prints() -> None:
+    size = Symbol.of("batch", 1, 8)
+    port = SizedPort("x", DType.F32, (size, 3), (((size, 8),), ((3, 3),)))
+    signature = Signature((port,), (), (AxisSource(Symbol("batch", 1, 8), "x", 0),), (size,))
+    assert repr(signature) == "<Signature input x: f32[batch:1..8, 3]>"
+    assert signature.sources[0].place == "axis 0 of input 'x'"

@@ -9,10 +9,14 @@ import pytest
 
 import compiler
 from compiler.errors import InputError
+from compiler.frontend.import_onnx import import_model_proto
 from compiler.pipeline import compile_model
 from compiler.runtime.execution.executable import Executable
 from compiler.runtime.execution.sized_programs import SizedPrograms
 from compiler.runtime.spec.guards import SizeGuard
+from compiler.types.extents import Given
+from tests.compiler.frontend.onnx_models import model, tensor
+from tests.compiler.frontend.sized_cases import node
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.sized_graphs import cache_graph, rows_graph, taken_graph
 from tuner.commands.chosen_sizes import sizes_of
@@ -35,7 +39,7 @@ def test_sizes_come_from_files_then_options_then_the_middle(rows: Executable) ->
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"batch": (5,)}, "batch = 5 is out of its bounds, 1 to 4"),
+        ({"batch": (5,)}, r"batch = 5 is out of its bounds, 1 to 4 \(axis 0 of input 'x'\)"),
         ({"bach": (2,)}, r"no size 'bach'.*did you mean 'batch'"),
         ({"y": (2, 3)}, "no input 'y', and a size of that name is one number"),
         ({"x": (2, 3, 6)}, r"cannot have the shape \[2, 3, 6\].*which is f32\[2, 3, 5\] where"),
@@ -46,6 +50,34 @@ def test_sizes_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         sizes_of(rows, {}, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"p": (1,), "q": (5,)}, "p and q must be equal, and are not where p = 1, q = 5"),
+        ({"p": (1,)}, "q = 1 is out of its bounds, 2 to 8, as p and q must be equal"),
+    ],
+)
+def test_sizes_that_cannot_be_together_say_why_and_which_can(
+    given: dict[str, tuple[int, ...]], message: str
+) -> None:
+    sum_ = model([node("Add", "a b")], [tensor("a", ["p"]), tensor("b", ["q"])], ["y"])
+    shapes: dict[str, list[Given]] = {"p": ["1..4"], "q": ["2..8"]}
+    executable = compiler.build(import_model_proto(sum_, shapes))
+    with pytest.raises(InputError, match=message) as caught:
+        sizes_of(executable, {}, given)
+    if len(given) == 2:
+        assert caught.value.hint == "give sizes that fit, for example --shape p=3 --shape q=3"
+
+
+def test_sizes_beside_files_of_other_sizes_are_refused(rows: Executable) -> None:
+    file = {"x": (4, 7, 5)}
+    assert sizes_of(rows, file, {"batch": (4,), "x": (4, 7, 5)}) == {"batch": 4, "length": 7}
+    with pytest.raises(InputError, match="--shape batch=3 is not what --input says: batch=4"):
+        sizes_of(rows, file, {"batch": (3,)})
+    with pytest.raises(InputError, match="--shape x=4,6,5 is not what --input says: x=4,7,5"):
+        sizes_of(rows, file, {"x": (4, 6, 5)})
 
 
 def test_fixed_shapes_can_only_be_said_again() -> None:
