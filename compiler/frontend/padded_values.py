@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_not
 from typing import TYPE_CHECKING
 
 from compiler.errors import ShapeError
 from compiler.frontend.padded_forms import form_of
 from compiler.frontend.run_time_sizes import RunTimeSizes
 from compiler.frontend.value import Value
-from compiler.operators.padding import LyingApartError, PaddedUse, padding_of
+from compiler.operators.padding import LyingApartError, PaddedUse, is_pointwise, padding_of
 from compiler.operators.registry import complete_attributes
 from compiler.operators.use import Attributes
 from compiler.types.dims import (
+    ONE,
     Axis,
     Dims,
     extent_of,
     is_whole,
     reshaped,
+    size_of,
     whole,
     whole_dims,
 )
@@ -67,6 +70,15 @@ def _kept_axes(
     return kept_axes(source, value)
 
 
+def _axis(value: Value, behind: int) -> Axis:
+    """The axis that is the last but so many, which broadcasting adds where there is none."""
+    return value.dims[-behind] if behind <= value.rank else ONE
+
+
+def _is_as_long(value: Value, other: Value, behind: int) -> bool:
+    return size_of(_axis(value, behind)) == size_of(_axis(other, behind))
+
+
 class PaddedValues:
     """Emits nodes on padded operands, and remembers what the padding of values holds."""
 
@@ -75,6 +87,7 @@ class PaddedValues:
         self._known: dict[tuple[str, int], tuple[Axis, str]] = {}  # (value, axis) -> its padding
         self._filled: dict[tuple[str, int, Axis, str], Value] = {}
         self._moves: dict[str, Move] = {}
+        self._expanded: dict[str, Value] = {}  # what values repeat along axes of theirs
         self._anything: dict[str, list[Axis | None]] = {}  # None where nobody knows
 
     def filled(self, value: Value, axis: int, content: str) -> Value:
@@ -112,6 +125,10 @@ class PaddedValues:
             if found is not None:
                 self._known[value.name, axis] = found
         return value
+
+    def expands(self, value: Value, source: Value) -> None:
+        """Say that a value repeats another one along some of its axes."""
+        self._expanded[value.name] = source
 
     def holds_anything(self, value: Value, dims: Dims) -> None:
         """Remember that what is behind these sizes is padding, unless it is said what that holds.
@@ -247,6 +264,9 @@ class PaddedValues:
         try:
             result_dims = rule(use)
         except LyingApartError:
+            short = self._unexpanded(operator, operands)
+            if short is not None:
+                return self.emit(operator, short, attributes)
             dense = [None if value is None else self.dense(value) for value in operands]
             return self.emit(operator, dense, attributes)
         except ShapeError as error:
@@ -269,6 +289,28 @@ class PaddedValues:
             self.moved(value, first, axes, lambda data: graph.emit(operator, data, **attributes))
         self._keep_zeros(operator, prepared, value)
         return value
+
+    def _unexpanded(
+        self, operator: str, operands: Sequence[Value | None]
+    ) -> list[Value | None] | None:
+        """The operands of a pointwise operator with what expanded ones repeat, where others have
+        the axes that it is repeated along; None where that changes nothing.
+
+        They are as long, but may lie otherwise: rows of a plane beside as many elements in a row.
+        """
+        if not is_pointwise(operator):
+            return None
+        found = list(operands)
+        for number, value in enumerate(operands):
+            source = None if value is None else self._expanded.get(value.name)
+            if value is None or source is None:
+                continue
+            others = [item for item in found if item is not None and item is not value]
+            longer = [axis for axis in range(1, value.rank + 1) if _axis(source, axis) == ONE]
+            stretched = [axis for axis in longer if _axis(value, axis) != ONE]
+            if all(any(_is_as_long(value, item, axis) for item in others) for axis in stretched):
+                found[number] = source
+        return found if any(map(is_not, found, operands)) else None
 
     def dense(self, value: Value) -> Value:
         """The value without padding inside of its axes."""

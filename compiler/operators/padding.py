@@ -154,9 +154,13 @@ def padding_of(name: str) -> PaddingRule | None:
     rule = _RULES.get(name)
     if rule is not None:
         return rule
+    return pointwise if is_pointwise(name) else None
+
+
+def is_pointwise(name: str) -> bool:
+    """Whether each element of an operator's result is made of one element of each operand."""
     definition = operator(name)
-    plain = definition.pattern is Pattern.ELEMENTWISE and definition.looked_up is None
-    return pointwise if plain else None
+    return definition.pattern is Pattern.ELEMENTWISE and definition.looked_up is None
 
 
 def pointwise(use: PaddedUse) -> Dims:

@@ -167,6 +167,7 @@ def sized_expand(
     result = graph.with_dims(expanded, tuple(axes))
     if same:
         return result
+    graph.padded.expands(result, readable)
     skipped = rank - data.rank
     kept = (
         axis - skipped if axis >= skipped and given[axis] == axes[axis] else None
