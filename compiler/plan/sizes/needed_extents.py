@@ -159,9 +159,10 @@ def _common(reads: Sequence[_Read], sizes: Mapping[SizeName, Dimension]) -> froz
 def _strongest(
     limits: AbstractSet[ValueLimit], sizes: Mapping[SizeName, Dimension]
 ) -> frozenset[ValueLimit]:
-    """The limits without those that others imply."""
+    """The limits without those that others imply, or that leave nothing out."""
     chosen: list[ValueLimit] = []
-    for limit in sorted(limits, key=lambda x: (x.offset < 0, abs(x.offset), x)):
+    open_limits = (limit for limit in limits if not _holds_always(limit, sizes))
+    for limit in sorted(open_limits, key=lambda x: (x.offset < 0, abs(x.offset), x)):
         if not any(_is_within(other, limit, sizes) for other in chosen):
             weaker = [other for other in chosen if _is_within(limit, other, sizes)]
             chosen = [*(other for other in chosen if other not in weaker), limit]
@@ -181,6 +182,12 @@ def _is_within(first: ValueLimit, second: ValueLimit, sizes: Mapping[SizeName, D
     left, right = sizes[names[0]] + first.offset, sizes[names[1]] + second.offset
     more = left - right * by
     return isinstance(more, int) and more <= 0
+
+
+def _holds_always(limit: ValueLimit, sizes: Mapping[SizeName, Dimension]) -> bool:
+    """Whether there is no size that leaves anything out."""
+    size = sizes.get((limit.sizes, limit.number))
+    return size is not None and bounds_of(size)[0] + limit.offset >= limit.extent
 
 
 def _fits(limit: ValueLimit, begin: int, *sizes: int) -> bool:

@@ -98,6 +98,15 @@ def test_an_output_is_needed_up_to_its_true_sizes() -> None:
     assert isinstance(call, KernelCall) and call.inputs[-1] == SIZES
 
 
+def test_a_size_that_leaves_nothing_out_is_no_limit() -> None:
+    """There is one sentence at least."""
+    model = Model()
+    first = model.apply("slice", "x", starts=(0,) * 3, steps=(1,) * 3, shape=(1, ROWS, FEATURES))
+    last = model.apply("matmul", first, "w")
+    program = model.program(**{last: ((BATCHES, 1), *SHAPE[1:])})
+    assert limits(program, last) == {OF_ROWS}
+
+
 def test_an_output_is_needed_up_to_a_size_that_the_graph_computes() -> None:
     model = Model()
     count = model.apply("slice", SIZES, starts=(1,), steps=(1,), shape=(1,))
