@@ -69,6 +69,7 @@ class Attention:
     key: Load
     value: Load
     exists: Expr | None  # of a key, where it is known at run time only how many there are
+    summed: tuple[Expr, ...]  # conditions of features, where only so many are there
 
     @property
     def masked(self) -> Expr:
@@ -108,7 +109,11 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
         return None
     if any(load.indices != own for load in loads(largest.body) if load.buffer == scores.name):
         return None
-    factors, inputs = _factors(scores), {buffer.name for buffer in kernel.inputs}
+    summed, product = _summed(scores.body)
+    factors, inputs = (
+        _factors(replace(scores, body=product)),
+        {buffer.name for buffer in kernel.inputs},
+    )
     exists, both = _values(weighted)
     if factors is None or both is None or both[0] != weight:
         return None
@@ -135,11 +140,21 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
         key,
         both[1],
         exists,
+        summed,
     )
 
 
 def _axes(load: Load) -> frozenset[str]:
     return frozenset(name for item in load.indices for name in axes_of(item))
+
+
+def _summed(body: Expr) -> tuple[tuple[Expr, ...], Expr]:
+    """The conditions outside of which the terms of a sum are 0, and the terms."""
+    match body:
+        case Select(condition=condition, then=term, otherwise=Const(value=0)):
+            others, term = _summed(term)
+            return (condition, *others), term
+    return (), body
 
 
 def _factors(stage: Stage) -> tuple[Load, Load] | None:
@@ -241,6 +256,8 @@ class _Blocks:
             binary("mod", self.position, lanes),
         )
         body = mul(parts.query, self._of(KEYS, packed))
+        for condition in reversed(parts.summed):
+            body = select(condition, body, const(0, DType.F32))
         return Stage(parts.scores.name, self.axes, (parts.features,), "sum", body)
 
     def masked(self) -> Stage:

@@ -11,6 +11,7 @@ from compiler.errors import ScheduleError
 from compiler.expr.affine import affine
 from compiler.expr.nodes import Binary, Const, Expr, Index, Load, add, index, integer, mul
 from compiler.expr.walk import postorder, transform
+from compiler.kernels.attention import attention_of
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.stage import Axis, Stage
 from compiler.types.dtypes import DType
@@ -19,13 +20,16 @@ from compiler.types.dtypes import DType
 def split_rows(kernel: FusedKernel) -> FusedKernel:
     """The kernel with each axis of its result in two where one of its limits begins anew.
 
-    It stays as it is where something is read along such an axis and in another way too.
+    It stays as it is where something is read along such an axis and in another way too. What is an
+    attention stays one: its columns, which may be pixels, are one axis.
     """
     for position, factor in _cuts(kernel):
         try:
-            return split_rows(_split(kernel, position, factor))
+            made = _split(kernel, position, factor)
         except ScheduleError:
             continue
+        if attention_of(kernel) is None or attention_of(made) is not None:
+            return split_rows(made)
     return kernel
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from compiler.expr.nodes import Binary, Load, binary, const, index, integer, select
+from compiler.expr.nodes import Binary, Expr, Load, binary, const, index, integer, select
 from compiler.expr.walk import axes_of
 from compiler.kernels.kernel import Buffer, KernelCall, KernelProgram
 from compiler.kernels.stage import Stage
 from compiler.kernels.workload_key import workload_key
-from compiler.types.dims import Dims, extent_of, is_whole
+from compiler.types.dims import Dims, extent_of
 from compiler.types.dtypes import DType
 from compiler.types.signature import SIZES, Signature
 from compiler.types.sizes import Dimension, Size
@@ -39,10 +39,10 @@ def end_sums(
 def _ended(
     program: KernelProgram, call: KernelCall, signature: Signature, zeros: Mapping[str, Dims]
 ) -> KernelCall:
-    kernel = call.kernel
-    anchor = kernel.stage(kernel.anchor)
-    found = _ends(program, call, anchor, zeros, _same_sizes(signature))
-    if not found or any(size not in signature.sizes for _, size in found):
+    kernel, same = call.kernel, _same_sizes(signature)
+    ends = {stage.name: _ends(program, call, stage, zeros, same) for stage in kernel.stages}
+    known = all(end.size in signature.sizes for found in ends.values() for end in found)
+    if not any(ends.values()) or not known:
         return call
     inputs, buffers = call.inputs, kernel.inputs
     if SIZES not in inputs:
@@ -50,14 +50,30 @@ def _ended(
         inputs = (*inputs, SIZES)
         buffers = (*buffers, Buffer(f"in{len(buffers)}", type.dtype, type.shape))
     sizes = buffers[inputs.index(SIZES)].name
-    body = anchor.body
-    for axis, size in found:
-        end = Load(DType.I64, sizes, (integer(signature.sizes.index(size)),))
-        body = select(binary("lt", index(axis), end), body, const(0, body.dtype))
-    ended = replace(anchor, body=body)
-    stages = tuple(ended if stage.name == anchor.name else stage for stage in kernel.stages)
-    kernel = replace(kernel, inputs=buffers, stages=stages)
+    stages = []
+    for stage in kernel.stages:
+        body = stage.body
+        for end in ends[stage.name]:
+            size = Load(DType.I64, sizes, (integer(signature.sizes.index(end.size)),))
+            body = select(binary("lt", end.place, size), body, const(0, body.dtype))
+        stages.append(replace(stage, body=body))
+    kernel = replace(kernel, inputs=buffers, stages=tuple(stages))
     return replace(call, kernel=kernel, key=workload_key(kernel), inputs=inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where an axis ends: rows of `inner` elements each, of which only so many are there."""
+
+    axis: str
+    inner: int
+    size: Dimension
+
+    @property
+    def place(self) -> Expr:
+        """What is less than the size where there is something."""
+        position = index(self.axis)
+        return position if self.inner == 1 else binary("floordiv", position, integer(self.inner))
 
 
 def _ends(
@@ -66,8 +82,8 @@ def _ends(
     stage: Stage,
     zeros: Mapping[str, Dims],
     same: AbstractSet[tuple[Dimension, Dimension]],
-) -> list[tuple[str, Dimension]]:
-    """Axes that a stage sums along with sizes behind which both of its factors are 0.
+) -> list[_End]:
+    """Where axes end that a stage sums along: behind that both of its factors are 0.
 
     Where the factors name it otherwise both sizes are there: who makes a factor knows its own.
     Narrow factors, which are summed by dot products of several, stay as they are: filled.
@@ -80,12 +96,13 @@ def _ends(
             second = _zero_behind(program, call, right, zeros)
             names = {axis.name for axis in stage.reduce_axes}
             return [
-                (axis, end)
-                for axis, size in first.items()
+                end
+                for axis, own in first.items()
                 if axis in names
-                and axis in second
-                and (second[axis] == size or (size, second[axis]) in same)
-                for end in dict.fromkeys((size, second[axis]))
+                and (other := second.get(axis)) is not None
+                and own.inner == other.inner
+                and (other.size == own.size or (own.size, other.size) in same)
+                for end in dict.fromkeys((own, other))
             ]
     return []
 
@@ -98,17 +115,18 @@ def _same_sizes(signature: Signature) -> set[tuple[Dimension, Dimension]]:
 
 def _zero_behind(
     program: KernelProgram, call: KernelCall, load: Load, zeros: Mapping[str, Dims]
-) -> dict[str, Dimension]:
-    """By variable the size behind which a load gives 0."""
+) -> dict[str, _End]:
+    """By variable the end behind which a load gives 0; of planes in a row that of their rows."""
     names = {item.name: value for item, value in zip(call.kernel.inputs, call.inputs, strict=True)}
     value = names.get(load.buffer)
     dims = () if value is None else zeros.get(value, ())
     if value is None or tuple(map(extent_of, dims)) != program.types[value].shape:
         return {}
-    found: dict[str, Dimension] = {}
+    found: dict[str, _End] = {}
     for axis, item in zip(dims, load.indices, strict=True):
+        (size, _), *others = axis
+        inner = extent_of(tuple(others))
         for name in axes_of(item):
-            single = len(axis) == 1 and not is_whole(axis) and item == index(name)
-            if single and isinstance(axis[0][0], Size) and name not in found:
-                found[name] = axis[0][0]
+            if isinstance(size, Size) and item == index(name) and name not in found:
+                found[name] = _End(name, inner, size)
     return found

@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from onnx.helper import make_node
 
 from compiler.frontend.import_onnx import import_model_proto
+from compiler.kernels.attention import attention_of
 from compiler.kernels.kernel import KernelCall
+from compiler.kernels.printer import format_expression
+from compiler.loops.printer import format_loops
 from compiler.pipeline import compile_model, kernels_of
 from compiler.runtime.execution.executable import Executable
+from compiler.schedule.apply_schedule import lower
+from compiler.schedule.spaces import default_schedule, naive_schedule
+from compiler.target import host_target
 from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import model, tensor
 
@@ -94,3 +100,66 @@ def test_sizes_that_must_be_equal_end_both_factors() -> None:
     expected = np.matmul(raised / raised.sum(axis=1, keepdims=True), np.maximum(b, 0))
     executable = Executable(compile_model(graph).spec)
     assert np.allclose(executable.run({"a": a, "b": b})["y"], expected, atol=1e-5)
+
+
+CHANNELS, SIDE = 12, 7
+PLANES = model(
+    [
+        make_node("Shape", ["p"], ["both"], start=0, end=2),
+        make_node("Concat", ["both", "rest"], ["rows"], axis=0),
+        make_node("Reshape", ["p", "rows"], ["values"]),
+        make_node("ReduceL2", ["values", "last"], ["norm"], keepdims=1),
+        make_node("Shape", ["values"], ["shape"]),
+        make_node("Expand", ["norm", "shape"], ["norms"]),
+        make_node("Div", ["values", "norms"], ["q"]),
+        make_node("Transpose", ["q"], ["turned"], perm=[0, 2, 1]),
+        make_node("MatMul", ["q", "turned"], ["scores"]),
+        make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        make_node("MatMul", ["weights", "values"], ["seen"]),
+        make_node("Shape", ["p"], ["whole"]),
+        make_node("Reshape", ["seen", "whole"], ["y"]),
+    ],
+    [tensor("p", ["batch", CHANNELS, "height", "width"])],
+    ["y"],
+    {"rest": np.array([-1]), "last": np.array([-1])},
+    opset=18,
+)
+OF_PLANES = import_model_proto(
+    PLANES, {"height": (f"1..{SIDE}",), "width": ("1..5",), "batch": (3,)}
+)
+
+
+def test_attention_of_channels_ends_with_the_rows_of_planes() -> None:
+    """Sums over pixels and sums for pixels alike, and nothing is put together before."""
+    calls = [call for call in kernels_of(OF_PLANES).calls if isinstance(call, KernelCall)]
+    assert not {name for call in calls for name in call.operators} & {"gather", "expand"}
+    (kernel,) = (call.kernel for call in calls if "attention" in call.operators)
+    parts = attention_of(kernel)
+    assert parts is not None
+    assert parts.columns.extent == parts.features.extent == SIDE * 5
+    assert [format_expression(item) for item in parts.summed] == ["k // 5 < in2[0]"]
+    assert "for k in 0..min(35, in2[0] * 5)" in format_loops(lower(kernel, naive_schedule()))
+    blocks = format_loops(lower(kernel, default_schedule(kernel, host_target())))
+    assert "for k.o in 0..min(" in blocks
+    assert "for d.o in 0..min(" in blocks
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, SIDE), st.integers(1, 5), st.integers(0, 99))
+def test_attention_of_channels_is_right_at_any_size(
+    of_planes: Executable, height: int, width: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    of_planes.run({"p": np.full((3, CHANNELS, SIDE, 5), np.nan, np.float32)})
+    p = rng.standard_normal((3, CHANNELS, height, width)).astype(np.float32)
+    values = p.reshape(3, CHANNELS, -1)
+    q = values / np.linalg.norm(values, axis=-1, keepdims=True)
+    raised = np.exp(np.matmul(q, q.transpose(0, 2, 1)))
+    expected = np.matmul(raised / raised.sum(axis=-1, keepdims=True), values)
+    found = of_planes.run({"p": p})["y"]
+    assert np.allclose(found, expected.reshape(p.shape), atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def of_planes() -> Executable:
+    return Executable(compile_model(OF_PLANES).spec)
