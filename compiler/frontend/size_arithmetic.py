@@ -40,6 +40,7 @@ from compiler.types.sizes import (
     remainder,
     smaller,
 )
+from compiler.types.tensor_type import Array
 
 Evaluation: TypeAlias = Callable[[OnnxNode, list[Sizes]], "Sizes | list[Sizes] | None"]
 _Elementwise: TypeAlias = Callable[[OnnxNode, list[Sizes]], Sizes]
@@ -133,8 +134,8 @@ def contents_of(value: Entity, graph: GraphBuilder) -> Sizes | None:
 def _result_type(node: OnnxNode) -> DType:
     if node.operator == "Cast":
         return dtype_of(node.integer("to"), f"{node.label}: the result")
-    if node.operator in ("Where", "CastLike"):
-        return node.input(1).dtype
+    if node.operator in _TYPED_BY:
+        return node.input(_TYPED_BY[node.operator]).dtype
     return DType.BOOL if node.operator in _COMPARISONS else node.input(0).dtype
 
 
@@ -396,6 +397,24 @@ def _expand(node: OnnxNode, operands: list[Sizes]) -> Sizes:
     return np.broadcast_to(operands[0], np.broadcast_shapes(operands[0].shape, shape))
 
 
+def _one_hot(node: OnnxNode, operands: list[Sizes]) -> Sizes:
+    """Repeats of one axis, as exporters spell them: the number at its place, and ones."""
+    axis = node.axis(node.integer("axis", -1), operands[0].ndim + 1)
+    (depth,) = node.constant_integers(1, "the depth")
+    return np.asarray(one_hot_of(operands[0], depth, operands[2], axis), object)
+
+
+def one_hot_of(places: Array | Sizes, depth: int, values: Array | Sizes, axis: int) -> Array:
+    """The second of two values at these places of a new axis, the first at all others."""
+    numbers = np.asarray(places, np.int64)
+    there = np.where((numbers >= -depth) & (numbers < depth), numbers % depth, depth)
+    hot = np.moveaxis(there[..., np.newaxis] == np.arange(depth), -1, axis)
+    return np.asarray(np.where(hot, values[1], values[0]))
+
+
+_TYPED_BY: Final = {"Where": 1, "CastLike": 1, "OneHot": 2}
+"""Operators whose result is of another operand's type than the first one's."""
+
 _EVALUATIONS: Final[dict[str, Evaluation]] = {
     "Identity": _unchanged,
     "Cast": _cast,
@@ -411,6 +430,7 @@ _EVALUATIONS: Final[dict[str, Evaluation]] = {
     "Expand": _expand,
     "Transpose": _transpose,
     "Where": _where,
+    "OneHot": _one_hot,
     "Abs": _absolute,
     "Clip": _clip,
     "ScatterND": _scatter_nd,

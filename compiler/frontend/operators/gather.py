@@ -17,6 +17,7 @@ from compiler.frontend.operators.checked_places import (
 from compiler.frontend.operators.data_dependent import compress_computed
 from compiler.frontend.operators.padded_moves import as_whole, from_start, with_axis
 from compiler.frontend.operators.rearranged import compacted
+from compiler.frontend.size_arithmetic import one_hot_of
 from compiler.types.dims import is_whole
 from compiler.types.dtypes import DType
 from compiler.types.sizes import bounds_of
@@ -91,6 +92,8 @@ def one_hot(node: OnnxNode, graph: GraphBuilder) -> Value:
     count = int(depth.reshape(-1)[0])
     if count < 1:
         raise node.bad_shape(f"the depth is {count}")
+    if indices.array is not None and values.array is not None and indices.type.size * count <= 4096:
+        return graph.constant(one_hot_of(indices.array, count, values.array, axis))
     return graph.emit("one_hot", indices, values, depth=count, axis=axis)
 
 

@@ -66,6 +66,13 @@ def taken(
     return with_axis(picked, axis, dims, graph)
 
 
+def nothing(value: Value, axis: int, graph: GraphBuilder) -> Value:
+    """No elements of an axis: what a Concat leaves out."""
+    shape = (*value.shape[:axis], 0, *value.shape[axis + 1 :])
+    empty = graph.constant(np.empty(shape, value.dtype.numpy))
+    return graph.with_dims(empty, (*value.dims[:axis], whole(0), *value.dims[axis + 1 :]))
+
+
 def window(
     value: Value, axis: int, start: Dimension, count: Dimension, graph: GraphBuilder, step: int = 1
 ) -> Value:
@@ -76,7 +83,7 @@ def window(
         value = compacted(value, graph)
     extent, most = value.shape[axis], bounds_of(count)[1]
     if most == 0:
-        raise graph.refusal("a part without elements", [value])
+        return nothing(value, axis, graph)
     dims: Axis = ((count, most),)
     if isinstance(start, int) and step > 0 and start + (most - 1) * step < extent:
         data = as_whole(value, axis, graph)

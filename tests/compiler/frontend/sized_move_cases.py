@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 from onnx import helper
 
 from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import integers
-from tests.compiler.frontend.sized_cases import Case, node, on_rows, on_shapes, with_second
+from tests.compiler.frontend.sized_cases import Case, floats, node, on_rows, on_shapes, with_second
 
 SIZES = [{"b": 3, "s": 7}, {"b": 1, "s": 3}, {"b": 2, "s": 5}]
 BOUNDS = {"b": "1..3", "s": "3..7"}
@@ -143,6 +144,41 @@ MOVE_CASES: dict[str, Case] = {
         before=integers(-(2**63) + 1),
         first_axis=integers(0),
         flat=integers(-1),
+    ),
+    "features that none are left of": on_shapes(
+        [
+            node("Slice", "x zero six last", "h"),
+            node("Slice", "x six far last", "rest"),
+            node("Split", "x parts", "all none", axis=2),
+            node("Concat", "h rest none all", axis=2),
+        ],
+        zero=integers(0),
+        six=integers(6),
+        far=integers(2**62),
+        last=integers(-1),
+        parts=integers(6, 0),
+    ),
+    "rows repeated, with repeats of one axis by their place": on_shapes(
+        [
+            node("Gather", "shape one", "n"),
+            node("Concat", "one n", "values", axis=0),
+            node("OneHot", "at three values", "hot"),
+            node("Reshape", "hot flat", "shape_of"),
+            node("Unsqueeze", "first one", "f"),
+            node("Tile", "f shape_of", "t"),
+            node("OneHot", "at three both", "known"),
+            node("Reshape", "known flat", "two"),
+            node("Tile", "t two", "tt"),
+            node("Slice", "tt zero n one", "u"),
+            node("Add", "x u"),
+        ],
+        at=integers(1),
+        one=integers(1),
+        zero=integers(0),
+        three=np.array(3),
+        both=integers(1, 2),
+        flat=integers(-1),
+        first=floats(1, 6),
     ),
     "greatest of all rows": on_shapes(
         [node("Reshape", "x rows", "r"), node("TopK", "r two", "y at", axis=0)],
