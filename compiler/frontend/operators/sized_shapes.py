@@ -285,16 +285,21 @@ def sized_range(node: OnnxNode, graph: GraphBuilder) -> Value | None:
     if all(value.sizes is None for value in values):
         return None
     start, limit, delta = (_scalar(node, position) for position in range(3))
-    if not isinstance(delta, int) or delta == 0:
-        raise node.unsupported("a step that is known at run time only, or 0")
-    length = limit - start if delta > 0 else start - limit
-    count = greater(-divide(-length, abs(delta)) if abs(delta) > 1 else length, 0)
+    least, greatest = bounds_of(delta)
+    if least <= 0 <= greatest:
+        raise node.unsupported(f"a step of {delta}, which may be 0,")
+    length, apart = (limit - start, delta) if least > 0 else (start - limit, -delta)
+    count = greater(length if apart == 1 else -divide(-length, apart), 0)
     most = bounds_of(count)[1]
     if most == 0:
         raise node.bad_shape("the range has no elements")
     graph.check_array((most,), 8)
     dtype = values[0].dtype
-    steps = graph.constant(delta * np.arange(most, dtype=np.int64), dtype)
+    if isinstance(delta, int):
+        steps = graph.constant(delta * np.arange(most, dtype=np.int64), dtype)
+    else:
+        numbers = graph.constant(np.arange(most, dtype=np.int64), dtype)
+        steps = graph.emit("mul", numbers, graph.size(delta, dtype))
     result = graph.emit("add", steps, graph.size(start, dtype))
     return with_axis(result, 0, ((count, most),), graph)
 

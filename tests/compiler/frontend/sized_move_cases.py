@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 from onnx import helper
@@ -179,6 +181,28 @@ MOVE_CASES: dict[str, Case] = {
         both=integers(1, 2),
         flat=integers(-1),
         first=floats(1, 6),
+    ),
+    "starts of all rows, and from the end": replace(
+        on_shapes(
+            [
+                node("Gather", "shape zero", "rows"),
+                node("Gather", "shape one", "columns"),
+                node("Mul", "rows columns", "all"),
+                node("Range", "zero all columns"),
+                node("Sub", "zero columns", "back"),
+                node("Range", "all zero back", "backwards"),
+            ],
+            zero=np.array(0),
+            one=np.array(1),
+        ),
+        outputs=("y", "backwards"),
+    ),
+    "beams of each sentence apart": Case(
+        [node("Reshape", "x apart", "a"), node("ReduceMax", "a first")],
+        {"x": ("r", 4)},
+        {"r": "3..12"},
+        [{"r": 3}, {"r": 12}, {"r": 6}],
+        {"apart": integers(-1, 3, 4), "first": integers(0)},
     ),
     "greatest of all rows": on_shapes(
         [node("Reshape", "x rows", "r"), node("TopK", "r two", "y at", axis=0)],
