@@ -21,6 +21,7 @@ from compiler.types.sizes import (
     greater,
     product_of,
     quotient,
+    remainder,
     smaller,
 )
 
@@ -55,6 +56,8 @@ def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
             left = _with_equal_axes(data, shape, graph)
         if left is None:
             left = _with_whole_blocks(data, shape, graph)
+        if left is None:
+            left = _divided_rows(data, shape, graph)
         if left is None:
             raise graph.refusal(
                 f"[{_text(data.true_shape)}] under the shape [{_text(shape)}] leaves a size that "
@@ -137,6 +140,22 @@ def _are_blocks(product: Dimension, wanted: Dimension) -> bool:
         return False
     by = common_factor(product)
     return by > 1 and divide(wanted, by) * by == product
+
+
+def _divided_rows(data: Value, shape: Sequence[Dimension], graph: GraphBuilder) -> Dimension | None:
+    """What is left of a first size that is split by numbers, such as beams of each sentence.
+
+    That it is a multiple is checked at run time.
+    """
+    rest = list(shape)
+    for size in reversed(data.true_shape[1:]):
+        if len(rest) < 2 or rest.pop() != size:
+            return None
+    rows, count = data.true_shape[0] if data.rank else 1, product_of(n for n in rest if n != -1)
+    if -1 not in rest or not isinstance(count, int) or bounds_of(rows)[1] < count:
+        return None
+    graph.run_time.require_equal(remainder(rows, count), 0, f"node {graph.source!r}")
+    return divide(rows, count)
 
 
 def sized_expand(
