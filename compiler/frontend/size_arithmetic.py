@@ -186,6 +186,8 @@ def _quotient(left: Dimension, right: Dimension) -> Dimension:
     if isinstance(left, int) and isinstance(right, int) and right:
         magnitude = abs(left) // abs(right)
         return magnitude if (left < 0) == (right < 0) else -magnitude
+    if bounds_of(right)[1] < 0:
+        return _quotient(left, -right) * -1
     exact = quotient(left, right)  # whatever a divisor of 0 would give
     if exact is not None:
         return exact

@@ -13,7 +13,7 @@ from compiler.operators.shape import PAD_MODES
 from compiler.operators.use import Attributes
 from compiler.types.dims import Axis, is_whole, size_of, whole
 from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, bounds_of
+from compiler.types.sizes import Dimension, bounds_of, greater
 
 
 def positions(extent: int, graph: GraphBuilder) -> Value:
@@ -28,6 +28,15 @@ def moved(count: int, start: Dimension, step: int, graph: GraphBuilder) -> Value
         return graph.constant(start + step * np.arange(count, dtype=np.int64))
     steps = graph.constant(step * np.arange(count, dtype=np.int64))
     return graph.emit("add", steps, graph.size(start))
+
+
+def extent_there(size: Dimension, graph: GraphBuilder) -> Dimension:
+    """A size as that of an axis, which every run checks if bounds do not say that it is one."""
+    if bounds_of(size)[0] >= 0:
+        return size
+    there = greater(size, 0)
+    graph.run_time.require_equal(size, there, f"node {graph.source!r}")
+    return there
 
 
 def along(vector: Value, axis: int, rank: int, graph: GraphBuilder) -> Value:
@@ -172,9 +181,9 @@ def pad_axis(
     if len(data.dims[axis]) > 1:
         data = compacted(data, graph)
     size = size_of(data.dims[axis])
-    begin, total = pads[0], size + pads[0] + pads[1]
-    low, extent = bounds_of(total)
-    if low < 0 or extent == 0:
+    begin, total = pads[0], extent_there(size + pads[0] + pads[1], graph)
+    extent = bounds_of(total)[1]
+    if extent < 1:
         raise graph.refusal(f"padding by {pads[0]} and {pads[1]} may leave nothing", [data])
     dims: Axis = ((total, extent),)
     places = moved(extent, -begin, 1, graph)

@@ -9,7 +9,7 @@ import numpy as np
 
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import window, with_axis
+from compiler.frontend.operators.padded_moves import extent_there, window, with_axis
 from compiler.frontend.operators.rearranged import rearranged
 from compiler.types.dims import ONE, Axis, extent_of, joined, size_of
 from compiler.types.sizes import (
@@ -66,7 +66,7 @@ def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
                 sizes=shape,
             )
         shape[free[0]] = left
-    return under_shape(data, shape, graph)
+    return under_shape(data, [extent_there(size, graph) for size in shape], graph)
 
 
 def under_shape(data: Value, shape: Sequence[Dimension], graph: GraphBuilder) -> Value:
@@ -164,7 +164,8 @@ def sized_expand(
     """Broadcasting in both directions: a size of 1 in the shape keeps the data's."""
     rank = max(len(shape), data.rank)
     given: list[Axis] = [ONE] * (rank - data.rank) + list(data.dims)
-    wanted: list[Dimension] = [*(1,) * (rank - len(shape)), *shape]
+    there = [extent_there(size, graph) for size in shape]
+    wanted: list[Dimension] = [*(1,) * (rank - len(shape)), *there]
     axes: list[Axis] = []
     for axis, size in zip(given, wanted, strict=True):
         if size == 1 or size_of(axis) == size:
@@ -266,7 +267,7 @@ def sized_split(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
         sizes = tuple(rest)
     total: Dimension = 0
     results: list[Value] = []
-    for part in sizes:
+    for part in (extent_there(size, graph) for size in sizes):
         results.append(window(data, axis, total, part, graph))
         total = total + part
     if total != size:
@@ -333,7 +334,7 @@ def _scalar(node: OnnxNode, position: int) -> Dimension:
 def sized_fill(node: OnnxNode, fill: Value, graph: GraphBuilder) -> Value:
     """A value in each place of a shape that is known at run time only."""
     shape = node.sizes(0, "the shape")
-    if any(bounds_of(size)[0] < 0 for size in shape):
+    if any(bounds_of(size)[1] < 0 for size in shape):
         raise node.bad_shape(f"the shape [{_text(shape)}] has a negative extent")
     return sized_expand(fill, shape, node, graph)
 
