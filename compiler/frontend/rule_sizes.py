@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from itertools import product
 from math import prod
 from typing import NoReturn, TypeAlias, cast
 
@@ -19,13 +18,11 @@ from compiler.types.sizes import (
     Size,
     bounds_of,
     divide,
+    exact_bounds,
     greater,
     remainder,
-    value_of,
 )
 from compiler.types.tensor_type import TensorType
-
-_MOST_TRIED = 2**13
 
 
 class UnknownSizeError(Exception):
@@ -171,19 +168,9 @@ def dimension_of(given: object) -> Dimension:
     dimension = _dimension(given)
     if bounds_of(dimension)[0] >= 0:
         return dimension
-    if _least(dimension) < 0:
+    if exact_bounds(dimension)[0] < 0:
         raise ValueError(f"may be less than 0: {dimension}")
     return greater(dimension, 0)
-
-
-def _least(dimension: Dimension) -> int:
-    """The least value, exact where symbols have few: bounds say less of sums as s - s // 2."""
-    symbols = sorted(dimension.symbols) if isinstance(dimension, Size) else []
-    if prod(symbol.high - symbol.low + 1 for symbol in symbols) > _MOST_TRIED:
-        return bounds_of(dimension)[0]
-    names = [symbol.name for symbol in symbols]
-    ranges = (range(symbol.low, symbol.high + 1) for symbol in symbols)
-    return min(value_of(dimension, dict(zip(names, v, strict=True))) for v in product(*ranges))
 
 
 def _dimension(value: object) -> Dimension:

@@ -63,6 +63,7 @@ class Function:
 Atom: TypeAlias = Symbol | Function
 _Terms: TypeAlias = Mapping[tuple[Atom, ...], int]
 _PREFIX = ("min", "max")
+_MOST_TRIED = 2**13
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,18 @@ def symbols_in(shape: Iterable[Dimension]) -> frozenset[Symbol]:
 def bounds_of(dimension: Dimension) -> tuple[int, int]:
     """The least and the greatest value of a dimension."""
     return dimension.bounds if isinstance(dimension, Size) else (dimension, dimension)
+
+
+def exact_bounds(dimension: Dimension) -> tuple[int, int]:
+    """The least and the greatest value, reached where symbols have few: `bounds_of` says less of
+    sums as s - s // 2."""
+    symbols = sorted(symbols_of(dimension))
+    if prod(symbol.high - symbol.low + 1 for symbol in symbols) > _MOST_TRIED:
+        return bounds_of(dimension)
+    names = [symbol.name for symbol in symbols]
+    ranges = (range(symbol.low, symbol.high + 1) for symbol in symbols)
+    found = [value_of(dimension, dict(zip(names, v, strict=True))) for v in product(*ranges)]
+    return min(found), max(found)
 
 
 def value_of(dimension: Dimension, symbols: Mapping[str, int]) -> int:

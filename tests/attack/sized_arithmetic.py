@@ -18,7 +18,8 @@ def leaf(d: SizedDrawing) -> str:
     """A vector of one number: the size of an axis, or a constant."""
     if d.rng.random() < 0.2:
         return d.integers([d.rng.choice((0, 1, 2, 3, 5, 8))])
-    x = anything(d)
+    x = d.pick(lambda name, value: bool(d.varies(name)))
+    x = x or d.input(d.array([d.rng.choice(d.symbols).high, d.extent()]))
     axis = open_axis(d, x)
     return d.node("Shape", x, start=axis, end=axis + 1)
 

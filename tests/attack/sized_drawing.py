@@ -32,6 +32,7 @@ OPEN = (6, 9, 10, 12, 14, 15, 18, 19, 21, 22, 33, 37, 65)
 MOST_OF_ALL = 1200  # product of the greatest sizes
 SAMPLES = 5
 _OPEN_SHARE = 0.45
+_FIRST_OPEN_SHARE = 0.75
 _CRASHES = frozenset(("Einsum", "LSTM", "GRU", "RNN"))
 """What onnxruntime does with these operators where an operand has no elements."""
 _WINDOWS = frozenset("AveragePool Conv ConvInteger LpPool MaxPool QLinearConv".split())
@@ -147,7 +148,7 @@ class SizedDrawing(Drawing):
         return SizedDrawing(rng, symbols=symbols, sizes=sizes, samples=[{} for _ in sizes])
 
     def extent(self, among: Sequence[int] = EXTENTS) -> int:
-        if self.rng.random() < _OPEN_SHARE:
+        if self.rng.random() < (_OPEN_SHARE if self.inputs else _FIRST_OPEN_SHARE):
             return self.rng.choice(self.symbols).high
         return self.rng.choice(among)
 

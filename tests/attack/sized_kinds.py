@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from tests.attack.drawn_operators import KINDS as FIXED_KINDS
 from tests.attack.sized_arithmetic import ARITHMETIC
+from tests.attack.sized_control import CONTROL
 from tests.attack.sized_drawing import SizedDrawing
 from tests.attack.sized_rarer import (
     attended,
@@ -342,7 +343,7 @@ OPEN_KINDS: tuple[tuple[int, Kind], ...] = (
     (3, contracted), (2, quantised), (3, curve), (1, undefined), (1, bits), (3, whitened),
     (2, sampled), (2, unpooled), (1, transformed), (2, boxes), (1, listed), (2, narrow),
     (3, attended), (1, rotated), (2, square), (2, columns), (2, rows_updated), (1, half_moved),
-    *((1, kind) for kind in ARITHMETIC),
+    *((1, kind) for kind in (*ARITHMETIC, *CONTROL)),
 )  # fmt: skip
 """Each with how often it is drawn relative to the others."""
 

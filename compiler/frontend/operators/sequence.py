@@ -6,6 +6,7 @@ No node comes of them, but for a member at a position that is computed at run ti
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 from onnx import TypeProto
@@ -15,6 +16,7 @@ from compiler.frontend.converter import converter
 from compiler.frontend.element_types import dtype_of
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.padded_moves import extent_there, window
 from compiler.frontend.stacked_sequences import joined_rows, one_of, row_of, rows_along
 from compiler.frontend.structured_values import (
     Entity,
@@ -26,8 +28,9 @@ from compiler.frontend.structured_values import (
     declared_kind,
     schema_kind,
 )
-from compiler.types.dims import is_whole
+from compiler.types.dims import is_whole, size_of
 from compiler.types.dtypes import DType
+from compiler.types.sizes import Dimension, divide, exact_bounds, greater, smaller
 
 
 @converter("SequenceEmpty", 11)
@@ -103,10 +106,11 @@ def split_to_sequence(node: OnnxNode, graph: GraphBuilder) -> SequenceValue | St
     """Parts of given sizes, or equal ones (the last may be smaller); without sizes single rows."""
     data = node.input(0)
     axis = node.axis(node.integer("axis", 0), data.rank)
-    if not is_whole(data.dims[axis]):
-        if node.optional(1) is not None:
-            raise graph.refusal("parts of given sizes of an axis of such a size", [data])
+    by, is_open = node.optional(1), not is_whole(data.dims[axis])
+    if by is None and is_open:
         return rows_along(data, axis, graph, keeps=bool(node.integer("keepdims", 1)))
+    if by is not None and (is_open or by.sizes is not None):
+        return _sized_parts(node, data, axis, graph)
     extent, squeezes = data.shape[axis], False
     if node.optional(1) is None:
         sizes = [1] * extent
@@ -126,6 +130,30 @@ def split_to_sequence(node: OnnxNode, graph: GraphBuilder) -> SequenceValue | St
         pick(data, axis, start) if pick else _part(data, axis, start, size, graph)
         for start, size in zip(starts, sizes, strict=False)
     ]
+    return SequenceValue(tuple(parts), data.dtype)
+
+
+def _sized_parts(
+    node: OnnxNode, data: Value, axis: int, graph: GraphBuilder
+) -> SequenceValue | StackedSequence:
+    """Parts whose sizes, or that of all, are known at run time only."""
+    size, given = size_of(data.dims[axis]), node.sizes(1, "the sizes of the parts")
+    sizes = [extent_there(part, graph) for part in given]
+    if node.input(1).rank == 0:
+        (each,) = given
+        if each == 1:
+            return rows_along(data, axis, graph, keeps=True)
+        low, high = exact_bounds(-divide(-size, greater(each, 1)))
+        if low != high:
+            reason = f"parts of {each} of an axis of {size}, whose number is not known"
+            raise graph.refusal(reason, [data], sizes=given)
+        sizes = [greater(smaller(each, size - each * part), 0) for part in range(high)]
+    parts, total = list[Value](), cast("Dimension", 0)
+    for part in sizes:
+        parts.append(window(data, axis, total, part, graph))
+        total = total + part
+    if total != size:
+        graph.run_time.require_equal(total, size, f"node {graph.source!r}")
     return SequenceValue(tuple(parts), data.dtype)
 
 

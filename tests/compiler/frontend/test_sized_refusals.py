@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -20,6 +21,8 @@ def _on(nodes: list[onnx.NodeProto], **shapes: Any) -> onnx.ModelProto:
         "to": integers(-1, 7),
         "w": floats(6, 4),
         "small": integers(2, 8),
+        "three": np.array(3),
+        "none": np.array(0),
     }
     inputs = [tensor(name, shape) for name, shape in shapes.items()]
     return model(nodes, inputs, ["y"], constants, opset=20)
@@ -68,6 +71,15 @@ _SMOOTHED = helper.make_node("Resize", ["x", "", "", "small"], ["y"], mode="line
             "Resize node 'y': smoothing over up to 250 elements (at most 128) (known at run time "
             "only: s:4..999) (raise the lower bound of the size that is asked for, or lower the "
             "upper one of the data's)",
+        ),
+        (
+            _on(
+                [node("SplitToSequence", "x three", "parts"), node("SequenceAt", "parts none")],
+                x=["b", 2],
+            ),
+            {"b": "1..9"},
+            "SplitToSequence node 'parts': parts of 3 of an axis of b, whose number is not known "
+            "(known at run time only: b:1..9) (fix b with --shape, for example --shape b=9)",
         ),
         (
             _on([node("MatMul", "x w")], x=["b", "f"]),
