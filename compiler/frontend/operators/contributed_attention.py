@@ -15,10 +15,10 @@ from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.fused import DOMAIN
-from compiler.frontend.operators.padded_moves import positions
+from compiler.frontend.operators.padded_moves import positions, window
 from compiler.frontend.operators.quantise import Parameters
 from compiler.frontend.structured_values import Entity
-from compiler.types.dims import Axis, extent_of, is_whole, size_of
+from compiler.types.dims import ONE, Axis, extent_of, is_whole, size_of
 from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension
 
@@ -95,6 +95,10 @@ def _weights(scores: Value, sink: Value | None, graph: GraphBuilder) -> Value:
     if sink is None:
         return graph.emit("softmax", scores, axis=last)
     column = graph.emit("expand", sink, shape=(*scores.shape[:-1], 1))
+    column = graph.with_dims(column, (*scores.dims[:-1], ONE))
+    if not is_whole(scores.dims[last]):  # the column is where it begins, as its end is nowhere
+        joined = graph.emit("softmax", graph.concat([column, scores], last), axis=last)
+        return window(joined, last, 1, size_of(scores.dims[last]), graph)
     whole = graph.emit("softmax", graph.concat([scores, column], last), axis=last)
     return graph.part(whole, last, 0, scores.shape[-1])
 

@@ -19,6 +19,7 @@ from compiler.frontend.operators.contributed_attention import (
     split_heads,
 )
 from compiler.frontend.operators.fused import DOMAIN
+from compiler.frontend.operators.sized_group_query import sized_group_query_attention
 from compiler.types.dims import is_whole
 from compiler.types.dtypes import DType
 
@@ -46,10 +47,10 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
     query, key, value = _operands(node, heads, groups, graph)
     past = node.optional(3), node.optional(4)
     caches = [item for item in past if item is not None]
-    if not all(is_whole(item.dims[2]) for item in (query, *caches)):
-        raise graph.refusal("tokens or caches of such sizes", [query, *caches])
     if any(item is not None and 0 in item.shape for item in past):
         past = None, None
+    if not all(is_whole(item.dims[2]) for item in (query, *caches)):
+        return sized_group_query_attention(node, (query, key, value), past, graph)
     places = _places(node, query, past[0], graph)
     if node.integer("do_rotary", 0):
         query, key = (_rotated(node, item, places, graph) for item in (query, key))

@@ -95,7 +95,69 @@ def test_rotary_embedding_from_one_place_on() -> None:
     _check(proto, [{"x": floats(b, 2, s, 4), "at": np.array([p])} for b, s, p in SIZES])
 
 
-def test_group_query_attention_names_sizes_that_it_does_not_take() -> None:
+GROUPED: dict[str, list[int | str]] = {
+    "q": ["b", "s", 64],
+    "k": ["b", "s", 16],
+    "v": ["b", "s", 16],
+    "pk": ["b", 1, "c", 16],
+    "pv": ["b", 1, "c", 16],
+    "mask": ["b"],
+    "total": ["t"],
+}
+
+
+def _grouped_call(batch: int, tokens: int, before: int, room: int) -> dict[str, Array]:
+    """Tokens behind others, in a cache with room for so many."""
+    shapes = {"b": batch, "s": tokens, "c": room, "t": before + tokens}
+    call = {
+        name: floats(*(size if isinstance(size, int) else shapes[size] for size in shape))
+        for name, shape in GROUPED.items()
+    }
+    call["mask"] = np.full(batch, before + tokens - 1, np.int32)
+    return call
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"do_rotary": 1},
+        {"do_rotary": 1, "rotary_interleaved": 1, "local_window_size": 3},
+        {"smooth_softmax": 1},
+        {"softcap": 5.0},
+    ],
+)
+def test_group_query_attention_of_any_number_of_tokens_and_keys(attributes: dict[str, Any]) -> None:
+    """Caches grow by the new tokens, or have room for them; prompts have none before them."""
+    tables = "c sn" if "do_rotary" in attributes else ""
+    inputs = f"q k v pk pv mask n {tables}"
+    constants = {"c": floats(40, 8), "sn": floats(40, 8)} if tables else {}
+    proto = _proto(
+        "GroupQueryAttention", GROUPED, inputs, constants, num_heads=4, kv_num_heads=1, **attributes
+    )
+    shape = helper.make_node("Shape", ["total"], ["long"])
+    proto.graph.node.insert(0, helper.make_node("Cast", ["long"], ["n"], to=INT32))
+    proto.graph.node.insert(0, shape)
+    proto.graph.node[-1].output.extend(["keys", "values"])
+    for name in ("keys", "values"):
+        proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+    bounds = {"b": ("1..2",), "s": ("1..6",), "c": ("0..20",), "t": ("1..20",)}
+    executable = compiler.build(import_model_proto(proto, bounds))
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    for sizes in ((2, 6, 0, 0), (2, 1, 19, 19), (1, 3, 5, 5), (2, 1, 4, 20), (1, 1, 0, 0)):
+        call = _grouped_call(*sizes)
+        found, expected = executable.run(call), session.run(None, call)
+        np.testing.assert_allclose(found["y"], expected[0], rtol=1e-3, atol=1e-4)
+        used = sizes[1] + sizes[2]
+        for name, theirs in zip(("keys", "values"), expected[1:], strict=True):
+            assert found[name].shape == theirs.shape
+            np.testing.assert_allclose(
+                found[name][:, :, :used], theirs[:, :, :used], rtol=1e-4, atol=1e-5
+            )
+
+
+def test_group_query_attention_names_sizes_of_which_it_sees_all() -> None:
     shapes: dict[str, list[int | str]] = {
         "q": ["b", "s", 16],
         "k": ["b", "s", 8],
@@ -103,6 +165,8 @@ def test_group_query_attention_names_sizes_that_it_does_not_take() -> None:
         "mask": ["b"],
         "ids": [],
     }
-    proto = _proto("GroupQueryAttention", shapes, "q k v - - mask ids", num_heads=2, kv_num_heads=1)
-    with pytest.raises(ShapeError, match=r"tokens or caches of such sizes .*s:1\.\.6"):
+    proto = _proto(
+        "GroupQueryAttention", shapes, "q k v - - mask ids", num_heads=2, kv_num_heads=1, causal=0
+    )
+    with pytest.raises(ShapeError, match=r"tokens of such sizes that see .*s:1\.\.6"):
         import_model_proto(proto, {"b": ("1..2",), "s": ("1..6",)})

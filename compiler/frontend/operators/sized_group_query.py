@@ -1,0 +1,165 @@
+"""GroupQueryAttention of tokens and caches whose number is known at run time only.
+
+A cache is as long as the longer one of what it was and the total length that the node is told of.
+Row by row the new tokens lie behind those that `seqlens_k` says were there; what is behind the
+tokens of a row is 0, and no query sees it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.contributed_attention import (
+    Scores,
+    attended,
+    counted_places,
+    joined_heads,
+    repeated_heads,
+)
+from compiler.frontend.operators.padded_moves import as_whole, with_axis
+from compiler.types.dims import Axis, size_of
+from compiler.types.dtypes import DType
+from compiler.types.sizes import Dimension, bounds_of, greater
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where tokens are: `past` [batch] counts those before the new ones, `keys` is the axis of all
+    that there are."""
+
+    past: Value
+    keys: Axis
+
+
+def sized_group_query_attention(
+    node: OnnxNode,
+    operands: tuple[Value, Value, Value],
+    past: tuple[Value | None, Value | None],
+    graph: GraphBuilder,
+) -> Sequence[Value]:
+    """As `group_query_attention`, of queries, keys and values [batch, heads, tokens, features]."""
+    query, key, value = operands
+    if not node.integer("causal", 1):
+        raise graph.refusal("tokens of such sizes that see those behind them", [query])
+    places = _places(node, query, past[0], graph)
+    if node.integer("do_rotary", 0):
+        query, key = (_rotated(node, item, places, graph) for item in (query, key))
+    keys = _cached(past[0], key, places, graph)
+    values = _cached(past[1], value, places, graph)
+    heads = query.shape[1]
+    all_keys, all_values = (repeated_heads(item, heads, graph) for item in (keys, values))
+    how = _scores(node, query, places, graph)
+    return [joined_heads(attended(query, all_keys, all_values, how, graph), graph), keys, values]
+
+
+def _places(node: OnnxNode, query: Value, cache: Value | None, graph: GraphBuilder) -> _Places:
+    tokens, last, total = size_of(query.dims[2]), node.input(5), _total(node)
+    rows = graph.reshape(last, (query.shape[0],))
+    if cache is None:
+        none = graph.emit("mul", graph.cast(rows, DType.I64), graph.scalar(0, DType.I64))
+        return _Places(none, query.dims[2])
+    before = graph.emit("sub", graph.cast(rows, DType.I64), graph.size(tokens - 1))
+    length = size_of(cache.dims[2])
+    told = graph.reshape(node.input(6), ()) if total is None else graph.size(total)
+    first = graph.emit("equal", graph.cast(told, DType.I64), graph.size(tokens))
+    past = graph.emit("where", first, graph.scalar(0, DType.I64), before)
+    keys = length if total is None else greater(length, total)
+    return _Places(past, ((keys, bounds_of(keys)[1]),))
+
+
+def _total(node: OnnxNode) -> Dimension | None:
+    """The total length, None where it is computed."""
+    given = node.input(6)
+    if given.array is None and given.sizes is None:
+        return None
+    (total,) = node.sizes(6, "the total length")
+    return total
+
+
+def _rotated(node: OnnxNode, value: Value, places: _Places, graph: GraphBuilder) -> Value:
+    tables, positions = [node.input(position) for position in (7, 8)], node.optional(9)
+    if positions is None:
+        steps = graph.reshape(counted_places(value.dims[2], graph), (1, value.shape[2]))
+        past = graph.reshape(places.past, (value.shape[0], 1))
+        positions = graph.emit("add", past, steps)
+        positions = graph.emit("clip", positions, min=0, max=tables[0].shape[0] - 1)
+    rows = [graph.emit("gather", table, positions, axis=0) for table in tables]
+    batch, tokens, pairs = rows[0].shape
+    rows = [graph.reshape(row, (batch, 1, tokens, pairs)) for row in rows]
+    interleaved = bool(node.integer("rotary_interleaved", 0))
+    return graph.emit("rotary", value, *rows, width=2 * pairs, interleaved=interleaved)
+
+
+def _cached(cache: Value | None, now: Value, places: _Places, graph: GraphBuilder) -> Value:
+    """The cache with the new tokens in their places."""
+    if cache is None:
+        return now
+    batch, length, tokens = now.shape[0], places.keys[0][1], size_of(now.dims[2])
+    index = graph.reshape(counted_places(places.keys, graph), (1, length))
+    place = graph.emit("sub", index, graph.reshape(places.past, (batch, 1)))  # among the new ones
+    is_new = graph.emit(
+        "and",
+        graph.emit("greater_equal", place, graph.scalar(0, DType.I64)),
+        graph.emit("less", place, graph.size(tokens)),
+    )
+    within = graph.emit("clip", place, min=0, max=now.shape[2] - 1)
+    tokens_first = graph.transpose(now, (0, 2, 1, 3))
+    picked = graph.emit(
+        "gather_nd",
+        as_whole(tokens_first, 1, graph),
+        graph.reshape(within, (*within.shape, 1)),
+        batch_dims=1,
+    )
+    known = _to_length(cache, 2, places.keys, graph)
+    where = graph.reshape(is_new, (is_new.shape[0], 1, length, 1))
+    return graph.emit("where", where, graph.transpose(picked, (0, 2, 1, 3)), known)
+
+
+def _scores(node: OnnxNode, query: Value, places: _Places, graph: GraphBuilder) -> Scores:
+    bias, sink = node.optional(10), node.optional(11)
+    if sink is not None:
+        sink = graph.reshape(sink, (sink.type.size, 1, 1))
+    elif node.integer("smooth_softmax", 0) > 0:
+        sink = graph.scalar(0.0, query.dtype)
+    return Scores(
+        node.floating("scale", 0.0) or 1.0 / math.sqrt(query.shape[-1]),
+        () if bias is None else (_fitted(bias, places, graph),),
+        _visible(query, places, node.integer("local_window_size", -1), graph),
+        node.floating("softcap", 0.0),
+        sink,
+    )
+
+
+def _fitted(bias: Value, places: _Places, graph: GraphBuilder) -> Value:
+    """A bias of fewer keys than the cache has room for: what is behind is masked anyway."""
+    last = bias.rank - 1
+    return bias if bias.dims[last] == places.keys else _to_length(bias, last, places.keys, graph)
+
+
+def _to_length(value: Value, axis: int, wanted: Axis, graph: GraphBuilder) -> Value:
+    """The value with zeros behind the end of an axis."""
+    filled = as_whole(graph.padded.filled(value, axis, "zero"), axis, graph)
+    missing = wanted[0][1] - value.shape[axis]
+    if missing > 0:
+        ends = value.rank + axis
+        pads = tuple(missing if place == ends else 0 for place in range(2 * value.rank))
+        filled = graph.emit("pad", filled, pads=pads)
+    return with_axis(filled, axis, wanted, graph)
+
+
+def _visible(query: Value, places: _Places, window: int, graph: GraphBuilder) -> tuple[Value, ...]:
+    """Where keys are not behind their queries, nor too far before them."""
+    batch, tokens, length = query.shape[0], query.shape[2], places.keys[0][1]
+    graph.check_array((tokens, length), 1)
+    key = counted_places(places.keys, graph)
+    steps = graph.reshape(counted_places(query.dims[2], graph), (1, 1, tokens, 1))
+    row = graph.emit("add", graph.reshape(places.past, (batch, 1, 1, 1)), steps)
+    found = [graph.emit("less_equal", graph.reshape(key, (1, 1, 1, length)), row)]
+    if window > 0:
+        edge = graph.emit("sub", row, graph.scalar(window, DType.I64))
+        found.append(graph.emit("greater", graph.reshape(key, (1, 1, 1, length)), edge))
+    return tuple(found)
