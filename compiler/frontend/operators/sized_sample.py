@@ -38,12 +38,17 @@ def spread_behind(data: Value, padding: str, graph: GraphBuilder) -> Value:
 
 
 def left_out(places: Value, sizes: Sequence[Dimension], graph: GraphBuilder) -> Value:
-    """Places [..., axes], those more than one element behind the data moved far in front of it."""
+    """Places [..., axes], those more than one element behind the data moved far in front of it.
+
+    Nearer ones are at the last element: of two taps with a share each the largest is another.
+    """
     if known(sizes) is not None:
         return places
     ends = graph.size_vector(sizes, places.dtype)
     beyond = graph.emit("greater", places, ends)
-    return graph.emit("where", beyond, graph.scalar(_FAR, places.dtype), places)
+    last = graph.emit("sub", ends, graph.scalar(1.0, places.dtype))
+    near = graph.emit("min", places, last)
+    return graph.emit("where", beyond, graph.scalar(_FAR, places.dtype), near)
 
 
 def reflected(places: Value, sizes: Sequence[Dimension], align: bool, graph: GraphBuilder) -> Value:

@@ -76,6 +76,30 @@ PLACE_CASES: dict[str, Case] = {
             ("cubic", "border", 1),
         )
     },
+    **{
+        f"roi_align_{mode}": Case(
+            [
+                node("Abs", "corners", "begin"),
+                node("Abs", "far", "more"),
+                node("Add", "begin more", "end"),
+                node("Concat", "begin end", "regions", axis=1),
+                node(
+                    "RoiAlign",
+                    "x regions i",
+                    sampling_ratio=2,
+                    output_height=2,
+                    output_width=3,
+                    spatial_scale=3.0,
+                    mode=mode,
+                ),
+            ],
+            {"x": ("b", 3, "h", "w"), "corners": ("r", 2), "far": ("r", 2), "i": ("r",)},
+            {"b": "3..4", "h": "2..9", "w": "2..8", "r": "1..5"},
+            [{"b": 3, "h": 5, "w": 3, "r": 2}, {"b": 3, "h": 2, "w": 2, "r": 5}],
+            integers=("i",),
+        )
+        for mode in ("avg", "max")
+    },
     "roi_align": Case(
         [node("RoiAlign", "x regions i", sampling_ratio=2, output_height=2, output_width=3)],
         {"x": ("b", 3, "h", "w"), "regions": ("r", 4), "i": ("r",)},
