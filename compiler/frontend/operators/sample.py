@@ -20,7 +20,7 @@ from compiler.frontend.operators.sized_sample import (
 from compiler.frontend.operators.windows import window_attributes
 from compiler.operators.sample import MOST_TAPS
 from compiler.types.dtypes import FLOATS, DType
-from compiler.types.sizes import Dimension, known
+from compiler.types.sizes import Dimension, bounds_of, divide, known
 from compiler.types.tensor_type import Array, Attribute
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -302,7 +302,10 @@ def deform_conv(node: OnnxNode, graph: GraphBuilder) -> Value:
     )
     if not fits or offset.rank != data.rank:
         raise node.bad_shape(f"{data.type}, {weights.type} and {offset.type} do not fit")
-    base = _window_places(node, kernel, data.shape[2:], shape)
+    base = _window_places(node, kernel, data, offset, graph)
+    planes = offset.dims[2:]
+    offset = spread_behind(offset, "zeros", graph)
+    mask = None if mask is None else spread_behind(mask, "zeros", graph)
     count = math.prod(shape)
     moved = graph.reshape(offset, (batch * groups, taps, rank, count))
     moved = graph.transpose(moved, (0, 3, 1, 2))  # [N G, windows, taps, axes]
@@ -321,19 +324,24 @@ def deform_conv(node: OnnxNode, graph: GraphBuilder) -> Value:
     result = _products(found, weights, group, graph)
     if bias is not None:
         result = graph.emit("add", result, graph.reshape(bias, (1, bias.shape[0], 1)))
-    return graph.reshape(result, (batch, weights.shape[0], *shape))
+    result = graph.reshape(result, (batch, weights.shape[0], *shape))
+    return graph.with_dims(result, (*result.dims[:2], *planes))
 
 
 def _window_places(
-    node: OnnxNode, kernel: Sequence[int], extents: Sequence[int], shape: Sequence[int]
+    node: OnnxNode, kernel: Sequence[int], data: Value, offset: Value, graph: GraphBuilder
 ) -> Array:
     """Where the taps of each window lie that nothing moves: [windows, taps, axes]."""
     found = window_attributes(node, tuple(kernel))
-    rank = len(extents)
-    for axis, extent in enumerate(extents):
-        room = extent + found.pads[axis] + found.pads[axis + rank] - found.reach(axis)
-        if room < 0 or room // found.strides[axis] + 1 != shape[axis]:
+    shape, rank = offset.shape[2:], data.rank - 2
+    for axis, (size, given) in enumerate(
+        zip(spatial_sizes(data), spatial_sizes(offset), strict=True)
+    ):
+        room = size + found.pads[axis] + found.pads[axis + rank] - found.reach(axis)
+        number = divide(room, found.strides[axis]) + 1
+        if bounds_of(room)[0] < 0 or bounds_of(number)[1] != shape[axis]:
             raise node.bad_shape(f"the offsets are for {list(shape)} windows")
+        graph.run_time.require_equal(number, given, f"node {graph.source!r}")
     windows = np.indices(tuple(shape)).reshape(rank, -1).T * found.strides
     taps = np.indices(tuple(kernel)).reshape(rank, -1).T * found.dilations
     return np.asarray(windows[:, None, :] + taps[None] - np.array(found.pads[:rank]))

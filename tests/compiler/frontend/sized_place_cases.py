@@ -76,6 +76,14 @@ PLACE_CASES: dict[str, Case] = {
             ("cubic", "border", 1),
         )
     },
+    "windows_that_offsets_move": Case(
+        [node("DeformConv", "x w o", kernel_shape=[3, 3], strides=[2, 1], pads=[1, 1, 1, 1])],
+        {"x": ("b", 2, "h", "w"), "o": ("b", 18, "p", "w")},
+        {"b": "1..2", "h": "2..9", "w": "2..8", "p": "1..5"},
+        [{"b": 1, "h": 5, "w": 3, "p": 3}, {"b": 2, "h": 2, "w": 8, "p": 1}],
+        {"w": floats(3, 2, 3, 3)},
+        opset=19,
+    ),
     **{
         f"roi_align_{mode}": Case(
             [
