@@ -19,9 +19,10 @@ _DEFAULT_SHARE = 0.5  # of the machine's memory
 class Limits:
     """The most that a model may need.
 
-    `bytes` bounds each value, the constants together, and what a run allocates. `nodes` are
-    counted after functions and loops are unrolled, `rank` is that of each value, and `seconds` are
-    those from the beginning of an import or a build to its end. `loop_steps` are the most of a loop
+    `bytes` bounds each input, the constants together, and what a run allocates: values that
+    kernels never have in memory, as the scores of attention, may be larger. `nodes` are counted
+    after functions and loops are unrolled, `rank` is that of each value, and `seconds` are those
+    from the beginning of an import or a build to its end. `loop_steps` are the most of a loop
     whose end is computed at run time, where the model declares no shape that says it, and
     `loop_rows` those of one that collects something in each, and the elements of a range that data
     ends. `arena` bounds what a run needs beside constants, inputs and outputs; None: only by
@@ -72,12 +73,16 @@ class Allowance:
 
     def check_array(self, what: str, shape: Sequence[int], element_bytes: int) -> None:
         """An array must have a rank and a size that are allowed."""
+        self.check_rank(what, shape)
+        self.check_bytes(what, math.prod(shape) * element_bytes)
+
+    def check_rank(self, what: str, shape: Sequence[int]) -> None:
+        """`what` must have a rank that is allowed."""
         if len(shape) > self.limits.rank:
             raise LimitError(
                 f"{what} has {len(shape)} dimensions, and {self.limits.rank} are allowed",
                 hint=f"arrays have at most {MAXIMUM_RANK} dimensions (limits.rank)",
             )
-        self.check_bytes(what, math.prod(shape) * element_bytes)
 
     def check_nodes(self, what: str, count: int) -> None:
         """`what` ("the model") must not have more nodes than allowed."""

@@ -128,7 +128,8 @@ class GraphBuilder(SizeValues):
             self.source,
         )
         type = infer_type(node, [None if value is None else value.type for value in inputs])
-        self.check_array(type.shape, type.dtype.bytes)
+        # Whether it is ever in memory, and has to fit, is known when there are kernels.
+        self.allowance.check_rank(f"a value of node {self.source!r}", type.shape)
         if not type.size:
             return self.constant(np.empty(type.shape, type.dtype.numpy))
         if any(value is not None and not value.type.size for value in inputs):

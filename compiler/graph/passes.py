@@ -81,12 +81,11 @@ AFTER_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (
 
 
 def check_graph(graph: Graph, allowance: Allowance) -> None:
-    """Raise `LimitError` for more nodes, larger values or larger constants than allowed."""
+    """Raise `LimitError` for more nodes, values of a higher rank, larger constants than allowed."""
     allowance.check_nodes("the model", len(graph.nodes))
     for node in graph.nodes:
-        type = graph.types[node.output]
         what = f"{node.output!r} of node {node.source!r}"
-        allowance.check_array(what, type.shape, type.dtype.bytes)
+        allowance.check_rank(what, graph.types[node.output].shape)
     total = sum(array.nbytes for array in graph.constants.values())
     allowance.check_bytes("the constants of the model", total)
 

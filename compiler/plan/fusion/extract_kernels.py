@@ -95,12 +95,15 @@ class _Extractor:
         read = {*self.graph.inputs, *outputs}
         for call in self.calls:
             read.update((*reads_of(call), *written_by(call)))
+        types = {name: type for name, type in self.types.items() if name in read}
+        for name, type in types.items():
+            self.allowance.check_array(f"the value {name!r}", type.shape, type.dtype.bytes)
         return KernelProgram(
             self.graph.name,
             self.graph.inputs,
             outputs,
             tuple(self.calls),
-            {name: type for name, type in self.types.items() if name in read},
+            types,
             {name: array for name, array in self.constants.items() if name in read},
         )
 
