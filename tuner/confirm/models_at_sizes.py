@@ -25,18 +25,19 @@ from tuner.confirm.whole_model import ModelBuilds
 from tuner.records.size_ranges import SizePlan, SizePoint, merged
 
 RUNS = 3  # of which the fastest counts, where a rough figure will do
+LONG = 1.0  # seconds after which no run is repeated
 AT_LEAST = 0.2  # seconds of one comparison; with less the rest of the points is left out
 
 
 def seconds_at(model: Executable, sizes: Mapping[str, int] | None = None) -> float:
     """Roughly how long a run takes where symbols have these sizes (None: in the middle)."""
     inputs = aligned_inputs(model, sizes=sizes)
-    taken = []
-    for _ in range(1 + RUNS):
+    taken: list[float] = []
+    while len(taken) <= RUNS and sum(taken) < LONG:
         begin = time.perf_counter()
         model.run(inputs)
         taken.append(time.perf_counter() - begin)
-    return min(taken[1:])
+    return min(taken[1:] or taken)
 
 
 def confirm_plan(
