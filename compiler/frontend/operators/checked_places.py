@@ -1,7 +1,8 @@
-"""Indices into axes whose sizes are known at run time only: each must be of what is there.
+"""Indices in models with sizes that are known at run time only: each must be of what is there.
 
 Kernels clamp indices at an axis' bound, or leave out what lies behind it: no memory but their own
-is read or written. But what lies between the size and its bound is anything.
+is read or written. But what lies between the size and its bound is anything, and a row that was not
+asked for is wrong too. Models whose sizes are all known have kernels alone, which clamp.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def check_constant(node: OnnxNode, indices: Value, extents: Sequence[int]) -> No
 
 def are_there(indices: Value, dims: Axis) -> bool:
     """Whether constant positions on an axis are those of elements that are there, at any size."""
-    if is_whole(dims):
-        return True
-    if indices.array is None or indices.array.size == 0 or len(dims) > 1:
+    if indices.array is None or indices.array.size == 0:
         return False
+    if is_whole(dims) or len(dims) > 1:
+        return is_whole(dims)
     least = bounds_of(size_of(dims))[0]
     return int(indices.array.min()) >= 0 and int(indices.array.max()) < least
 
@@ -45,9 +46,9 @@ def are_there(indices: Value, dims: Axis) -> bool:
 def require_inside(
     node: OnnxNode, graph: GraphBuilder, indices: Value, data: Value, axis: int
 ) -> None:
-    """Have runs refuse indices behind the size of an axis that is known at run time only."""
+    """Have runs refuse indices outside of an axis, if sizes are known at run time only."""
     check_constant(node, indices, [data.shape[axis]])
-    if are_there(indices, data.dims[axis]) or not indices.type.size:
+    if not graph.is_padded or are_there(indices, data.dims[axis]) or not indices.type.size:
         return
     size = data.true_shape[axis]
     reason = f"{node.label} has an index outside of axis {axis}, of which {size} elements are there"
@@ -57,14 +58,15 @@ def require_inside(
 def require_tuples_inside(
     node: OnnxNode, graph: GraphBuilder, indices: Value, data: Value, axes: Sequence[int]
 ) -> None:
-    """Have runs refuse index tuples, an entry for each of these axes, behind the axes' sizes."""
+    """Have runs refuse index tuples, an entry for each of these axes, outside of these."""
     check_constant(node, indices, [data.shape[axis] for axis in axes])
-    if all(are_there(indices, data.dims[axis]) for axis in axes) or not indices.type.size:
+    there = all(are_there(indices, data.dims[axis]) for axis in axes)
+    if not graph.is_padded or there or not indices.type.size:
         return
     sizes = [true_shape(data.dims)[axis] for axis in axes]
-    there = " x ".join(map(str, sizes))
+    counts = " x ".join(map(str, sizes))
     which = f"axis {axes[0]}" if len(axes) == 1 else f"axes {axes[0]} to {axes[-1]}"
-    reason = f"{node.label} has an index outside of {which}, of which {there} elements are there"
+    reason = f"{node.label} has an index outside of {which}, of which {counts} elements are there"
     _require(graph, indices, graph.size_vector(sizes), reason)
 
 

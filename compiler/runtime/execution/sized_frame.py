@@ -72,9 +72,7 @@ class SizedFrame(Frame):
         Raises `InputError` where one is out of its bounds, or a condition did not hold.
         """
         computed = self._results[self._sizes.program]
-        if computed:
-            named = dict(zip(self._names, arguments, strict=True))
-            self._sizes.check_results(computed, named)
+        if computed and self._sizes.check_results(computed, self._names, arguments):
             self._sizes.tell()
             self._sized_outputs.collect(results)
 

@@ -121,21 +121,30 @@ class RunSizes:
         refuse_shape(self._ports, self.program, port, array, self.shapes[port.alike], found)
 
     def check_results(
-        self, computed: Mapping[str, AnyArray], arguments: Mapping[str, AnyArray]
-    ) -> None:
-        """Raise `InputError` where a condition did not hold, or a computed size is out of bounds.
+        self,
+        computed: Mapping[str, AnyArray],
+        names: Mapping[str, int],
+        arguments: Sequence[AnyArray],
+    ) -> bool:
+        """Whether the run has computed sizes, which are within their bounds.
 
-        `computed` are the program's outputs that are no ports, `arguments` the inputs by name.
+        `computed` are the program's outputs that are no ports, `arguments` the inputs, `names` by
+        name their numbers. Raises `InputError` where a condition did not hold, or a computed size
+        is out of its bounds.
         """
         signature = self._ports.programs[self.program].signature
         assert signature is not None  # else nothing is computed
         for check in signature.checks:
-            if computed[check.output].any():
-                argument = arguments.get(check.operand)
+            flags = computed[check.output]
+            if flags.item() if flags.size == 1 else flags.any():
+                number = names.get(check.operand)
+                argument = None if number is None else arguments[number]
                 refuse_condition(self._ports, self.program, check, argument, self._found or [])
+        has_sizes = False
         for source in signature.sources:
             if not isinstance(source, ResultSource):
                 continue
+            has_sizes = True
             size = computed[source.output].item(source.position)
             symbol = source.symbol
             if not symbol.low <= size <= symbol.high:
@@ -144,6 +153,7 @@ class RunSizes:
                     f"{symbol.low} to {symbol.high}",
                     hint="build it with bounds that allow for it",
                 )
+        return has_sizes
 
     def _take(self) -> None:
         facts = self._unpack(self._state, self._facts)

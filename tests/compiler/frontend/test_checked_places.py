@@ -1,4 +1,4 @@
-"""Indices into an axis whose size is known at run time only: each must be of what is there."""
+"""Indices in models with sizes known at run time only: each must be of what is there."""
 
 from __future__ import annotations
 
@@ -33,6 +33,30 @@ def _inputs(indices: Any) -> dict[str, Any]:
 def test_an_index_outside_of_what_is_there_is_refused(indices: list[int]) -> None:
     with pytest.raises(InputError, match=r"input 'i' is \[.*\]: Gather node 'y' has an index out"):
         _built("Gather", "k").run(_inputs(indices))
+
+
+def _embedded(*sizes: int | str) -> Executable:
+    """Rows of a table of three, at indices of these sizes: as tokens are embedded."""
+    inputs = [tensor("i", sizes, TensorProto.INT64)]
+    proto = model([node("Gather", "table i")], inputs, ["y"], {"table": np.eye(3, dtype="f4")})
+    bounds = {name: ("1..4",) for name in sizes if isinstance(name, str)}
+    return compiler.build(import_model_proto(proto, bounds))
+
+
+@pytest.mark.parametrize("indices", [[3], [0, 1, 2, -4], [300, 0]])
+def test_an_index_outside_of_a_table_is_refused_in_a_model_with_open_sizes(
+    indices: list[int],
+) -> None:
+    executable = _embedded("k")
+    found = executable.run({"i": np.array([2, -3])})["y"]
+    np.testing.assert_array_equal(found, np.eye(3)[[2, 0]])
+    with pytest.raises(InputError, match=r"Gather node 'y' has an index .* axis 0, of which 3 "):
+        executable.run({"i": np.array(indices)})
+
+
+def test_models_without_open_sizes_compute_nothing_beside_their_kernels() -> None:
+    assert len(_embedded(2).functions) == 1
+    assert _embedded(2).signature is None
 
 
 def test_negative_indices_count_from_the_end_of_what_is_there() -> None:
