@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.compiler.runtime.c_models import cc
+from tests.compiler.runtime.c_models import cc, run
 
 MODULE = """
 import compiler
@@ -113,6 +113,20 @@ def test_a_crash_says_the_sizes_where_they_are_open(folder: Path) -> None:
     np.save(folder / "x.npy", np.full(3, -1, np.float32))
     (line,) = tune(folder, *RUN, "--functions", "mine.py").stderr.splitlines()
     assert "in node 't', called with f32[3], crashed with signal SIGABRT" in line
+
+
+def test_what_a_build_says_to_type_next_links_the_functions(folder: Path) -> None:
+    (folder / "twice.c").write_text(CRASHING.replace("abort()", ";"))
+    cc(folder, "-shared", "-fPIC", "-o", "libtwice.so", "twice.c")
+    registered = 'compiler.CFunction("libtwice.so", "twice")'
+    (folder / "mine.py").write_text(MODULE.replace("lambda x: FACTOR * x", registered))
+    form = ("--emit", "c-header+shared-library", "--output", "m_c")
+    built = tune(folder, "build", "--model", "m.onnx", "--untuned", "--functions", "mine.py", *form)
+    assert built.returncode == 0, built.stderr
+    (command,) = (line for line in (built.stdout + built.stderr).splitlines() if "next: " in line)
+    assert run(folder, "sh", "-c", command.removeprefix("next: ")).startswith("y (4")
+    (header,) = (folder / "m_c").glob("*.h")
+    assert f"-l{header.stem} your_functions.c -Wl" in header.read_text()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compiler.emit import assembly_text, llvm_text
 from compiler.errors import ExportError
+from compiler.foreign_functions import CFunction, find_function
 from compiler.graph.serialize import graph_to_json
 from compiler.pipeline import Compiled
 from compiler.runtime.c_library.c_header import compile_command, object_command
@@ -84,13 +85,29 @@ def write_programs(
 def _c_command(request: BuildRequest, spec: ExecutableSpec) -> str:
     interface, output = c_interface(spec, request.name), request.output
     compiler = find_toolchain(spec.target, request.compiler).command
+    functions = _linked(spec)
     if request.form == OBJECT:
-        file, threads = shlex.quote(output), interface.threads
-        return object_command(interface.name, file, threads, compiler)
-    command = compile_command(interface.name, compiler)
+        return object_command(shlex.quote(output), interface.threads, compiler, functions)
+    command = compile_command(interface.name, compiler, functions)
     if platform_of(spec.target) == platform_of(host_target()):
         command += f" && ./{interface.name}_example"
     return f"cd {shlex.quote(output)} && {command}"
+
+
+def _linked(spec: ExecutableSpec) -> str:
+    """What the linker takes for the libraries whose functions a model calls."""
+    registered = (find_function(function.name) for function in spec.functions)
+    given = (function.implementation for function in registered if function is not None)
+    libraries = dict.fromkeys(str(item.library) for item in given if isinstance(item, CFunction))
+    return " ".join(map(_library, libraries))
+
+
+def _library(named: str) -> str:
+    """A library by its path, found where it lies by programs too; else by its name."""
+    file = Path(named).resolve()
+    if not file.is_file():
+        return f"-l:{shlex.quote(named)}"
+    return f"{shlex.quote(str(file))} -Wl,-rpath,{shlex.quote(str(file.parent))}"
 
 
 def assemble_command(form: str, output: str, target: Target) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import wrap
+from typing import Final
 
 from compiler.runtime.c_library.c_interface import CInterface, CPort, in_comment
 from compiler.runtime.c_library.c_kernels import kernels_header
@@ -62,16 +63,29 @@ const char *{name}_error(int code);
 """
 
 
-def compile_command(name: str, compiler: str = "cc") -> str:
-    """The command that compiles the example of the model `name`, in the folder of the library."""
-    linked = f"-L. -l{name} -Wl,-rpath,'$ORIGIN'"
+YOUR_FUNCTIONS: Final = "your_functions.c"
+"""Stands in commands for what defines the functions that a model calls."""
+
+
+def compile_command(name: str, compiler: str = "cc", functions: str = "") -> str:
+    """The command that compiles the example of the model `name`, in the folder of the library.
+
+    `functions` is what the linker takes for the functions that the model calls.
+    """
+    behind = f" {functions}" if functions else ""
+    linked = f"-L. -l{name}{behind} -Wl,-rpath,'$ORIGIN'"
     return f"{compiler} -std=c11 -O2 {name}_example.c {linked} -o {name}_example"
 
 
-def object_command(name: str, object_file: str, threads: int, compiler: str = "cc") -> str:
-    """The command that compiles a program with the object file of the model `name`."""
-    pthread = " -pthread" if threads > 1 else ""
-    return f"{compiler} -std=c11 -O2 your_program.c {object_file}{pthread} -lm -o your_program"
+def object_command(
+    object_file: str, threads: int, compiler: str = "cc", functions: str = ""
+) -> str:
+    """The command that compiles a program with the object file of a model.
+
+    `functions` as for `compile_command`.
+    """
+    linked = " ".join(filter(None, (object_file, functions, "-pthread" if threads > 1 else "")))
+    return f"{compiler} -std=c11 -O2 your_program.c {linked} -lm -o your_program"
 
 
 def header_text(interface: CInterface, targets: Sequence[Target], command: str) -> str:

@@ -9,6 +9,11 @@ from compiler.types.chosen_sizes import choose_sizes
 from compiler.types.signature import ResultSource, ValueSource
 from compiler.types.sizes import Dimension, Function, Size, Symbol
 
+_READ_SIZES = """\
+    for (int i = 0; i < SIZES && i + 1 < argc; i++)
+        sizes[i] = atoll(argv[i + 1]);
+"""
+
 
 def sized_example_text(interface: CInterface) -> str:
     """A program of standard C11 that uses every part of the interface."""
@@ -47,10 +52,13 @@ def sized_example_text(interface: CInterface) -> str:
     shown = "".join(_show(sizes, i) for i in range(len(interface.outputs)))
     freed = "".join(f"    free(input_{i});\n" for i in range(len(interface.inputs)))
     freed += "".join(f"    free(output_{i});\n" for i in range(len(interface.outputs)))
-    usage = " ".join(f"[{symbol}]" for symbol in map(in_comment, symbols))
-    return f"""/* Runs the model on inputs that are filled with a pattern, at sizes of your choice:
+    usage = "".join(f" [{symbol}]" for symbol in map(in_comment, symbols))
+    said = ", at sizes of your choice" if symbols else ""
+    middle = ", ".join(str(chosen[symbol]) for symbol in symbols)
+    declared = f"    int64_t sizes[] = {{{middle}}};\n" if symbols else ""
+    return f"""/* Runs the model on inputs that are filled with a pattern{said}:
 
-       ./{name}_example {usage}
+       ./{name}_example{usage}
 
    Prints the shape and the first values of each output. {name}.h says how to compile this. */
 #include "{name}.h"
@@ -58,28 +66,27 @@ def sized_example_text(interface: CInterface) -> str:
 #include <stdio.h>
 #include <stdlib.h>
 
-enum {{ ALIGNMENT = {macro}_ALIGNMENT, SIZES = {len(symbols)} }};
+enum {{ ALIGNMENT = {macro}_ALIGNMENT{f", SIZES = {len(symbols)}" if symbols else ""} }};
 
-{ALLOCATE}int main(int argc, char **argv)
+{ALLOCATE}int main({"int argc, char **argv" if symbols else "void"})
 {{
-    int64_t sizes[SIZES + 1] = {{{", ".join(str(chosen[s]) for s in symbols) or "0"}}};
-    struct {name}_io io;
+{declared}    struct {name}_io io;
     void *const workspace = allocate({name}_workspace_bytes(NULL));
 {allocated}
     int code;
 
-    for (int i = 0; i < SIZES && i + 1 < argc; i++)
-        sizes[i] = atoll(argv[i + 1]);
-{filled}{assigned}
+{_READ_SIZES if symbols else ""}{filled}{assigned}
     code = {name}_sizes(&io); /* the outputs' shapes, for programs that allocate by them */
     if (code == {macro}_OK)
         code = {name}_run(&io, workspace);
     if (code != {macro}_OK) {{
         fprintf(stderr, "{name}_run: %s\\n", {name}_error(code));
-        return 1;
+        goto end;
     }}
-{shown}{freed}    free(workspace);
-    return 0;
+{shown}
+end:
+{freed}    free(workspace);
+    return code == {macro}_OK ? 0 : 1;
 }}
 """
 

@@ -24,7 +24,12 @@ from compiler.errors import ExportError
 from compiler.llvm.machine import object_code
 from compiler.runtime.c_library.c_choice import is_chosen_by_size, joined_interface, part_interface
 from compiler.runtime.c_library.c_example import example_text
-from compiler.runtime.c_library.c_header import compile_command, header_text, object_command
+from compiler.runtime.c_library.c_header import (
+    YOUR_FUNCTIONS,
+    compile_command,
+    header_text,
+    object_command,
+)
 from compiler.runtime.c_library.c_implementation import (
     choosing_text,
     constants_text,
@@ -103,7 +108,7 @@ def export_library(
     check_folder(folder)
     interface = _interface(programs, name, kernels)
     header, library, example = library_files(interface.name)
-    command = compile_command(interface.name, tools.command)
+    command = compile_command(interface.name, tools.command, _functions(interface))
     targets = list(dict.fromkeys(program.target for program in programs))
     texts = {
         header: _header(interface, targets, command),
@@ -141,7 +146,7 @@ def export_object(
     target, header = Path(path), header_path(path)
     interface = _interface(programs, name, kernels)
     command = object_command(
-        interface.name, shlex.quote(target.name), interface.threads, tools.command
+        shlex.quote(target.name), interface.threads, tools.command, _functions(interface)
     )
     targets = list(dict.fromkeys(program.target for program in programs))
     texts = {f"{interface.name}.h": _header(interface, targets, command)}
@@ -154,6 +159,10 @@ def export_object(
             return _move(work, {"model": target, f"{interface.name}.h": header})
     except OSError as error:
         raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _functions(interface: CInterface) -> str:
+    return YOUR_FUNCTIONS if interface.called else ""
 
 
 def _header(interface: CInterface, targets: Sequence[Target], command: str) -> str:

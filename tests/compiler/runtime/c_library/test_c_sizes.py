@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
+from compiler.frontend.import_onnx import import_model_proto
 from compiler.graph.ir import Graph
 from compiler.pipeline import compile_model
 from compiler.runtime.c_library.c_choice import joined_interface
@@ -151,6 +153,31 @@ def test_example_runs_at_the_sizes_that_it_is_given(tmp_path: Path) -> None:
     export_object(spec, tmp_path / "sized.o", "sized")
     cc(tmp_path, *STRICT, source, "sized.o", "-pthread", "-lm", "-o", "whole")
     assert run(tmp_path, "./whole", "2", "3") == printed
+
+
+def test_example_leaves_no_memory_behind_where_sizes_are_refused(tmp_path: Path) -> None:
+    export_library(compile_model(rows_graph()).spec, tmp_path, "sized")
+    sanitised = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    compile_example(tmp_path, "sized", *sanitised)
+    run(tmp_path, "./sized_example", "2", "3")
+    refused = run(tmp_path, "sh", "-c", "./sized_example 9 3 2>&1 || test $? = 1")
+    assert refused.splitlines() == [
+        "sized_run: batch is out of bounds in axis 0 of input 'x': 1 to 4"
+    ]
+
+
+def test_example_of_a_model_with_conditions_alone_takes_no_sizes(tmp_path: Path) -> None:
+    form = '<ir_version: 8, opset_import: ["" : 18]>'
+    loop = (
+        "g (float[4] x, bool go) => (float[4] y) { y = Loop (, go, x) <body = "
+        "b (int64 i, bool c, float[4] s) => (bool d, float[4] t) { d = Identity (c) t = Neg (s) }"
+        "> }"
+    )
+    graph = import_model_proto(onnx.parser.parse_model(form + loop))
+    assert graph.signature is not None and not graph.signature.sources
+    export_library(compile_model(graph).spec, tmp_path, "loop")
+    compile_example(tmp_path, "loop")  # warnings are errors
+    assert run(tmp_path, "./loop_example").startswith("y [4]: ")
 
 
 PARTS = ((1, 1), (4, 6), (9, 20))
