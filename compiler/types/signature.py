@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 from compiler.types.dims import Dims
 from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, Size, Symbol, symbols_in
+from compiler.types.sizes import Dimension, Size, Symbol, bounds_of, symbols_in
 from compiler.types.tensor_type import TensorType
 
 Ranges: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
@@ -50,6 +50,11 @@ class SizedPort:
         """The type of the graph's value, padding included."""
         extents = (prod(extent for _, extent in factors) for factors in self.padded)
         return TensorType(self.dtype, tuple(extents))
+
+    @property
+    def greatest(self) -> TensorType:
+        """The true type at the greatest sizes."""
+        return TensorType(self.dtype, tuple(bounds_of(size)[1] for size in self.shape))
 
     @property
     def symbols(self) -> frozenset[Symbol]:

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -162,6 +162,12 @@ class Executable:
         results = ", ".join(f"{name}: {type}" for name, type in outputs)
         threads = counted(self.threads, "thread")
         return f"<Executable {self.spec.name}({ports}) -> {results}, {threads}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an executable is code in this process, and can be neither pickled nor copied: save() "
+            "it here and compiler.load() it there, or share it among threads"
+        )
 
     def _repr_html_(self) -> str:
         """What notebooks show of it."""
@@ -345,7 +351,7 @@ def _report(frame: Frame, program: LoadedProgram) -> int:
 
 def _types(ports: Iterable[SizedPort | tuple[str, TensorType]]) -> dict[str, TensorType]:
     """The types of ports, at the greatest sizes."""
-    return dict((p.name, p.type) if isinstance(p, SizedPort) else p for p in ports)
+    return dict((p.name, p.greatest) if isinstance(p, SizedPort) else p for p in ports)
 
 
 def _texts(signature: Signature, ports: Iterable[SizedPort]) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,6 +23,7 @@ from compiler.runtime.spec.executable_spec import (
 )
 from compiler.runtime.spec.kernel_report import KernelReport
 from compiler.runtime.spec.ports import AnyArray
+from compiler.types.signature import Signature
 
 if TYPE_CHECKING:
     from compiler.runtime.execution.executable import Executable
@@ -51,7 +52,8 @@ class KernelTime:
     """One distinct kernel, or all copies of memory.
 
     `seconds` and `flops` are of all its `occurrences` in one run of the model, `share` is its part
-    of the seconds of all kernels. The rest is as in the kernel's `KernelReport`.
+    of the seconds of all kernels. The rest is as in the kernel's `KernelReport`. How many `flops`
+    there are is known of the greatest sizes alone: at others that are open they are 0.
     """
 
     name: str
@@ -143,10 +145,13 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
     ]
     stepwise = median(sum(samples[:-1]) for samples in rounds[1:])
     steps = _step_times(executable.spec, seconds)
+    reports = {report.key: report for report in executable.kernels}
+    if not _are_greatest(executable.signature, arrays):
+        reports = {key: replace(report, flops=0) for key, report in reports.items()}
     return Profile(
         repeat,
         steps,
-        _kernel_times(steps, {report.key: report for report in executable.kernels}),
+        _kernel_times(steps, reports),
         run_seconds=median(runs[1:]),
         stepwise_seconds=max(0.0, stepwise - nothing * sum(made)),
         outputs=outputs,
@@ -179,6 +184,13 @@ def _calls(
             function = _guarded(function, step.guards, frame)
         calls.append((function, (ctypes.addressof(tables[-1]), workspace, runtime)))
     return calls, tables
+
+
+def _are_greatest(signature: Signature | None, arrays: Sequence[AnyArray]) -> bool:
+    """Whether arguments are of the greatest sizes of a program, which its kernels are made for."""
+    if signature is None:
+        return True
+    return [array.shape for array in arrays] == [port.greatest.shape for port in signature.inputs]
 
 
 def _guarded(function: _Function, guards: Sequence[Condition], frame: Frame) -> _Function:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+import compiler
 from compiler.errors import ArtefactError, InputError, LoweringError
 from compiler.kernels.kernel import ViewCall
 from compiler.loops.constant_layout import ConstantLayout
@@ -31,6 +34,7 @@ from tests.compiler.runtime.hand_kernels import (
     make_program,
     make_spec,
 )
+from tests.compiler.runtime.sized_graphs import cache_graph
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
 needs_threads = pytest.mark.skipif(
@@ -277,3 +281,19 @@ def test_undefined_symbol_is_an_error_and_not_an_abort() -> None:
 def test_code_that_is_no_object_file_is_an_error() -> None:
     with pytest.raises(ArtefactError, match="does not link"):
         LoadedCode([b"not an object"], ["k"])
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_an_executable_is_neither_pickled_nor_copied(copied: Callable[[object], object]) -> None:
+    executable = Executable(chain_spec(WEIGHT))
+    with pytest.raises(TypeError, match=r"save\(\) it here and compiler.load\(\) it there"):
+        copied(executable)
+
+
+def test_types_of_open_sizes_are_the_greatest_that_can_be_given() -> None:
+    executable = compiler.build(cache_graph())
+    greatest = {name: np.zeros(t.shape, t.dtype.numpy) for name, t in executable.inputs.items()}
+    found = executable.run(greatest)
+    assert {name: array.shape for name, array in found.items()} == {
+        name: type.shape for name, type in executable.outputs.items()
+    }

@@ -28,6 +28,7 @@ from tests.compiler.runtime.hand_kernels import (
     make_program,
     make_spec,
 )
+from tests.compiler.runtime.sized_graphs import rows_graph
 from tests.end_to_end.tiny_model import tiny_model
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
@@ -113,3 +114,11 @@ def test_profile_refuses_what_run_refuses(spec: ExecutableSpec) -> None:
         executable.profile({"z": np.zeros(COUNT, np.float32)})
     with pytest.raises(ValueError, match="at least 1"):
         executable.profile(ramp(), repeat=0)
+
+
+def test_operations_are_told_at_the_sizes_that_they_were_counted_for() -> None:
+    executable = compiler.build(rows_graph())
+    greatest = executable.profile(executable.empty_inputs({"batch": 4, "length": 7}), 1)
+    assert sum(row.flops for row in greatest.kernels) > 0
+    smaller = executable.profile(executable.empty_inputs({"batch": 4, "length": 6}), 1)
+    assert [row.flops for row in smaller.kernels] == [0] * len(smaller.kernels)
