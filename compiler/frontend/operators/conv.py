@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.padded_moves import as_whole
+from compiler.frontend.operators.sized_shapes import under_shape
 from compiler.frontend.operators.sized_windows import conv_windows
-from compiler.frontend.operators.windows import window_attributes, windows
+from compiler.frontend.operators.windows import Windows, window_attributes, windows
 from compiler.types.dims import is_whole
+from compiler.types.sizes import Dimension, bounds_of, divide
 
 
 def conv_value(
@@ -81,20 +85,25 @@ def conv_transpose(node: OnnxNode, graph: GraphBuilder) -> Value:
 def col2im(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Sums of columns [N, C * block, windows]: a transposed convolution with one-hot weights."""
     data = node.input(0)
-    image = node.constant_integers(1, "the image's shape")
+    sizes = node.sizes(1, "the image's shape")
+    image = tuple(bounds_of(size)[1] for size in sizes)
     block = node.constant_integers(2, "the block's shape")
     area = math.prod(block)
     if data.rank != 3 or data.shape[1] % area:
         raise node.bad_shape(f"{data.type} has no columns of blocks {list(block)}")
     found = windows(node, image, block)
-    if math.prod(found.shape) != data.shape[2]:
+    is_open = image != sizes or not is_whole(data.dims[2])
+    if not is_open and math.prod(found.shape) != data.shape[2]:
         raise node.bad_shape(f"{data.type} has not one column for each of {list(found.shape)}")
     channels = data.shape[1] // area
     graph.check_array((channels, area, area), data.dtype.bytes)
     weight = np.zeros((channels, area, 1, area), data.dtype.numpy)
     weight[:, np.arange(area), 0, np.arange(area)] = 1
-    columns = graph.reshape(data, (data.shape[0], data.shape[1], *found.shape))
-    return graph.emit(
+    if is_open:
+        columns = _open_columns(data, sizes, found, graph)
+    else:
+        columns = graph.reshape(data, (data.shape[0], data.shape[1], *found.shape))
+    result = graph.emit(
         "conv_transpose",
         columns,
         graph.constant(weight.reshape(channels * area, 1, *block)),
@@ -103,3 +112,22 @@ def col2im(node: OnnxNode, graph: GraphBuilder) -> Value:
         shape=image,
         groups=channels,
     )
+    dims = (((size, extent),) for size, extent in zip(sizes, image, strict=True))
+    return graph.with_dims(result, (*result.dims[:2], *dims)) if is_open else result
+
+
+def _open_columns(
+    data: Value, image: Sequence[Dimension], found: Windows, graph: GraphBuilder
+) -> Value:
+    """Columns [N, C, windows] of an image of open sizes, with zeros in those that are not there."""
+    rank, counts = len(image), list[Dimension]()
+    for axis, size in enumerate(image):
+        room = size + found.pads[axis] + found.pads[axis + rank] - found.reach(axis)
+        if bounds_of(room)[0] < 0:
+            reason = f"a window of {found.reach(axis)} that need not fit"
+            raise graph.refusal(reason, [], sizes=image)
+        counts.append(divide(room, found.strides[axis]) + 1)
+    columns = under_shape(data, (*data.true_shape[:2], *counts), graph)
+    for axis in range(2, columns.rank):
+        columns = as_whole(graph.padded.filled(columns, axis, "zero"), axis, graph)
+    return columns

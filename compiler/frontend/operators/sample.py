@@ -13,6 +13,7 @@ from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
 from compiler.frontend.operators.sized_sample import (
     left_out,
+    mirrored,
     reflected,
     spatial_sizes,
     spread_behind,
@@ -52,11 +53,11 @@ def grid_sample(node: OnnxNode, graph: GraphBuilder) -> Value:
     sizes = spatial_sizes(data)
     places = _in_elements(graph.cast(places, dtype), sizes, align, graph)
     if known(sizes) is None and padding == "reflection":
-        if mode == "cubic":
-            raise graph.refusal("cubic samples with padding_mode=reflection", [data])
         places, padding = reflected(places, sizes, align, graph), "border"
+        if mode == "cubic":
+            data, places = mirrored(data, places, align, graph)
     data = spread_behind(data, padding, graph)
-    tables = _Tables(extents, mode, padding, align)
+    tables = _Tables(data.shape[2:], mode, padding, align)
     if data.shape[1] < _FEW_CHANNELS:
         found = tables.planes(data, places, graph)
     else:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.operators.padded_moves import as_whole
-from compiler.frontend.operators.rearranged import compacted
+from compiler.frontend.operators.padded_moves import as_whole, taken
+from compiler.frontend.operators.rearranged import compacted, in_one_piece
 from compiler.frontend.operators.sized_resize import edge_extended
-from compiler.types.dims import is_whole, size_of
+from compiler.types.dims import is_whole, size_of, whole
+from compiler.types.dtypes import DType
 from compiler.types.sizes import Dimension, known
 
+_BESIDE = 2  # elements at each end that samples inside of data may read
 _FAR = -2.0  # outside of data whatever its size is
 
 
@@ -68,3 +72,22 @@ def reflected(places: Value, sizes: Sequence[Dimension], align: bool, graph: Gra
     below = graph.emit("less_equal", places, graph.emit("add", span, low))
     inside = graph.emit("where", graph.emit("and", above, below), places, moved)
     return graph.emit("where", graph.emit("greater", span, zero), inside, zero)
+
+
+def mirrored(data: Value, places: Value, align: bool, graph: GraphBuilder) -> tuple[Value, Value]:
+    """Data with two elements more at both ends of its spatial axes, which cubic samples at places
+    inside read, and the places in it."""
+    for axis in range(2, data.rank):
+        data = in_one_piece(data, axis, graph)
+        size, extent = graph.size(size_of(data.dims[axis])), data.shape[axis] + 2 * _BESIDE
+        index = graph.constant(np.arange(-_BESIDE, extent - _BESIDE, dtype=np.int64))
+        one = graph.scalar(1, DType.I64)
+        span = graph.emit("sub", size, one) if align else size
+        twice = graph.emit("add", span, span)
+        turn = graph.emit("mod", index, graph.emit("max", twice, one))
+        back = graph.emit("sub", twice, turn)
+        back = back if align else graph.emit("sub", back, one)
+        inside = graph.emit("min", turn, back)
+        inside = graph.emit("max", inside, graph.scalar(0, DType.I64))
+        data = taken(data, axis, inside, whole(extent), graph, there=True)
+    return data, graph.emit("add", places, graph.scalar(float(_BESIDE), places.dtype))

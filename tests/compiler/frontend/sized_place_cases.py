@@ -74,8 +74,20 @@ PLACE_CASES: dict[str, Case] = {
             ("linear", "reflection", 1),
             ("nearest", "reflection", 0),
             ("cubic", "border", 1),
+            ("cubic", "reflection", 0),
+            ("cubic", "reflection", 1),
         )
     },
+    "columns_of_an_image": Case(
+        [
+            node("Shape", "z", "image"),
+            node("Col2Im", "x image block", strides=[2, 1], pads=[1, 0, 1, 1], dilations=[1, 2]),
+        ],
+        {"x": ("b", 18, "n"), "z": ("h", "w")},
+        {"b": "1..2", "h": "3..7", "w": "5..7", "n": "1..40"},
+        [{"b": 1, "h": 3, "w": 5, "n": 4}, {"b": 2, "h": 6, "w": 7, "n": 12}],
+        {"block": integers(3, 3)},
+    ),
     "windows_that_offsets_move": Case(
         [node("DeformConv", "x w o", kernel_shape=[3, 3], strides=[2, 1], pads=[1, 1, 1, 1])],
         {"x": ("b", 2, "h", "w"), "o": ("b", 18, "p", "w")},
