@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from configs.errors import SettingsError
 from configs.layers import Layers, find_file, names_in
 from configs.private_folder import writable_by_others
+from configs.served_cpus import SERVED_BY
 
 _PRESETS = Path(__file__).resolve().parent
 _TARGETS = _PRESETS / "targets"
@@ -243,17 +244,30 @@ def load_settings(
 
 
 def load_target(name_or_path: str) -> TargetSettings:
-    """A named target of `configs/targets`, or one read from a TOML file. Raises SettingsError."""
+    """A named target of `configs/targets`, or one read from a TOML file.
+
+    Raises SettingsError, for a CPU of another name with the target whose code it runs best.
+    """
     layers = Layers()
-    layers.add_file(find_file(name_or_path, _TARGETS, "target"))
+    layers.add_file(_target_file(name_or_path))
     return layers.validated(TargetSettings)
+
+
+def _target_file(name_or_path: str) -> Path:
+    serving = SERVED_BY.get(name_or_path.lower())
+    if serving is not None and not Path(name_or_path).exists():
+        raise SettingsError(
+            f"unknown target {name_or_path!r}",
+            hint=f"take {serving}, the best there is for that CPU",
+        )
+    return find_file(name_or_path, _TARGETS, "target")
 
 
 def files_read(preset_or_path: str | None, settings: Settings) -> list[Path]:
     """The files that the settings were read from, and those that they name to be read."""
     files = [] if preset_or_path is None else [find_file(preset_or_path, _PRESETS, "preset")]
     named = [settings.compile.target, *settings.compile.targets]
-    files += [find_file(name, _TARGETS, "target") for name in named if name not in (None, HOST)]
+    files += [_target_file(name) for name in named if name not in (None, HOST)]
     if settings.measure.token_file is not None:
         files.append(Path(settings.measure.token_file))
     return files

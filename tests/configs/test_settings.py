@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from configs.errors import SettingsError, TunefarmError
+from configs.served_cpus import SERVED_BY
 from configs.settings import (
     Settings,
     load_settings,
@@ -218,6 +219,20 @@ def test_every_named_target_loads(name: str) -> None:
 def test_unknown_target_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(SettingsError, match=r"unknown target 'x86-64-v9' \(did you mean x86-64-v"):
         load_target("x86-64-v9")
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("haswell", "x86-64-v3"), ("Graviton3", "neoverse-v1"), ("skylake-avx512", "x86-64-v4")],
+)
+def test_cpus_without_a_target_of_their_own_are_told_which_serves(name: str, target: str) -> None:
+    with pytest.raises(SettingsError, match=rf"unknown target '{name}' \(take {target}, the best"):
+        load_target(name)
+
+
+def test_every_cpu_that_is_served_is_so_by_a_target_with_a_name() -> None:
+    assert {*SERVED_BY.values()} - {"host"} <= {*targets()}
+    assert not {*SERVED_BY} & {*targets()}
 
 
 def test_incomplete_target_names_what_is_missing(tmp_path: Path) -> None:
