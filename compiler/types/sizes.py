@@ -300,20 +300,35 @@ def _less_multiples(left: Dimension, number: int) -> Dimension:
 def _filled_up(size: Dimension) -> Dimension:
     """The size as a multiple, where it is filled up to one: s + -s % 7 is 7 * ceil(s / 7).
 
-    k * (t % n) is k * t - k * n * (t // n), which is taken where t cancels out.
+    k * (t % n) is k * t - k * n * (t // n), which is taken where t cancels out, and the other way
+    round: 7 * ceil(s / 7) - s is -s % 7.
     """
     for atoms, factor in _terms(size).items():
         match atoms:
             case (Function(name="%", operands=(Size() as left, int() as number)),):
-                rest = {key: f for key, f in _terms(size).items() if key != atoms}
                 same = remainder(left * 2, number) == 0  # as of the opposite, which may cancel out
                 for term in (left, -left) if same else (left,):
-                    total = Counter(rest)
-                    total.update(_terms(term * factor))
-                    found = Size._of(total)
-                    if _open_terms(found) + _open_terms(term) == _open_terms(Size._of(rest)):
+                    found = _exchanged(size, atoms, term * factor)
+                    if found is not None:
                         return found + divide(term, number) * (-factor * number)
+            case (Function(name="//", operands=(Size() as left, int() as number)),) if (
+                factor % number == 0
+            ):
+                by = factor // number
+                found = _exchanged(size, atoms, left * by)
+                if found is not None:
+                    return found + remainder(left, number) * -by
     return size
+
+
+def _exchanged(size: Dimension, atoms: tuple[Atom, ...], more: Dimension) -> Dimension | None:
+    """The size without one of its terms and with `more`, all terms of which cancel out."""
+    rest = {key: factor for key, factor in _terms(size).items() if key != atoms}
+    total = Counter(rest)
+    total.update(_terms(more))
+    found = Size._of(total)
+    gone = _open_terms(found) + _open_terms(more) == _open_terms(Size._of(rest))
+    return found if gone else None
 
 
 def _open_terms(dimension: Dimension) -> int:

@@ -106,6 +106,8 @@ def test_what_is_filled_up_is_a_multiple() -> None:
     assert bounds_of(LENGTH + more) == (7, 518)
     assert LENGTH + remainder(LENGTH, 2) == LENGTH + remainder(-LENGTH, 2)
     assert LENGTH - remainder(LENGTH, 4) == LENGTH // 4 * 4
+    assert more == -(-LENGTH // 7) * 7 - LENGTH
+    assert BATCH + remainder(LENGTH, 4) == LENGTH + BATCH - LENGTH // 4 * 4
     assert remainder(remainder(LENGTH, 8) + 12 * BATCH, 4) == remainder(LENGTH, 4)
 
 
