@@ -362,14 +362,22 @@ def _split(node: OnnxNode, operands: list[Sizes]) -> list[Sizes]:
     return list(np.split(operands[0], np.cumsum(sizes), axis))
 
 
-def _reduced(function: Callable[[Dimension, Dimension], Dimension]) -> Evaluation:
+def _reduced(
+    function: Callable[[Dimension, Dimension], Dimension], floats: np.ufunc | None = None
+) -> Evaluation:
+    """A function of all elements of a vector; of floats one that does not depend on their order."""
+
     def evaluate(node: OnnxNode, operands: list[Sizes]) -> Sizes:
         data, axes = operands[0], _axes(node)
         keep = bool(node.integer("keepdims", 1))
-        is_float = node.input(0).dtype.is_float
-        if is_float or data.ndim > 1 or (axes is not None and len(axes) != 1):
+        combine: Callable[..., object] = function
+        if node.input(0).dtype.is_float:
+            if floats is None:
+                raise UndecidedError
+            combine = partial(applied, floats)
+        if data.ndim > 1 or (axes is not None and len(axes) != 1):
             raise UndecidedError
-        total = reduce(function, data.reshape(-1).tolist())
+        total = reduce(combine, data.reshape(-1).tolist())
         return np.array([total] if keep and data.ndim else total, object)
 
     return evaluate
@@ -456,7 +464,7 @@ _EVALUATIONS: Final[dict[str, Evaluation]] = {
     "Xor": _each(lambda left, right: left + right - 2 * (left * right)),
     "ReduceProd": _reduced(lambda left, right: left * right),
     "ReduceSum": _reduced(lambda left, right: left + right),
-    "ReduceMax": _reduced(greater),
-    "ReduceMin": _reduced(smaller),
+    "ReduceMax": _reduced(greater, np.maximum),
+    "ReduceMin": _reduced(smaller, np.minimum),
     **{name: _each(function) for name, function in _COMPARISONS.items()},
 }

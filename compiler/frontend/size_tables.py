@@ -1,15 +1,16 @@
-"""Floats that are computed of one size: a table of what they are for each number it may be.
+"""Floats that are computed of sizes: of one a table of what they are for each number it may be.
 
 Exporters compute sizes in floats: half of a height, times 1.5, rounded up. What comes out as
 integers again is a quotient (a * size + c) // b, between two bounds, if one gives all numbers of
-the table.
+the table. Of several sizes, as of the scale that fits an image into a square, bounds are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from itertools import product
+from typing import Final, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +46,21 @@ class Between:
     high: int
 
 
-Real: TypeAlias = "Table | np.generic"
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """A float that is computed of several sizes, and what it is at least and at most."""
+
+    low: np.generic
+    high: np.generic
+
+
+Real: TypeAlias = "Table | Span | np.generic"
+
+_STEADY: Final = (
+    *(np.add, np.subtract, np.multiply, np.divide, np.minimum, np.maximum),
+    *(np.negative, np.positive, np.reciprocal, np.floor, np.ceil, np.rint, np.sqrt),
+)
+"""Functions that rise or fall in each operand: where all are at an end of theirs, they are."""
 
 
 def real_of(size: Dimension, dtype: DType) -> Real:
@@ -60,16 +75,42 @@ def real_of(size: Dimension, dtype: DType) -> Real:
 
 
 def applied(function: Callable[..., Array], *operands: Real) -> Real:
-    """A function of floats; raises `UndecidedError` where they are those of several sizes."""
+    """A function of floats; raises `UndecidedError` where it has no bounds that are found."""
     sizes = {operand.size for operand in operands if isinstance(operand, Table)}
-    if len(sizes) > 1:
-        raise UndecidedError
+    if len(sizes) > 1 or any(isinstance(operand, Span) for operand in operands):
+        return _spanned(function, [_ends(operand) for operand in operands])
     with np.errstate(all="ignore"):
-        found = function(*(o.values if isinstance(o, Table) else o for o in operands))
+        found = function(*(_numbers(operand) for operand in operands))
     if not sizes:
         return cast("np.generic", found)
     (size,) = sizes
     return Table(size, found)
+
+
+def _numbers(operand: Real) -> Array | np.generic:
+    assert not isinstance(operand, Span)
+    return operand.values if isinstance(operand, Table) else operand
+
+
+def _ends(operand: Real) -> tuple[np.generic, np.generic]:
+    """The least and the greatest that a float may be."""
+    match operand:
+        case Span(low=low, high=high):
+            return low, high
+        case Table(values=values):
+            return values.min(), values.max()
+    return operand, operand
+
+
+def _spanned(function: Callable[..., Array], ends: Sequence[tuple[np.generic, np.generic]]) -> Span:
+    """A function of floats between these ends."""
+    low, high = (float(end.item()) for end in ends[-1])
+    divides = any(function is one for one in (np.divide, np.reciprocal)) and low <= 0 <= high
+    if divides or not any(function is one for one in _STEADY):
+        raise UndecidedError
+    with np.errstate(all="ignore"):
+        found = np.array([function(*corner) for corner in product(*ends)])
+    return Span(found.min(), found.max())
 
 
 def whole_number(value: Real) -> Dimension | Between:
@@ -77,6 +118,12 @@ def whole_number(value: Real) -> Dimension | Between:
 
     Rounding makes some numbers of a table no quotient: of these the bounds are known.
     """
+    if isinstance(value, Span):
+        ends = np.array([value.low, value.high])
+        if not np.isfinite(ends).all() or np.abs(ends).max() > _LARGEST:
+            raise UndecidedError
+        low, high = int(ends[0]), int(ends[1])
+        return Between(low, high) if low != high else low
     if not isinstance(value, Table):
         if not np.isfinite(value):
             raise UndecidedError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 from onnx import helper
@@ -52,6 +54,31 @@ def _resized(*nodes: onnx.NodeProto, **constants: Array) -> Case:
     )
 
 
+_FITTED = (
+    node("Cast", "sizes", "length", to=onnx.TensorProto.FLOAT),
+    node("ReduceMin", "length", "least", keepdims=0),
+    node("ReduceMax", "length", "most", keepdims=0),
+    node("Reciprocal", "least", "by_least"),
+    node("Mul", "by_least eight", "up"),
+    node("Div", "many most", "down"),
+    node("Min", "up down", "scale"),
+    node("Mul", "length scale", "scaled"),
+    node("Floor", "scaled", "floored"),
+    node("Cast", "floored", "n", to=onnx.TensorProto.INT64),
+)
+"""Nodes that make the sizes that detectors resize an image to: 8 the shorter, 14 the longer."""
+
+_UP_TO_FOURS = (
+    node("Cast", "n", "floats", to=onnx.TensorProto.FLOAT),
+    node("Div", "floats four_", "steps"),
+    node("Ceil", "steps", "whole"),
+    node("Mul", "whole four_", "filled"),
+    node("Cast", "filled", "places", to=onnx.TensorProto.INT64),
+    node("Sub", "places n", "more"),
+    node("Concat", "zeros more", "pads", axis=0),
+)
+"""Nodes that make the pads that fill an image up to fours."""
+
 _WINDOWS = (
     node("Div", "height four", "down"),
     node("Div", "width four", "across"),
@@ -69,6 +96,19 @@ _WINDOWS = (
     node("Reshape", "back whole"),
 )
 _ROWS = {"rows": integers(-1, 4, 4, 3), "rest": integers(-1), "three": integers(3)}
+
+
+def _padded(**constants: Array) -> Case:
+    """An image resized as detectors do, and filled up to rows and columns of four."""
+    resized = _resized(*_FITTED, **constants)
+    resized.nodes[-1].output[0] = "resized"
+    numbers = {"four_": _number(4), "zeros": integers(0, 0, 0, 0, 0, 0)}
+    return replace(
+        resized,
+        nodes=[*resized.nodes, *_UP_TO_FOURS, node("Pad", "resized pads")],
+        constants={**resized.constants, **numbers},
+    )
+
 
 SHAPE_CASES: dict[str, Case] = {
     "windows of an image and the image again": _on_image(
@@ -144,6 +184,8 @@ SHAPE_CASES: dict[str, Case] = {
         node("Cast", "larger", "n", to=7),
         factor=_number(2.6),
     ),
+    "an image resized to fit a square": _resized(*_FITTED, eight=_number(8), many=_number(14)),
+    "an image resized to fit, and filled up": _padded(eight=_number(8), many=_number(14)),
     "an image resized by the ratio of sizes": _on_image(
         node("Transpose", "x", "image", perm=[0, 3, 1, 2]),
         node("Concat", "h w", "sizes", axis=0),

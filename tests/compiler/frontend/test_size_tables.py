@@ -69,8 +69,21 @@ def test_what_is_no_number_is_left_to_the_run(value: Real) -> None:
         whole_number(value)
 
 
-def test_floats_of_two_sizes_are_left_to_the_run() -> None:
+def test_floats_of_several_sizes_have_bounds() -> None:
+    """As what an image is resized to, whose sides are to be 8 at least or 14 at most."""
+    height, width = (real_of(Symbol.of(name, 4, 9), DType.F32) for name in "hw")
+    most = applied(np.maximum, height, width)
+    scale = applied(np.minimum, np.float32(2), applied(np.divide, np.float32(14), most))
+    found = whole_number(applied(np.floor, applied(np.multiply, width, scale)))
+    assert found == Between(6, 18)
+
+
+def test_floats_of_several_sizes_that_may_be_no_numbers_are_left_to_the_run() -> None:
     other = Symbol.of("m", 1, 4)
     assert isinstance(other, Size)
+    both = applied(np.subtract, real_of(N, DType.F32), real_of(other, DType.F32))
+    for function in (np.abs, np.exp, np.reciprocal):
+        with pytest.raises(UndecidedError):
+            applied(function, both)
     with pytest.raises(UndecidedError):
-        applied(np.add, real_of(N, DType.F32), real_of(other, DType.F32))
+        whole_number(applied(np.sqrt, both))
