@@ -100,6 +100,11 @@ class Size:
             low, high = low + min(corners), high + max(corners)
         return low, high
 
+    @cached_property
+    def open_terms(self) -> tuple[tuple[tuple[Atom, ...], int], ...]:
+        """Its summands that are no numbers: two sizes that share them differ by a number."""
+        return tuple(term for term in self.terms if term[0])
+
     @property
     def symbol(self) -> Symbol | None:
         """The symbol that it is, None where it is more."""

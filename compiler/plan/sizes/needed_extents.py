@@ -36,6 +36,7 @@ from compiler.loops.size_conditions import Condition, terms_of
 from compiler.loops.split_periods import split_periods
 from compiler.plan.sizes.window_reach import SizeName, named, reaches
 from compiler.types.dims import Dims, extent_of
+from compiler.types.dtypes import DType
 from compiler.types.open_axes import OpenAxes
 from compiler.types.signature import SIZES, ResultSource, Signature
 from compiler.types.sizes import Dimension, Size, bounds_of
@@ -90,7 +91,7 @@ def needed_extents(
             limits = _limits_of(ports[name].padded, signature)
             limits |= {*_computed_limits(ports[name].padded, program, signature, values)}
         add_read(value, _Read(limits))
-    seen: dict[tuple[str, frozenset[ValueLimit], tuple[str, ...]], list[tuple[str, _Read]]] = {}
+    seen: dict[tuple[str, frozenset[ValueLimit], tuple[str, ...]], list[tuple[int, _Read]]] = {}
     for call in reversed(program.calls):
         own = _common(reads.get(call.output, []), sizes)
         dims = unread.get(call.output)
@@ -117,11 +118,11 @@ def needed_extents(
                 for value in reads_of(call):
                     add_read(value, _Read(frozenset()))
             case KernelCall():
-                key = (call.key, own, call.inputs)
+                key = (call.key, own, _vectors_of_sizes(call))
                 if key not in seen:
                     seen[key] = _reads_of(call, own, sizes)
-                for value, read in seen[key]:
-                    add_read(value, read)
+                for position, read in seen[key]:
+                    add_read(call.inputs[position], read)
     return needs
 
 
@@ -243,10 +244,16 @@ def _reads_of_function(call: FunctionCall) -> Iterator[tuple[str, _Read]]:
 # --- through a kernel ---------------------------------------------------------------------------
 
 
+def _vectors_of_sizes(call: KernelCall) -> tuple[str, ...]:
+    """The values that sizes may be read from; calls that have them in common read alike."""
+    named = zip(call.inputs, call.kernel.inputs, strict=True)
+    return tuple(value if buffer.dtype is DType.I64 else "" for value, buffer in named)
+
+
 def _reads_of(
     call: KernelCall, own: frozenset[ValueLimit], named_sizes: Mapping[SizeName, Dimension]
-) -> list[tuple[str, _Read]]:
-    """How far a call needs its inputs, by value, where its result is needed so far."""
+) -> list[tuple[int, _Read]]:
+    """How far a call needs its inputs, by position, where its result is needed so far."""
     sizes = {limit.sizes: f"{limit.sizes}?" for limit in own}
     ends = [Limit(x.stride, x.extent, sizes[x.sizes], x.number, x.offset) for x in sorted(own)]
     kernel = replace(split_rows(replace(call.kernel, limits=tuple(ends))), limits=())
@@ -256,7 +263,7 @@ def _reads_of(
     values = dict(zip((item.name for item in kernel.inputs), call.inputs, strict=True))
     values |= {text: name for name, text in sizes.items()}
     found = []
-    for buffer, value in zip(kernel.inputs, call.inputs, strict=True):
+    for position, buffer in enumerate(kernel.inputs):
         for load, conditions, ranges in live.reads_of_input(buffer.name):
             place = _place(buffer, load, ranges)
             held = [(item, name) for item in conditions if (name := _size_name(item, values))]
@@ -267,7 +274,7 @@ def _reads_of(
                 )
             )
             known = terms_of(place) is not None
-            found.append((value, _Read(limits, place, ranges) if known else _Read(limits)))
+            found.append((position, _Read(limits, place, ranges) if known else _Read(limits)))
     return found
 
 

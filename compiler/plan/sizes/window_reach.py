@@ -31,8 +31,10 @@ def named(reach: Dimension, sizes: Mapping[SizeName, Dimension]) -> Iterator[tup
     """Sizes with what is to be added to them, so that the sum is no less than the reach."""
     for bound in _without_fractions(reach):
         for name, size in sizes.items():
-            more = bound - size
-            if isinstance(more, int) and isinstance(size, Size):
+            if not isinstance(bound, Size) or not isinstance(size, Size):
+                continue
+            more = bound - size if bound.open_terms == size.open_terms else None
+            if isinstance(more, int):
                 yield name, more
 
 
