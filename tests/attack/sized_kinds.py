@@ -18,6 +18,8 @@ from tests.attack.sized_rarer import (
     boxes,
     columns,
     curve,
+    deformed,
+    folded,
     half_moved,
     listed,
     narrow,
@@ -268,7 +270,8 @@ def enlarged(d: SizedDrawing) -> None:
     wanted = begin and end and d.node("Mul", end, d.integers([2, d.rng.choice((1, 2))]))
     sizes = wanted and d.node("Concat", begin, wanted, axis=0)
     if sizes:
-        d.node("Resize", x, "", "", sizes, **how)
+        smooths = int(mode != "nearest" and d.rng.random() < 0.3)
+        d.node("Resize", x, "", "", sizes, antialias=smooths, **how)
 
 
 def sentence(d: SizedDrawing) -> None:
@@ -343,6 +346,7 @@ OPEN_KINDS: tuple[tuple[int, Kind], ...] = (
     (3, contracted), (2, quantised), (3, curve), (1, undefined), (1, bits), (3, whitened),
     (2, sampled), (2, unpooled), (1, transformed), (2, boxes), (1, listed), (2, narrow),
     (3, attended), (1, rotated), (2, square), (2, columns), (2, rows_updated), (1, half_moved),
+    (1, deformed), (1, folded),
     *((1, kind) for kind in (*ARITHMETIC, *CONTROL)),
 )  # fmt: skip
 """Each with how often it is drawn relative to the others."""

@@ -86,7 +86,7 @@ def sampled(d: SizedDrawing) -> None:
         grid = d.input(np.clip(d.array(shape) / 2, -1.2, 1.2))
         mode, padding = (
             d.rng.choice(("linear", "nearest", "cubic")),
-            d.rng.choice(("zeros", "border")),
+            d.rng.choice(("zeros", "border", "reflection")),
         )
         d.node(
             "GridSample",
@@ -122,12 +122,49 @@ def unpooled(d: SizedDrawing) -> None:
 
 
 def transformed(d: SizedDrawing) -> None:
-    """Frequencies of signals of any number, or of any length that is cut or filled to one."""
+    """Frequencies of signals of any number, of any length, or of one that they are cut to."""
     is_long = d.rng.random() < 0.5
     length = d.extent((4, 8, 10)) if is_long else d.rng.choice((4, 8, 10))
-    x = d.input(d.array([d.extent((1, 2)), length, 1]))
-    wanted = d.constant(np.array(d.rng.choice((4, 8)))) if is_long else ""
-    d.node("DFT", x, wanted, d.constant(np.array(1)), onesided=d.rng.randint(0, 1))
+    parts = d.rng.choice((1, 2))
+    x = d.input(d.array([d.extent((1, 2)), length, parts]))
+    wanted = d.constant(np.array(d.rng.choice((4, 8)))) if d.rng.random() < 0.4 else ""
+    flag = "inverse" if parts == 2 else "onesided"
+    flags: dict[str, Any] = {flag: d.rng.randint(0, 1)}
+    d.node("DFT", x, wanted, d.constant(np.array(1)), **flags)
+
+
+def deformed(d: SizedDrawing) -> None:
+    """Windows that offsets move, over planes of any size."""
+    size = [d.extent((1, 2)), 2, d.extent((3, 5)), d.extent((4, 6))]
+    x = d.input(d.array(size))
+    if not min(d.least(x, 2), d.least(x, 3)):  # of which no window need fit
+        return
+    offsets = d.input(np.clip(d.array([size[0], 2 * 9, *size[2:]]), -2, 2))
+    weight = d.constant(d.array([3, 2, 3, 3]))
+    mask = [d.input(d.array([size[0], 9, *size[2:]]))] if d.rng.random() < 0.4 else []
+    d.node(
+        "DeformConv",
+        x,
+        weight,
+        offsets,
+        *(["", *mask] if mask else []),
+        pads=[1] * 4,
+        kernel_shape=[3, 3],
+    )
+
+
+def folded(d: SizedDrawing) -> None:
+    """The columns of an image, which are windows of it, as an image again."""
+    x = image(d)
+    channels, varies = d.shape(x)[1], d.varies(x)
+    if 1 in varies or min(d.least(x, 2), d.least(x, 3)) < 2:
+        return
+    weight = d.constant(d.array([4 * d.rng.choice((1, 2)), channels, 2, 2]))
+    windows = d.node("Conv", x, weight)
+    rows = windows and d.node("Reshape", windows, d.integers([0, 0, -1]))
+    plane = rows and d.node("Shape", x, start=2)
+    if plane:
+        d.node("Col2Im", rows, plane, d.integers([2, 2]))
 
 
 def boxes(d: SizedDrawing) -> None:

@@ -124,8 +124,8 @@ def _open_columns(
     for axis, size in enumerate(image):
         room = size + found.pads[axis] + found.pads[axis + rank] - found.reach(axis)
         if bounds_of(room)[0] < 0:
-            reason = f"a window of {found.reach(axis)} that need not fit"
-            raise graph.refusal(reason, [], sizes=image)
+            reason = f"a window of {found.reach(axis)} may not fit into the size {size}"
+            raise graph.refusal(reason, [], "raise the lower bound of its symbols", [size])
         counts.append(divide(room, found.strides[axis]) + 1)
     columns = under_shape(data, (*data.true_shape[:2], *counts), graph)
     for axis in range(2, columns.rank):

@@ -339,6 +339,9 @@ def _window_places(
         zip(spatial_sizes(data), spatial_sizes(offset), strict=True)
     ):
         room = size + found.pads[axis] + found.pads[axis + rank] - found.reach(axis)
+        if not isinstance(size, int) and bounds_of(room)[0] < 0:
+            reason = f"a window of {found.reach(axis)} may not fit into the size {size}"
+            raise graph.refusal(reason, [data], "raise the lower bound of its symbols")
         number = divide(room, found.strides[axis]) + 1
         if bounds_of(room)[0] < 0 or bounds_of(number)[1] != shape[axis]:
             raise node.bad_shape(f"the offsets are for {list(shape)} windows")

@@ -82,6 +82,12 @@ _SMOOTHED = helper.make_node("Resize", ["x", "", "", "small"], ["y"], mode="line
             "(known at run time only: b:1..9) (fix b with --shape, for example --shape b=9)",
         ),
         (
+            _on([node("DeformConv", "x v o")], x=[1, 3, "h"], v=[2, 3, 4], o=[1, 4, "k"]),
+            {"h": "1..9", "k": "1..6"},
+            "DeformConv node 'y': a window of 4 may not fit into the size h (known at run time "
+            "only: h:1..9) (raise the lower bound of its symbols)",
+        ),
+        (
             _on([node("MatMul", "x w")], x=["b", "f"]),
             {"b": "1..2", "f": "7..9"},
             "MatMul node 'y': matmul: the sizes f and 6 are never equal (known at run time only: "
