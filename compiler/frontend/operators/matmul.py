@@ -10,6 +10,10 @@ import numpy as np
 from compiler.frontend.converter import converter
 from compiler.frontend.graph_builder import GraphBuilder, Value
 from compiler.frontend.onnx_node import OnnxNode
+from compiler.frontend.operators.padded_moves import as_whole, with_axis
+from compiler.frontend.operators.rearranged import in_one_piece
+from compiler.types.dims import size_of
+from compiler.types.sizes import known
 
 
 def matmul_value(node: OnnxNode, left: Value, right: Value, graph: GraphBuilder) -> Value:
@@ -167,17 +171,23 @@ def _diagonals(
         while term.count(label) > 1:
             first = term.index(label)
             second = term.index(label, first + 1)
-            n = value.shape[first]
-            if value.shape[second] != n:
+            value = in_one_piece(in_one_piece(value, first, graph), second, graph)
+            true = size_of(value.dims[first]), size_of(value.dims[second])
+            if true[0] != true[1] and known(true) is not None:
                 raise node.bad_shape(f"the index {label} has two extents in {value.type}")
+            graph.run_time.require_equal(*true, f"node {graph.source!r}")
+            rows, columns = value.shape[first], value.shape[second]
+            n, size = min((rows, true[0]), (columns, true[1]), key=lambda found: found[0])
             rest = [axis for axis in range(value.rank) if axis not in (first, second)]
             value = graph.emit("transpose", value, perm=(*rest, first, second))
+            value = as_whole(as_whole(value, value.rank - 2, graph), value.rank - 1, graph)
             outer = value.shape[:-2]
-            flat = graph.reshape(value, (*outer, n * n))
-            steps = (1,) * len(outer) + (n + 1,)
+            flat = graph.reshape(value, (*outer, rows * columns))
+            steps = (1,) * len(outer) + (columns + 1,)
             value = graph.emit(
                 "slice", flat, starts=(0,) * flat.rank, steps=steps, shape=(*outer, n)
             )
+            value = with_axis(value, value.rank - 1, ((size, n),), graph)
             term = [term[axis] for axis in rest] + [label]
     return term, value
 

@@ -117,6 +117,16 @@ MOVE_CASES: dict[str, Case] = {
         node("Add", "cut real"),
         three=integers(3),
     ),
+    "the diagonals of squares of any size": Case(
+        [
+            helper.make_node("Einsum", ["x"], ["d"], equation="bii->bi"),
+            helper.make_node("Einsum", ["z"], ["t"], equation="ii->"),
+            node("Add", "d t"),
+        ],
+        {"x": ("b", "s", "s"), "z": ("s", "t")},
+        {**BOUNDS, "t": "1..9"},
+        [{"b": 3, "s": 7, "t": 7}, {"b": 1, "s": 3, "t": 3}, {"b": 2, "s": 5, "t": 5}],
+    ),
     "a sequence of two halves": on_shapes(
         [
             node("Gather", "shape one", "size"),
