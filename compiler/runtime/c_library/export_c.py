@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -114,13 +115,29 @@ def export_library(
         header: _header(interface, targets, command),
         example: _example(interface),
     }
+    with (
+        _new_folder(Path(folder)),
+        tempfile.TemporaryDirectory(dir=folder, prefix=".tune-") as made,
+    ):
+        work = Path(made)
+        parts = _write_parts(interface, programs, work, texts, tools)
+        _link_library(interface, work, library, parts, tools)
+        return _move(work, {file: Path(folder, file) for file in (header, library, example)})
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[None]:
+    """A folder to write into, which is not left behind empty; `ExportError` where that fails."""
+    is_new = not folder.exists()
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".tune-") as scratch:
-            work = Path(scratch)
-            parts = _write_parts(interface, programs, work, texts, tools)
-            _link_library(interface, work, library, parts, tools)
-            return _move(work, {file: Path(folder, file) for file in (header, library, example)})
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            yield
+        except BaseException:
+            if is_new:
+                with suppress(OSError):  # something is in it
+                    folder.rmdir()
+            raise
     except OSError as error:
         raise ExportError(f"cannot write into {folder}: {error.strerror or error}") from error
 

@@ -393,7 +393,11 @@ def test_a_failing_compiler_is_one_error_and_leaves_nothing(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(ExportError, match=r"cc failed with code 3: model\.c: error: of its own"):
         export_library(spec, tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ExportError, match=r"cc failed with code 3"):
+        export_library(spec, tmp_path / "mine")
+    assert list((tmp_path / "mine").iterdir()) == []
 
 
 def test_a_target_without_a_compiler_is_refused_and_nothing_written(tmp_path: Path) -> None:
