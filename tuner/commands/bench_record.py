@@ -33,7 +33,7 @@ def record_bench(
 
     Others may have the records for reading only: that is no reason to fail.
     """
-    times = _times(result)
+    times = times_of(result)
     settings, spec = request.settings, ours.spec
     conditions = Conditions.of(settings, built.model_hash, spec.target)
     try:
@@ -48,13 +48,17 @@ def record_bench(
     return ""
 
 
-def _times(result: BenchResult | SizedBench) -> ModelTimes:
-    """Ours is what it takes at the last of the sizes, where there are several."""
+def times_of(result: BenchResult | SizedBench) -> ModelTimes:
+    """What is kept; ours is what it takes at the last of the sizes, where there are several."""
     ats = result.sizes if isinstance(result, SizedBench) else (AtSize("", result.engines),)
     own = ats[-1].engines[0]
     engines = [engine for at in ats for engine in _engines(at)]
     return ModelTimes(
-        tuned=own.seconds, llvm=llvm_version(), spread=own.spread, engines=tuple(engines)
+        tuned=own.seconds,
+        llvm=llvm_version(),
+        spread=own.spread,
+        sizes=ats[-1].symbols,
+        engines=tuple(engines),
     )
 
 

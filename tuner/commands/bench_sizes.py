@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from statistics import geometric_mean
 from typing import Any
@@ -38,11 +38,15 @@ from tuner.reports.report import format_ratio, format_seconds
 
 @dataclass(frozen=True, slots=True)
 class AtSize:
-    """Latencies at one size, ours first; the outputs of `wrong` engines are not the model's."""
+    """Latencies at one size, ours first; the outputs of `wrong` engines are not the model's.
+
+    `symbols` are what `sizes` says, by name.
+    """
 
     sizes: str
     engines: tuple[EngineLatency, ...]
     wrong: tuple[str, ...] = ()
+    symbols: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ def _at(
         )
         for engine, times in zip(engines, samples, strict=True)
     ]
-    return AtSize(str(point), tuple(latencies), tuple(wrong))
+    return AtSize(str(point), tuple(latencies), tuple(wrong), dict(point.symbols))
 
 
 def _error(found: Array | None, expected: Array) -> float:

@@ -71,12 +71,13 @@ def with_steps(
     """The same with the steps of the `spec`, timed one by one for so long.
 
     They have no times where `seconds` do not suffice for a round, and without the `model`. A model
-    of several programs has the steps of the first one.
+    of several programs has the steps of the first one. Open sizes are those of the times, or else
+    in the middle.
     """
-    steps, sizes = known_steps(spec), {}
+    steps, sizes = known_steps(spec), times.sizes
     rounds = min(MOST_ROUNDS, int(seconds / (2.0 * times.tuned)) - 1)
     if model is not None:
-        sizes = model.chosen_sizes({})
+        sizes = model.chosen_sizes(sizes)
     if model is not None and rounds >= 1:
         timed = _timed(model, sizes, rounds)
         if len(timed) == len(steps):

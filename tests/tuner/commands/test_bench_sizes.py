@@ -16,9 +16,11 @@ from compiler.frontend.zoo.network import Size
 from compiler.runtime.execution.executable import Executable
 from compiler.types.tensor_type import Array
 from tuner.commands import bench_sizes as module
+from tuner.commands.bench_record import times_of
 from tuner.commands.bench_sizes import bench_sizes, sizes_table
 from tuner.commands.engines import Asked, Engine
 from tuner.confirm.latency import LatencyOptions
+from tuner.confirm.model_times import with_steps
 from tuner.reports.size_curves import curves_of_bench, read_curves
 
 QUICK = LatencyOptions(rounds=3, min_sample_seconds=1e-4)
@@ -57,6 +59,7 @@ def test_an_engine_with_wrong_outputs_counts_where_it_is_right(
     assert [at.sizes for at in result.sizes] == [f"sequence={n}" for n in (1, 3, 8, 24)]
     assert [at.wrong for at in result.sizes] == [("other",), (), (), ()]
     assert result.means["other"] > 0 and result.reference == "tunefarm"
+    assert result.to_json()["sizes"][-1]["symbols"] == {"sequence": 24}
     table = sizes_table(result)
     (cells,) = [column._cells for column in table.columns if column.header == "other"]
     assert str(cells[0]).startswith("wrong, error") and "x" in str(cells[1])
@@ -104,3 +107,12 @@ def test_other_files_are_no_latencies_by_size(text: str, tmp_path: Path) -> None
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(InputError, match="holds no latencies by size"):
         read_curves(str(tmp_path / "x.json"))
+
+
+def test_our_time_is_kept_with_the_sizes_that_it_was_measured_at(
+    model: str, ours: Executable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ENGINES", {"other": wrong_below_3})
+    result = bench_sizes(model, ours, ["other"], QUICK)
+    times = with_steps(times_of(result), ours.spec, ours, 1.0)
+    assert (times.tuned, times.sizes) == (result.sizes[-1].engines[0].seconds, {"sequence": 24})
