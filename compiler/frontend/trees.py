@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from compiler.errors import ShapeError
 from compiler.frontend.graph_builder import GraphBuilder, Value
+from compiler.types.dims import is_whole
 from compiler.types.dtypes import DType
 
 Numbers = npt.NDArray[np.int64]
@@ -17,6 +18,8 @@ Numbers = npt.NDArray[np.int64]
 LEAF = "LEAF"
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
 ORDERS = MODES[:4]
+_MANY_TREES = 8
+"""So many trees are a vector of their own, whether or not it is full."""
 
 
 class Forest:
@@ -131,8 +134,12 @@ class Forest:
             level = np.unique(children[:, inner])
         return steps
 
-    def walk(self, data: Value, roots: Numbers, graph: GraphBuilder) -> Value:
-        """The leaf of each tree for each row of data [rows, features]: i32 [trees, rows]."""
+    def walk(self, data: Value, roots: Numbers, graph: GraphBuilder) -> Leaves:
+        """The leaf of each tree for each row of data [rows, features]: i32 [trees, rows].
+
+        Rows of any number come first where there are many trees: a vector of them for each row that
+        is there costs less than one of rows of which few may be there.
+        """
         features = self.features
         if features.min() < 0 or features.max() >= data.shape[1]:
             raise ShapeError(f"a tree reads feature {features.max()} of {data.type}")
@@ -144,19 +151,32 @@ class Forest:
         ]
         if self.nan_first[~self.leaves].any():
             tables.append(graph.constant(self.nan_first))
-        nodes = graph.constant(roots.reshape(-1, 1), DType.I32)
         depth = self.depth(roots)
+        if depth and len(roots) >= _MANY_TREES and not is_whole(data.dims[0]):
+            nodes = graph.constant(roots.reshape(1, -1), DType.I32)
+            for _ in range(depth):
+                nodes = graph.emit("tree_step_by_rows", nodes, data, *tables)
+            return Leaves(nodes, 1)
+        nodes = graph.constant(roots.reshape(-1, 1), DType.I32)
         if not depth:
-            return graph.emit("expand", nodes, shape=(len(roots), data.shape[0]))
+            return Leaves(graph.emit("expand", nodes, shape=(len(roots), data.shape[0])), 0)
         for _ in range(depth):
             nodes = graph.emit("tree_step", nodes, data, *tables)
-        return nodes
+        return Leaves(nodes, 0)
 
 
 def _before(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[np.float64]:
     """The largest numbers of the type below each."""
     below = np.nextafter(values.astype(dtype.numpy), np.asarray(-np.inf, dtype.numpy))
     return np.asarray(below, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """The leaves of all rows in all trees, whose axis is `trees`; the other one is of rows."""
+
+    nodes: Value
+    trees: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +189,14 @@ class Votes:
 
     def total(
         self,
-        found: Value,
+        found: Leaves,
         nodes: int,
         targets: int,
         combine: str,
         dtype: DType,
         graph: GraphBuilder,
     ) -> Value:
-        """The votes of the leaves [trees, rows] joined: [rows, targets].
+        """The votes of the leaves joined: [rows, targets].
 
         `combine` is sum, min or max, of nothing its neutral element.
         """
@@ -188,8 +208,8 @@ class Votes:
         operator = f"reduce_{combine}"
         if targets == 1:
             weights = graph.constant(table[:, 0], dtype)
-            voted = graph.emit("gather", weights, found, axis=0)
-            total = graph.emit(operator, voted, axes=(0,), keepdims=False)
-            return graph.reshape(total, (found.shape[1], 1))
-        voted = graph.emit("gather", graph.constant(table, dtype), found, axis=0)
-        return graph.emit(operator, voted, axes=(0,), keepdims=False)
+            voted = graph.emit("gather", weights, found.nodes, axis=0)
+            total = graph.emit(operator, voted, axes=(found.trees,), keepdims=False)
+            return graph.reshape(total, (total.shape[0], 1))
+        voted = graph.emit("gather", graph.constant(table, dtype), found.nodes, axis=0)
+        return graph.emit(operator, voted, axes=(found.trees,), keepdims=False)

@@ -195,6 +195,15 @@ def _tree_step(use: PaddedUse) -> Dims:
     return use.operand(0)[0], use.same((0, 1), (1, 0))
 
 
+@padding_rule("tree_step_by_rows")
+def _tree_step_by_rows(use: PaddedUse) -> Dims:
+    """As `tree_step`, the axes of nodes and results turned round."""
+    for position in use.present()[2:]:
+        use.require_whole(position, 0, "a table of nodes")
+    use.require_whole(1, 1, "the axis of features")
+    return use.same((0, 0), (1, 0)), use.operand(0)[1]
+
+
 @padding_rule("weight_product")
 def _weight_product(use: PaddedUse) -> Dims:
     for position in use.present()[1:]:

@@ -21,7 +21,7 @@ from compiler.frontend.operators.ml_scores import (
     rows_of,
     transformed,
 )
-from compiler.frontend.trees import LEAF, MODES, ORDERS, Forest, Numbers, Votes
+from compiler.frontend.trees import LEAF, MODES, ORDERS, Forest, Leaves, Numbers, Votes
 from compiler.types.dtypes import DType
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
@@ -170,7 +170,7 @@ def _split(
 
 def _walked(
     node: OnnxNode, forest: Forest, roots: Numbers, data: Value, graph: GraphBuilder
-) -> Value:
+) -> Leaves:
     try:
         return forest.walk(data, roots, graph)
     except ShapeError as error:

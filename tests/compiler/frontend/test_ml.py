@@ -153,6 +153,24 @@ def test_doubles_and_integers_walk_trees() -> None:
         np.testing.assert_array_equal(found[0], wanted[0])
 
 
+@pytest.mark.parametrize("targets", [1, 3])
+@pytest.mark.parametrize("trees", [4, 20])
+def test_rows_of_any_number_walk_vectors_of_many_trees(trees: int, targets: int) -> None:
+    """One row of many trees costs no vector of rows for each of them."""
+    forest = _forest(trees, 5, ("BRANCH_LEQ",), "target", targets, -1)
+    data = _data()
+    model = _model("TreeEnsembleRegressor", {"x": data}, 1, 3, n_targets=targets, **forest)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    graph = import_model_proto(model, {"rows": (f"1..{len(data)}",)})
+    kinds = {node.operator for node in graph.nodes if "tree_step" in node.operator}
+    assert kinds == {"tree_step_by_rows" if trees > 4 else "tree_step"}
+    executable = compiler.build(graph)
+    for rows in (1, len(data), 3):
+        part = {"x": data[:rows]}
+        (found,) = executable.run(part).values()
+        np.testing.assert_allclose(found, _expected(model, part)[0], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
 @pytest.mark.parametrize("low", [0.0, -1.0])
 @pytest.mark.parametrize("classes", [2, 4])

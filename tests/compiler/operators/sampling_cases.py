@@ -236,6 +236,9 @@ def _steps() -> Iterator[Case]:
     special = children[2 * nodes + 1 - (at_most | (missing & nan_first[nodes]))]
     yield case("", "tree_step", [nodes, data, *tables], lambda: plain)
     yield case("nan", "tree_step", [nodes, data, *tables, nan_first], lambda: special)
+    turned = np.ascontiguousarray(nodes.T)
+    yield case("", "tree_step_by_rows", [turned, data, *tables], lambda: plain.T)
+    yield case("nan", "tree_step_by_rows", [turned, data, *tables, nan_first], lambda: special.T)
 
 
 def sampling_cases() -> list[Case]:
