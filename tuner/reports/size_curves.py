@@ -1,13 +1,14 @@
 """Latency against size: of the tuned model and the untuned one, of ours and other engines.
 
 Curves come from size plans in a database, and from what `tune bench --json` wrote. Sizes stand side
-by side in their order, latencies on a logarithmic scale.
+by side, those with the least to compute first, latencies on a logarithmic scale.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,7 @@ def drawn(all_curves: Iterable[SizeCurves]) -> list[dict[str, object]]:
     return [
         {
             "title": curves.title,
+            "scale": _scale(curves),
             "lines": [
                 {"name": name, "points": points}
                 for (name, _), points in zip(curves.lines, _polylines(curves), strict=True)
@@ -99,8 +101,34 @@ def drawn(all_curves: Iterable[SizeCurves]) -> list[dict[str, object]]:
                 for place, sizes in enumerate(curves.sizes)
             ],
         }
-        for curves in all_curves
+        for curves in map(_in_order, all_curves)
     ]
+
+
+def _in_order(curves: SizeCurves) -> SizeCurves:
+    """The same with sizes by the product of all: what computes less stands before."""
+
+    def magnitude(place: int) -> int:
+        return math.prod(map(int, re.findall(r"=(\d{1,10})\b", curves.sizes[place])))
+
+    order = sorted(range(len(curves.sizes)), key=magnitude)
+    lines = [(name, tuple(line[place] for place in order)) for name, line in curves.lines]
+    return SizeCurves(curves.title, tuple(curves.sizes[place] for place in order), tuple(lines))
+
+
+def _scale(curves: SizeCurves) -> str:
+    """What the axes are, and where they begin and end."""
+    known = _known(curves)
+    if not known or not curves.sizes:
+        return ""
+    return (
+        f"upwards: latency, {format_seconds(min(known))} to {format_seconds(max(known))} on a "
+        f"logarithmic scale; to the right: sizes, {curves.sizes[0]} to {curves.sizes[-1]}"
+    )
+
+
+def _known(curves: SizeCurves) -> list[float]:
+    return [s for _, line in curves.lines for s in line if s is not None and s > 0]
 
 
 def _cell(seconds: float | None) -> str:
@@ -108,7 +136,7 @@ def _cell(seconds: float | None) -> str:
 
 
 def _polylines(curves: SizeCurves) -> list[str]:
-    known = [s for _, line in curves.lines for s in line if s is not None and s > 0]
+    known = _known(curves)
     low, high = math.log(min(known, default=1.0)), math.log(max(known, default=1.0))
     span = (high - low) or 1.0
     step = (WIDTH - 2 * MARGIN) / max(1, len(curves.sizes) - 1)

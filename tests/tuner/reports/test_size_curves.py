@@ -52,3 +52,16 @@ def test_wrong_outputs_have_no_place_in_a_curve(
     found = parsed(page)
     assert not {"script", "img"} & set(found.tags)
     assert any(WRONG in text for text in found.texts)
+
+
+def test_sizes_stand_in_the_order_of_what_they_compute() -> None:
+    sizes = ("batch=1, seq=8", "batch=1, seq=64", "batch=2, seq=1", "batch=2, seq=8")
+    curves = SizeCurves("m", sizes, (("ours", (2e-3, 5e-3, 1e-3, 3e-3)),))
+    (item,) = drawn([curves])
+    rows: Any = item["rows"]
+    assert [row["sizes"] for row in rows] == [sizes[2], sizes[0], sizes[3], sizes[1]]
+    assert [row["cells"] for row in rows] == [["1 ms"], ["2 ms"], ["3 ms"], ["5 ms"]]
+    assert item["scale"] == (
+        "upwards: latency, 1 ms to 5 ms on a logarithmic scale; "
+        "to the right: sizes, batch=2, seq=1 to batch=1, seq=64"
+    )
