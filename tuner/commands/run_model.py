@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -38,6 +38,7 @@ class RunResult:
     outputs: Mapping[str, str]  # name -> type
     profile: Profile | None = None
     sizes: str = ""  # those of the inputs, where the model is for several
+    symbols: Mapping[str, int] = field(default_factory=dict)  # the same by name
 
     @property
     def latency(self) -> float:
@@ -51,6 +52,7 @@ class RunResult:
             "model": self.model,
             "cpu": self.cpu,
             "sizes": self.sizes,
+            "symbols": dict(self.symbols),
             "threads": self.threads,
             "samples": list(self.samples),
             "outputs": dict(self.outputs),
@@ -95,7 +97,9 @@ def run_model(
     spec, threads = executable.spec, executable.threads
     sizes = ", ".join(f"{name}={size}" for name, size in chosen.items())
     sizes = sizes or sizes_text(spec.guards)
-    result = RunResult(spec.name, spec.target.cpu, threads, tuple(samples), told, sizes=sizes)
+    result = RunResult(
+        spec.name, spec.target.cpu, threads, tuple(samples), told, sizes=sizes, symbols=chosen
+    )
     if profile:
         result = replace(result, profile=executable.profile(inputs, repeat))
     return outputs, result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,4 +47,6 @@ def find_page(pages: Mapping[str, str], name: str) -> str:
     for path in (words, f"{COMMANDS}/{command}"):
         if path in pages:
             return path
-    raise SettingsError(f"there is no page {name!r}", hint="tune docs lists the pages")
+    near = difflib.get_close_matches(words, pages, n=1, cutoff=0.75)
+    meant = f"did you mean {near[0]}? " if near else ""
+    raise SettingsError(f"there is no page {name!r}", hint=f"{meant}tune docs lists the pages")

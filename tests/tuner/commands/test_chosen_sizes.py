@@ -113,6 +113,7 @@ def test_run_says_the_sizes_and_types_that_it_ran_at(rows: Executable, tmp_path:
     assert [array.shape for array in outputs.values()] == [(3, 2, 5), (3, 5)]
     assert list(result.outputs.values()) == ["f32[3, 2, 5]", "f32[3, 5]"]
     assert result.sizes == "length=2, batch=3"
+    assert result.to_json()["symbols"] == {"length": 2, "batch": 3}
     np.save(tmp_path / "x.npy", np.ones((4, 1, 5), np.float32))
     outputs, result = run_model(rows, {"x": str(tmp_path / "x.npy")}, profile=True, repeat=1)
     np.testing.assert_array_equal(list(outputs.values())[1], np.ones((4, 5)))

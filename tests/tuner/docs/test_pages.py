@@ -66,3 +66,9 @@ def test_docs_shows_pages_in_the_terminal(capsys: pytest.CaptureFixture[str]) ->
         "error: there is no page 'nothing' (tune docs lists the pages)\n"
     )
     assert run_command(app, ["docs", "sizes", "--serve"]) == 2
+
+
+def test_a_page_that_there_is_not_names_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="no page 'sises'") as caught:
+        find_page(all_pages(root_command()), "sises")
+    assert caught.value.hint == "did you mean sizes? tune docs lists the pages"
