@@ -66,16 +66,19 @@ def wait_for(database: Path, count: int, *processes: subprocess.Popen[str]) -> N
 
 
 def assert_measured_again_on_purpose(trials: list[TrialRecord]) -> None:
-    """What may be the best is measured again, but only after it was recorded, and not often."""
-    last: dict[tuple[TaskKey, str], float] = {}
+    """What may be the best is measured again, but by another driver only after it was recorded, and
+    not often. (Its own tries what scattered once more before that is in the database.)"""
+    last: dict[tuple[TaskKey, str], TrialRecord] = {}
     again = 0
     for trial in trials:
         schedule = trial.key, trial.schedule_hash
         began = trial.created - trial.build_seconds - trial.check_seconds - trial.run_seconds
         if schedule in last:
-            assert began > last[schedule], f"{trial.request_id} was under way elsewhere"
+            former = last[schedule]
+            is_own = former.job == trial.job
+            assert is_own or began > former.created, f"{trial.request_id} was under way elsewhere"
             again += 1
-        last[schedule] = trial.created
+        last[schedule] = trial
     assert again <= len(trials) / 4
 
 
