@@ -20,7 +20,7 @@ from compiler.expr.walk import axes_of, loads, postorder
 from compiler.kernels.kernel import FusedKernel
 from compiler.kernels.merge_axes import merge_axes
 from compiler.kernels.roles import with_roles
-from compiler.kernels.stage import Axis
+from compiler.kernels.stage import Axis, Stage
 from compiler.loops.scheduled_kernel import ScheduledKernel
 from compiler.schedule.sketches.phases import split_phases
 from compiler.schedule.sketches.roles import Roles, epilogue_is_plain, roles_of
@@ -120,10 +120,21 @@ def prepared(kernel: FusedKernel, steps: tuple[Step, ...], anchor: str = "") -> 
 
 
 def _is_blocked(kernel: FusedKernel, roles: Roles, lanes: int) -> bool:
-    """The last axis is a block of channels, as wide as a vector."""
+    """The last axis is a block of channels, as wide as a vector; no plane that is just so wide."""
     anchor = kernel.stage(kernel.anchor)
-    behind = anchor.axes[-1].extent == lanes and len(anchor.axes) >= 4
-    return bool(roles.block) and behind
+    last = anchor.axes[-1]
+    behind = last.extent == lanes and len(anchor.axes) >= 4
+    return bool(roles.block) and behind and not _is_windowed(anchor, last.name)
+
+
+def _is_windowed(anchor: Stage, axis: str) -> bool:
+    """Whether windows move along the axis: operands are read where it and a reduce axis say."""
+    reduced = {item.name for item in anchor.reduce_axes}
+    return any(
+        axis in (names := axes_of(item)) and names & reduced
+        for load in loads(anchor.body)
+        for item in load.indices
+    )
 
 
 def _of_blocks(kernel: FusedKernel, roles: Roles, lanes: int) -> list[TileForm]:

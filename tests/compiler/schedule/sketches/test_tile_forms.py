@@ -33,6 +33,14 @@ def product(left: TensorType, right: TensorType, **attributes: Attribute) -> Fus
         (conv(f32(1, 3, 32, 64), f32(16, 3, 8, 8), strides=(8, 8)), {"channels": "oc.l"}),
         # The plane of a 1x1 convolution is one axis.
         (conv(f32(1, 5, 9, 21), f32(3, 5, 1, 1)), {"tiled": "oh_ow"}),
+        # Planes that are as wide as a vector are no blocks of channels.
+        (conv(f32(1, 3, 9, LANES), f32(16, 3, 3, 3)), {"tiled": "ow", "channels": "oc.l"}),
+        (conv(f32(1, 3, 5, 9, LANES), f32(3, 3, 3, 3, 3)), {"tiled": "ow"}),
+        (conv(f32(1, 5, 9, LANES), f32(3, 5, 1, 1)), {"tiled": "oh_ow"}),
+        (
+            conv(f32(1, 6, 9, LANES), f32(6, 1, 3, 3), groups=6),
+            {"tiled_rows": "ow", "tiled": "ow"},
+        ),
         # Not where filters have rows and columns of it as well: filters are packed by their axes.
         (
             kernel_of(
