@@ -34,6 +34,7 @@ port = {port}
 unix_socket_directories = '{folder}'
 fsync = off
 max_connections = 40
+authentication_timeout = 10s
 shared_buffers = 32MB
 """
 _SHELL = """
