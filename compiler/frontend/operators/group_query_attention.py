@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,10 @@ from compiler.frontend.operators.contributed_attention import (
     split_heads,
 )
 from compiler.frontend.operators.fused import DOMAIN
-from compiler.frontend.operators.sized_group_query import sized_group_query_attention
+from compiler.frontend.operators.sized_group_query import (
+    group_query_scores,
+    sized_group_query_attention,
+)
 from compiler.types.dims import is_whole
 from compiler.types.dtypes import DType
 
@@ -186,18 +188,8 @@ def _scores(
         if _sees_all(node, tokens, keys, places, window)
         else [*_visible(batch, tokens, keys, places, window, graph)]
     )
-    sink = node.optional(11)
-    if sink is not None:
-        sink = graph.reshape(sink, (sink.type.size, 1, 1))
-    elif node.integer("smooth_softmax", 0) > 0:
-        sink = graph.scalar(0.0, query.dtype)
-    return Scores(
-        node.floating("scale", 0.0) or 1.0 / math.sqrt(query.shape[-1]),
-        () if bias is None else (_fitted(bias, keys, graph),),
-        tuple(kept),
-        node.floating("softcap", 0.0),
-        sink,
-    )
+    fitted = None if bias is None else _fitted(bias, keys, graph)
+    return group_query_scores(node, query, fitted, kept, graph)
 
 
 def _fitted(bias: Value, keys: int, graph: GraphBuilder) -> Value:

@@ -52,7 +52,10 @@ def sized_group_query_attention(
     values = _cached(past[1], value, places, graph)
     heads = query.shape[1]
     all_keys, all_values = (repeated_heads(item, heads, graph) for item in (keys, values))
-    how = _scores(node, query, places, graph)
+    bias = node.optional(10)
+    fitted = None if bias is None else _fitted(bias, places, graph)
+    seen = _visible(query, places, node.integer("local_window_size", -1), graph)
+    how = group_query_scores(node, query, fitted, seen, graph)
     return [joined_heads(attended(query, all_keys, all_values, how, graph), graph), keys, values]
 
 
@@ -119,16 +122,19 @@ def _cached(cache: Value | None, now: Value, places: _Places, graph: GraphBuilde
     return graph.emit("where", where, graph.transpose(picked, (0, 2, 1, 3)), known)
 
 
-def _scores(node: OnnxNode, query: Value, places: _Places, graph: GraphBuilder) -> Scores:
-    bias, sink = node.optional(10), node.optional(11)
+def group_query_scores(
+    node: OnnxNode, query: Value, bias: Value | None, seen: Sequence[Value], graph: GraphBuilder
+) -> Scores:
+    """What the node's attributes and its sink say of scores; keys not `seen` are masked."""
+    sink = node.optional(11)
     if sink is not None:
         sink = graph.reshape(sink, (sink.type.size, 1, 1))
     elif node.integer("smooth_softmax", 0) > 0:
         sink = graph.scalar(0.0, query.dtype)
     return Scores(
         node.floating("scale", 0.0) or 1.0 / math.sqrt(query.shape[-1]),
-        () if bias is None else (_fitted(bias, places, graph),),
-        _visible(query, places, node.integer("local_window_size", -1), graph),
+        () if bias is None else (bias,),
+        tuple(seen),
         node.floating("softcap", 0.0),
         sink,
     )
