@@ -1,14 +1,15 @@
 """The compiler: ONNX model -> fused kernels -> loops -> machine code -> Executable.
 
-    exe = compiler.build("resnet18.onnx")        # default schedules
+    exe = tunefarm.compiler.build("resnet18.onnx")        # default schedules
     exe.save("resnet18.tuned")
-    exe = compiler.load("resnet18.tuned")
+    exe = tunefarm.load("resnet18.tuned")
     outputs = exe.run({"x": array})
 
-`InferenceSession` runs a model as onnxruntime's does, see `compiler.session.inference_session`.
+`InferenceSession` runs a model as onnxruntime's does, see
+`tunefarm.compiler.session.inference_session`.
 `register_function` binds operators that the compiler does not have to Python or C, see
-`compiler.foreign_functions`. `load` needs NumPy and llvmlite only; what `build` needs is imported
-when it is called.
+`tunefarm.compiler.foreign_functions`. `load` needs NumPy and llvmlite only; what `build` needs is
+imported when it is called.
 """
 
 from __future__ import annotations
@@ -17,22 +18,29 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from compiler.version import VERSION
+from tunefarm.compiler.version import VERSION
 
 if TYPE_CHECKING:
-    from compiler.foreign_functions import CFunction, register_function, unregister_function
-    from compiler.graph.ir import Graph
-    from compiler.kernels.kernel import FusedKernel
-    from compiler.runtime.execution.executable import Executable
-    from compiler.runtime.spec.ports import AnyArray
-    from compiler.schedule.choice import ScheduleChoice
-    from compiler.session.inference_session import InferenceSession, get_available_providers
-    from compiler.session.options import SessionOptions
-    from compiler.stages import DumpAfter
-    from compiler.target import Target
-    from compiler.types.extents import Shapes
-    from compiler.types.numerics import Numerics
-    from compiler.types.tensor_type import Attribute
+    from tunefarm.compiler.foreign_functions import (
+        CFunction,
+        register_function,
+        unregister_function,
+    )
+    from tunefarm.compiler.graph.ir import Graph
+    from tunefarm.compiler.kernels.kernel import FusedKernel
+    from tunefarm.compiler.runtime.execution.executable import Executable
+    from tunefarm.compiler.runtime.spec.ports import AnyArray
+    from tunefarm.compiler.schedule.choice import ScheduleChoice
+    from tunefarm.compiler.session.inference_session import (
+        InferenceSession,
+        get_available_providers,
+    )
+    from tunefarm.compiler.session.options import SessionOptions
+    from tunefarm.compiler.stages import DumpAfter
+    from tunefarm.compiler.target import Target
+    from tunefarm.compiler.types.extents import Shapes
+    from tunefarm.compiler.types.numerics import Numerics
+    from tunefarm.compiler.types.tensor_type import Attribute
 
 
 def build(
@@ -45,22 +53,23 @@ def build(
     dump_after: DumpAfter = None,
     numerics: Numerics | str = "default",
 ) -> Executable:
-    """Compile a model and load it; the arguments are those of `compiler.pipeline.compile_model`.
+    """Compile a model and load it; the arguments are those of
+    `tunefarm.compiler.pipeline.compile_model`.
 
     Raises `TunefarmError` as that does, `ImportModelError` where only what runs models is
     installed.
     """
     try:
-        from compiler.pipeline import compile_model
+        from tunefarm.compiler.pipeline import compile_model
     except ModuleNotFoundError as error:
-        from compiler.errors import ImportModelError
+        from tunefarm.compiler.errors import ImportModelError
 
         raise ImportModelError(
             f"no model can be built here: {error.name} is not installed",
             hint="install tunefarm, all of it, or build elsewhere: tune build --model FILE "
             "--untuned --output FILE.tuned",
         ) from error
-    from compiler.runtime.execution.executable import Executable
+    from tunefarm.compiler.runtime.execution.executable import Executable
 
     compiled = compile_model(
         model,
@@ -81,7 +90,7 @@ def try_function(
     seconds: float = 60.0,
 ) -> tuple[AnyArray, ...]:
     """Call a registered function in a process of its own, see `runtime.execution.try_function`."""
-    from compiler.runtime.execution.try_function import try_function as call
+    from tunefarm.compiler.runtime.execution.try_function import try_function as call
 
     return call(name, inputs, attributes, seconds)
 
@@ -89,8 +98,8 @@ def try_function(
 def load(
     path: str | PathLike[str], threads: int | None = None, *, fallback: bool = False
 ) -> Executable:
-    """Load a built model, see `compiler.runtime.execution.executable.load`."""
-    from compiler.runtime.execution.executable import load as load_artefact
+    """Load a built model, see `tunefarm.compiler.runtime.execution.executable.load`."""
+    from tunefarm.compiler.runtime.execution.executable import load as load_artefact
 
     return load_artefact(path, threads, fallback=fallback)
 
@@ -98,11 +107,11 @@ def load(
 def __getattr__(name: str) -> object:
     """Names whose modules need NumPy: imported when asked for."""
     if name in _FUNCTIONS:
-        import compiler.foreign_functions as functions
+        import tunefarm.compiler.foreign_functions as functions
 
         return getattr(functions, name)
     if name in _SESSIONS:
-        import compiler.session.inference_session as sessions
+        import tunefarm.compiler.session.inference_session as sessions
 
         return getattr(sessions, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

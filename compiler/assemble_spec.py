@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compiler.graph.ir import Graph
-from compiler.kernel_stages import KernelSchedule
-from compiler.kernels.calls_in_run import calls_in_run
-from compiler.kernels.count_work import kernel_flops
-from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
-from compiler.kernels.narrow_factors import narrow_factors
-from compiler.llvm.compile_kernel import CompiledKernel
-from compiler.runtime.artefact.seal import part_digests
-from compiler.runtime.planning.memory_plan import MemoryPlan
-from compiler.runtime.planning.pack_constants import PackedConstants
-from compiler.runtime.planning.run_steps import function_links
-from compiler.runtime.spec.executable_spec import ExecutableSpec, ObjectPart, RunStep, report_bytes
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.runtime.spec.kernel_report import KernelReport
-from compiler.schedule.spaces import Spaces
-from compiler.types.numerics import Algorithm
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernel_stages import KernelSchedule
+from tunefarm.compiler.kernels.calls_in_run import calls_in_run
+from tunefarm.compiler.kernels.count_work import kernel_flops
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from tunefarm.compiler.kernels.narrow_factors import narrow_factors
+from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
+from tunefarm.compiler.runtime.artefact.seal import part_digests
+from tunefarm.compiler.runtime.planning.memory_plan import MemoryPlan
+from tunefarm.compiler.runtime.planning.pack_constants import PackedConstants
+from tunefarm.compiler.runtime.planning.run_steps import function_links
+from tunefarm.compiler.runtime.spec.executable_spec import (
+    ExecutableSpec,
+    ObjectPart,
+    RunStep,
+    report_bytes,
+)
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.types.numerics import Algorithm
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 @dataclass(frozen=True, slots=True)

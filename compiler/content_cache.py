@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from compiler.target import llvm_version
-from configs.private_folder import is_own, make_private, writable_by_others
+from tunefarm.compiler.target import llvm_version
+from tunefarm.configs.private_folder import is_own, make_private, writable_by_others
 
 MOST_BYTES = 1 << 30
 NOT_WHAT_WAS_KEPT = (KeyError, TypeError, ValueError, IndexError, AttributeError)

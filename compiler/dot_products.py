@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from compiler.types.dtypes import DType
+from tunefarm.compiler.types.dtypes import DType
 
 
 class DotProduct(NamedTuple):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
-from compiler.llvm.machine import assembly, feature_flags, parse, target_machine
-from compiler.pipeline import Compiled
-from compiler.runtime.c_library.c_interface import in_comment
-from compiler.runtime.entry.entry import entry_of
-from compiler.runtime.spec.executable_spec import ENTRY_SYMBOL, ExecutableSpec
+from tunefarm.compiler.llvm.machine import assembly, feature_flags, parse, target_machine
+from tunefarm.compiler.pipeline import Compiled
+from tunefarm.compiler.runtime.c_library.c_interface import in_comment
+from tunefarm.compiler.runtime.entry.entry import entry_of
+from tunefarm.compiler.runtime.spec.executable_spec import ENTRY_SYMBOL, ExecutableSpec
 
 
 def llvm_text(compiled: Compiled) -> str:

@@ -1,11 +1,11 @@
 """One tree of errors: what was attempted, why it failed, the program at that point, what to try.
 
-The base and the errors that `configs` and `db` raise are defined in `configs.errors`.
+The base and the errors that `configs` and `db` raise are defined in `tunefarm.configs.errors`.
 """
 
 from __future__ import annotations
 
-from configs.errors import DatabaseError, SettingsError, TunefarmError
+from tunefarm.configs.errors import DatabaseError, SettingsError, TunefarmError
 
 __all__ = [
     "ArtefactError",

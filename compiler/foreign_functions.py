@@ -12,14 +12,14 @@ A model with the operator `Cube` of the domain `my.domain`, from its C function 
     #       const float *x = data[0]; float *y = data[1];
     #       for (int64_t i = 0; i < count; i++) y[i] = x[i] * x[i] * x[i];
     #       return 0; }
-    import compiler
-    compiler.register_function(
-        "my.domain::Cube", compiler.CFunction("libcube.so", "cube"), same_as_first, version="1")
-    compiler.build("model.onnx").save("model.tuned")
-    compiler.load("model.tuned").run({"x": x})   # wherever the function is registered
+    import tunefarm
+    tunefarm.register_function(
+        "my.domain::Cube", tunefarm.CFunction("libcube.so", "cube"), same_as_first, version="1")
+    tunefarm.compiler.build("model.onnx").save("model.tuned")
+    tunefarm.load("model.tuned").run({"x": x})   # wherever the function is registered
 
 with `def same_as_first(operands, attributes): return [operands[0]]`. In Python instead of C:
-`compiler.register_function("my.domain::Cube", lambda x: x**3, same_as_first, version="1")`.
+`tunefarm.register_function("my.domain::Cube", lambda x: x**3, same_as_first, version="1")`.
 
 The signature (ABI 1). Tensors are numbered: inputs first, then outputs; all are dense and in
 row-major order, of their true sizes where these are known at run time only. `data` points to each
@@ -32,7 +32,7 @@ is called with an array per input (read-only, valid during the call, None where 
 attributes by name; it returns an array, or one per output.
 
 Nothing calls a function while a model is built: its type rule alone says what it gives. One that
-crashes ends the process that runs it: `compiler.try_function` calls it in a process of its own.
+crashes ends the process that runs it: `tunefarm.try_function` calls it in a process of its own.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from compiler.errors import SettingsError
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 TypeRule: TypeAlias = Callable[
     [Sequence[TensorType | None], Mapping[str, Attribute]], Sequence[TensorType]

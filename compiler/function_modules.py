@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
-from compiler.errors import SettingsError
+from tunefarm.compiler.errors import SettingsError
 
 _LOADED: dict[str, str] = {}  # the digest of its file
 
@@ -40,7 +40,7 @@ def load_modules(modules: Iterable[str]) -> None:
         module = str(Path(given).absolute()) if is_file else given
         if module in _LOADED:
             continue
-        from compiler.foreign_functions import registered_functions  # it needs NumPy
+        from tunefarm.compiler.foreign_functions import registered_functions  # it needs NumPy
 
         before = registered_functions()
         try:
@@ -54,7 +54,7 @@ def load_modules(modules: Iterable[str]) -> None:
         if registered_functions() == before:
             raise SettingsError(
                 f"--functions {given} registers no function",
-                hint="it has to call compiler.register_function when it is imported",
+                hint="it has to call tunefarm.register_function when it is imported",
             )
         _LOADED[module] = _digest(imported)
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from compiler.errors import LoweringError, ScheduleError, TunefarmError, VerifyError
-from compiler.kernels.kernel import FusedKernel, KernelProgram
-from compiler.limits import Allowance
-from compiler.llvm.compile_kernel import CompiledKernel, emit_loops
-from compiler.llvm.object_cache import ObjectCache
-from compiler.llvm.scalar_work import scalar_work
-from compiler.runtime.spec.kernel_report import DEFAULT, NAIVE
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import Spaces, naive_schedule
-from compiler.stages import Stages
+from tunefarm.compiler.errors import LoweringError, ScheduleError, TunefarmError, VerifyError
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelProgram
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.llvm.compile_kernel import CompiledKernel, emit_loops
+from tunefarm.compiler.llvm.object_cache import ObjectCache
+from tunefarm.compiler.llvm.scalar_work import scalar_work
+from tunefarm.compiler.runtime.spec.kernel_report import DEFAULT, NAIVE
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import Spaces, naive_schedule
+from tunefarm.compiler.stages import Stages
 
 KERNEL_STAGES = ("schedule", "loops", "llvm", "object_code")
 

@@ -9,43 +9,49 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
 
-from compiler.assemble_spec import Parts, assemble_spec
-from compiler.graph.ir import Graph
-from compiler.kernel_stages import (
+from tunefarm.compiler.assemble_spec import Parts, assemble_spec
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernel_stages import (
     KERNEL_STAGES,
     KernelSchedule,
     KernelStages,
     choose_schedules,
 )
-from compiler.kernels.kernel import Call, FunctionCall, FusedKernel, KernelCall, KernelProgram
-from compiler.limits import Allowance, Limits
-from compiler.llvm.compile_kernel import CompiledKernel
-from compiler.llvm.machine import object_code
-from compiler.llvm.object_cache import ObjectCache
-from compiler.plan.choices.estimated_chains import estimated_chains
-from compiler.plan.choices.estimated_merges import estimated_merges
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.fusion.group_kernels import GroupKernels, MadeKernels
-from compiler.plan.optimise import PASS_NAMES, optimise_for
-from compiler.plan.sizes.end_sums import end_sums
-from compiler.plan.sizes.live_extents import limit_kernels
-from compiler.plan.sizes.small_planes import SmallPlanes, small_planes
-from compiler.runtime.artefact.seal import seal_of
-from compiler.runtime.entry.entry import entry_of
-from compiler.runtime.planning.memory_plan import plan_memory
-from compiler.runtime.planning.pack_constants import pack_constants
-from compiler.runtime.planning.run_steps import run_steps
-from compiler.runtime.spec.dense_copies import dense_places
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.runtime.spec.verify_spec import verify_spec
-from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from compiler.schedule.spaces import Spaces
-from compiler.stages import DumpAfter, Stages
-from compiler.target import Target, host_target
-from compiler.types.extents import Shapes
-from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from tunefarm.compiler.kernels.kernel import (
+    Call,
+    FunctionCall,
+    FusedKernel,
+    KernelCall,
+    KernelProgram,
+)
+from tunefarm.compiler.limits import Allowance, Limits
+from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.llvm.object_cache import ObjectCache
+from tunefarm.compiler.plan.choices.estimated_chains import estimated_chains
+from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels, MadeKernels
+from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise_for
+from tunefarm.compiler.plan.sizes.end_sums import end_sums
+from tunefarm.compiler.plan.sizes.live_extents import limit_kernels
+from tunefarm.compiler.plan.sizes.small_planes import SmallPlanes, small_planes
+from tunefarm.compiler.runtime.artefact.seal import seal_of
+from tunefarm.compiler.runtime.entry.entry import entry_of
+from tunefarm.compiler.runtime.planning.memory_plan import plan_memory
+from tunefarm.compiler.runtime.planning.pack_constants import pack_constants
+from tunefarm.compiler.runtime.planning.run_steps import run_steps
+from tunefarm.compiler.runtime.spec.dense_copies import dense_places
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
+from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.stages import DumpAfter, Stages
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
 Model: TypeAlias = str | PathLike[str] | Graph
 
@@ -212,7 +218,7 @@ def _limited(program: KernelProgram, graph: Graph) -> KernelProgram:
 def _imported(model: Model, shapes: Shapes | None, allowance: Allowance) -> Graph:
     if isinstance(model, Graph):
         return model
-    from compiler.frontend.import_onnx import import_onnx  # most callers have a graph
+    from tunefarm.compiler.frontend.import_onnx import import_onnx  # most callers have a graph
 
     return import_onnx(Path(model), shapes, limits=allowance.limits)
 

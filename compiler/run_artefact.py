@@ -15,16 +15,16 @@ from statistics import median
 
 import numpy as np
 
-import compiler
-from compiler.counted import counted
-from compiler.errors import InputError, TunefarmError
-from compiler.runtime.artefact.array_files import as_stored, read_array, write_outputs
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.execution.html_text import printable_text
-from compiler.runtime.spec.ports import AnyArray
-from compiler.types.sizes import Size
-from compiler.types.structure import plain
-from compiler.types.tensor_type import Array
+from tunefarm import compiler
+from tunefarm.compiler.counted import counted
+from tunefarm.compiler.errors import InputError, TunefarmError
+from tunefarm.compiler.runtime.artefact.array_files import as_stored, read_array, write_outputs
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution.html_text import printable_text
+from tunefarm.compiler.runtime.spec.ports import AnyArray
+from tunefarm.compiler.types.sizes import Size
+from tunefarm.compiler.types.structure import plain
+from tunefarm.compiler.types.tensor_type import Array
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,16 +7,16 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from compiler.errors import SettingsError
-from compiler.graph.ir import Graph
-from compiler.graph.printer import format_graph
-from compiler.graph.verify import verify_graph
-from compiler.kernels.kernel import KernelProgram
-from compiler.kernels.printer import format_kernel_program
-from compiler.kernels.verify_program import verify_program
-from compiler.loops.ir import LoopNest
-from compiler.loops.printer import format_loops
-from compiler.loops.verify import verify_loops
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.printer import format_graph
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.kernels.kernel import KernelProgram
+from tunefarm.compiler.kernels.printer import format_kernel_program
+from tunefarm.compiler.kernels.verify_program import verify_program
+from tunefarm.compiler.loops.ir import LoopNest
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.loops.verify import verify_loops
 
 ALL = "all"
 

@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import llvmlite.binding as llvm
 
-from compiler.dot_products import DotProduct, dot_products
-from compiler.feature_needs import lacking_feature
-from compiler.tile_set_up import FULL_PALETTE, VECTOR_PALETTE, TilePalette
-from compiler.tile_state import TILE_FEATURES, host_tile_problem
-from compiler.types.dtypes import DType
+from tunefarm.compiler.dot_products import DotProduct, dot_products
+from tunefarm.compiler.feature_needs import lacking_feature
+from tunefarm.compiler.tile_set_up import FULL_PALETTE, VECTOR_PALETTE, TilePalette
+from tunefarm.compiler.tile_state import TILE_FEATURES, host_tile_problem
+from tunefarm.compiler.types.dtypes import DType
 
 _CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import llvmlite.binding as llvm
 
-from compiler.tile_set_up import CONFIGURATION_BYTES, FULL_PALETTE, TilePalette
+from tunefarm.compiler.tile_set_up import CONFIGURATION_BYTES, FULL_PALETTE, TilePalette
 
 TILE_FEATURES = "amx-"  # LLVM's names of the features that need tiles begin so
 _TILE_DATA = 18  # the component of the processor's extended state

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from configs.errors import SettingsError
-from configs.regular_file import read_regular
+from tunefarm.configs.errors import SettingsError
+from tunefarm.configs.regular_file import read_regular
 
 ENVIRONMENT_PREFIX = "TUNEFARM_"
 _HERE = Path(__file__).resolve().parent

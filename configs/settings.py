@@ -18,10 +18,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from configs.errors import SettingsError
-from configs.layers import Layers, find_file, names_in
-from configs.private_folder import writable_by_others
-from configs.served_cpus import SERVED_BY
+from tunefarm.configs.errors import SettingsError
+from tunefarm.configs.layers import Layers, find_file, names_in
+from tunefarm.configs.private_folder import writable_by_others
+from tunefarm.configs.served_cpus import SERVED_BY
 
 _PRESETS = Path(__file__).resolve().parent
 _TARGETS = _PRESETS / "targets"
@@ -91,7 +91,7 @@ class MeasureSettings(_Section):
     """Where and how candidates are built, checked and timed."""
 
     runner: str = "ray"
-    """A name of `measure.farm.make_runner`: ray or local."""
+    """A name of `tunefarm.measure.farm.make_runner`: ray or local."""
     address: str | None = None
     """Address of a Ray cluster to join; None: an embedded one on this machine."""
     token_file: str | None = None
@@ -182,7 +182,7 @@ class Settings(_Section):
 
 
 class TargetSettings(_Section):
-    """A named processor to compile for; the JSON values of a `compiler.target.Target`."""
+    """A named processor to compile for; the JSON values of a `tunefarm.compiler.target.Target`."""
 
     triple: Annotated[str, Field(min_length=1)]
     cpu: Annotated[str, Field(min_length=1)]

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, StatementError
 
-from configs.errors import DatabaseError
-from db.sqlite_file import SqliteFile
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db.sqlite_file import SqliteFile
 
 _HINT = "give a file name or a URL: postgresql://USER:PASSWORD@HOST/NAME"
 
@@ -84,7 +84,7 @@ def backend_of(path_or_url: str | Path) -> Backend:
         if "\0" in path_or_url:
             raise DatabaseError("this is not a database URL", hint="it has a NUL character")
         if url.drivername in ("postgresql", "postgresql+psycopg"):
-            from db.postgresql_server import PostgresqlServer
+            from tunefarm.db.postgresql_server import PostgresqlServer
 
             return PostgresqlServer(url)
         if url.get_backend_name() != "sqlite":

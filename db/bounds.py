@@ -1,8 +1,8 @@
 """What the fields of records may hold: kinds of texts, numbers and JSON values, with their bounds.
 
-`db.records` declares every field as one of these. Imports and merges read every record through
-them. What is refused here was never written by a tuner, and could be no key, date or latency of
-one.
+`tunefarm.db.records` declares every field as one of these. Imports and merges read every record
+through them. What is refused here was never written by a tuner, and could be no key, date or
+latency of one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LAST_MOMENT = 253_402_300_799.0  # the end of the year 9999
 _LONGEST = 1e9  # seconds of anything that was measured
 _JSON_CHARACTERS = 16 << 20
 _WORKLOAD = re.compile(r"[0-9a-f]{16}|lost-[0-9]+")
-"""A hash, or the stand-in for one that `db.salvage` did not find."""
+"""A hash, or the stand-in for one that `tunefarm.db.salvage` did not find."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 

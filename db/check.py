@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import Table, text
 from sqlalchemy.orm import Session
 
-from configs.errors import DatabaseError
-from db import schema
-from db.raw_rows import examined
-from db.records import contradiction, hash_json
-from db.sqlite_file import dangling
-from db.store import Store
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import schema
+from tunefarm.db.raw_rows import examined
+from tunefarm.db.records import contradiction, hash_json
+from tunefarm.db.sqlite_file import dangling
+from tunefarm.db.store import Store
 
 _MOST_PROBLEMS = 20
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Float, Table
 
-from configs.errors import DatabaseError
+from tunefarm.configs.errors import DatabaseError
 
 if TYPE_CHECKING:
     from sqlalchemy.engine.default import DefaultExecutionContext
@@ -79,7 +79,7 @@ def damaged_row(name: str, problem: str = "its checksum is not right") -> Databa
 
 
 def checksum_of(row: Any) -> int:
-    """The checksum that a row of `db.schema` should have."""
+    """The checksum that a row of `tunefarm.db.schema` should have."""
     table = row.__table__
     return row_checksum(table, {name: getattr(row, name) for name, _ in _columns(table)})
 

@@ -20,12 +20,12 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
-from configs.errors import DatabaseError
-from configs.files import replacing
-from configs.regular_file import open_regular
-from db import model_queries, queries
-from db.bounds import GIVEN, read_record
-from db.records import (
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.configs.files import replacing
+from tunefarm.configs.regular_file import open_regular
+from tunefarm.db import model_queries, queries
+from tunefarm.db.bounds import GIVEN, read_record
+from tunefarm.db.records import (
     BestRecord,
     BuildRecord,
     JobRecord,
@@ -38,7 +38,7 @@ from db.records import (
     WorkloadRecord,
     hash_json,
 )
-from db.store import Store
+from tunefarm.db.store import Store
 
 FORMAT = "tunefarm-records"
 VERSION = 7

@@ -11,7 +11,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from configs.regular_file import read_regular
+from tunefarm.configs.regular_file import read_regular
 
 _MOST_BYTES = 64 << 20  # reading more takes longer than looking a model's kernels up
 _TABLES = (

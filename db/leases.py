@@ -7,9 +7,9 @@ import time
 from sqlalchemy import delete, select, text
 from sqlalchemy.orm import Session
 
-from db import schema
-from db.processes import ProcessId, is_alive, this_process
-from db.rows import job_row
+from tunefarm.db import schema
+from tunefarm.db.processes import ProcessId, is_alive, this_process
+from tunefarm.db.rows import job_row
 
 
 def hold_lease(session: Session, job: str) -> None:

@@ -6,10 +6,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from db.backend import backend_of
-from db.migrate import schema_revision
-from db.sqlite_file import location_of
-from db.store import Store
+from tunefarm.db.backend import backend_of
+from tunefarm.db.migrate import schema_revision
+from tunefarm.db.sqlite_file import location_of
+from tunefarm.db.store import Store
 
 _BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
 

@@ -1,4 +1,4 @@
-"""Which schema a database has, and how it gets the one of `db.schema`.
+"""Which schema a database has, and how it gets the one of `tunefarm.db.schema`.
 
 Alembic is imported where a schema changes: most databases have this version's already.
 """

@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import Select, select
 
-from db import schema
-from db.records import BuildRecord, LatencyRecord, PlanRecord
-from db.rows import record_of
-from db.store import Store
+from tunefarm.db import schema
+from tunefarm.db.records import BuildRecord, LatencyRecord, PlanRecord
+from tunefarm.db.rows import record_of
+from tunefarm.db.store import Store
 
 
 def builds(store: Store, *, limit: int | None = None) -> list[BuildRecord]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 
-from configs.errors import DatabaseError
+from tunefarm.configs.errors import DatabaseError
 
 _FORMAT = b"\x01"
 _MOST_BYTES = 64 << 20  # of a value that is unpacked; a damaged one could become endless

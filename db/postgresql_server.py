@@ -20,8 +20,8 @@ from sqlalchemy.exc import (
     StatementError,
 )
 
-from configs.errors import DatabaseError
-from db import schema
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import schema
 
 LOCK_SECONDS = 30
 """A transaction that waits longer for others is given up, as with an SQLite file."""

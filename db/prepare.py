@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import inspect
 
-from configs.errors import DatabaseError
-from db import schema, sqlite_file
-from db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
-from db.raw_rows import damage, raw_rows, row_name
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import schema, sqlite_file
+from tunefarm.db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
+from tunefarm.db.raw_rows import damage, raw_rows, row_name
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
     from sqlalchemy.orm import Session
 
-    from db.store import Store
+    from tunefarm.db.store import Store
 
 
 def prepare(store: Store, migrations: Path, *, create: bool, check_rows: bool) -> None:

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from db import schema, statements
-from db.checksum import damaged_row
-from db.leases import is_lost
-from db.raw_rows import intact_rows
-from db.records import (
+from tunefarm.db import schema, statements
+from tunefarm.db.checksum import damaged_row
+from tunefarm.db.leases import is_lost
+from tunefarm.db.raw_rows import intact_rows
+from tunefarm.db.records import (
     LOST_TO_NOISE,
     OK,
     BestRecord,
@@ -25,8 +25,8 @@ from db.records import (
     TrialRecord,
     WorkloadRecord,
 )
-from db.rows import job_row, record_of
-from db.store import Store
+from tunefarm.db.rows import job_row, record_of
+from tunefarm.db.store import Store
 
 _NUMBERS_AT_ONCE = 500
 _OUT_OF_ORDER = 64

@@ -15,13 +15,13 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from configs.errors import DatabaseError
-from db import schema
-from db.leases import clock
-from db.processes import ProcessId, is_alive, this_process
-from db.records import ENTRY_STATES, EntryState
-from db.rows import record_of
-from db.store import Store
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import schema
+from tunefarm.db.leases import clock
+from tunefarm.db.processes import ProcessId, is_alive, this_process
+from tunefarm.db.records import ENTRY_STATES, EntryState
+from tunefarm.db.rows import record_of
+from tunefarm.db.store import Store
 
 
 @dataclass(frozen=True, slots=True)

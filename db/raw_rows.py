@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Float, Integer, LargeBinary, Table, Text, cast, null, select
 from sqlalchemy.orm import Session
 
-from configs.errors import DatabaseError
-from db import schema
-from db.checksum import COLUMN, LEFT_OUT, checksum_of_json, damaged_row, row_checksum
-from db.packing import unpack
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import schema
+from tunefarm.db.checksum import COLUMN, LEFT_OUT, checksum_of_json, damaged_row, row_checksum
+from tunefarm.db.packing import unpack
 
 _AT_ONCE = 1000
 

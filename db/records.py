@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:  # `read_record` knows it when it needs it; a build never does
-    from db import bounds
+    from tunefarm.db import bounds
 
 JobState: TypeAlias = Literal["running", "finished", "interrupted", "failed", "lost"]
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)

@@ -7,12 +7,12 @@ from typing import Literal, TypeAlias, get_args
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from configs.errors import DatabaseError
-from db import schema
-from db.leases import clock, is_lost
-from db.processes import machine_name, this_process
-from db.rows import insert_new, job_row
-from db.store import Store
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import schema
+from tunefarm.db.leases import clock, is_lost
+from tunefarm.db.processes import machine_name, this_process
+from tunefarm.db.rows import insert_new, job_row
+from tunefarm.db.store import Store
 
 What: TypeAlias = Literal["stop"]
 WHATS: tuple[What, ...] = get_args(What)

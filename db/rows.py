@@ -12,9 +12,9 @@ from sqlalchemy import Insert, delete, func, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
-from configs.errors import DatabaseError
-from db import schema
-from db.records import (
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import schema
+from tunefarm.db.records import (
     CONFIRMED,
     BestRecord,
     BuildRecord,

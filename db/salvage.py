@@ -1,8 +1,8 @@
 """Salvage: what is intact of a damaged file, as a new database. The damaged file is only read.
 
-The rows are read page by page (`db.sqlite_pages`), and a row is taken if its checksum is right for
-one of the tables, which also tells which table it is from. Rows keep their numbers. Where a row
-refers to one that is lost, a stand-in named `lost-NUMBER` takes the place of that one.
+The rows are read page by page (`tunefarm.db.sqlite_pages`), and a row is taken if its checksum is
+right for one of the tables, which also tells which table it is from. Rows keep their numbers. Where
+a row refers to one that is lost, a stand-in named `lost-NUMBER` takes the place of that one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 
 from sqlalchemy import Table, func, insert, select
 
-from configs.errors import DatabaseError
-from configs.remains import make_folder
-from db import schema
-from db.checksum import COLUMN, added_columns
-from db.raw_rows import decode, is_intact
-from db.sqlite_pages import Value, layouts, rows
-from db.store import Store
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.configs.remains import make_folder
+from tunefarm.db import schema
+from tunefarm.db.checksum import COLUMN, added_columns
+from tunefarm.db.raw_rows import decode, is_intact
+from tunefarm.db.sqlite_pages import Value, layouts, rows
+from tunefarm.db.store import Store
 
 _AT_ONCE = 1000
 _TABLES: tuple[Table, ...] = tuple(schema.Base.metadata.sorted_tables)

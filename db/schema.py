@@ -1,4 +1,4 @@
-"""The tables, as SQLAlchemy models. `db.migrations` makes exactly these.
+"""The tables, as SQLAlchemy models. `tunefarm.db.migrations` makes exactly these.
 
 workloads ─┐
            ├─ tasks (the key of a record) ─┬─ trials ─ machines
@@ -8,7 +8,7 @@ targets  ──┘                               ├─ bests (each one of the t
 targets ── builds, plans, latencies ─ jobs, machines
 queue_entries
 
-Every row has a checksum, so that a damaged one is told from an intact one (`db.checksum`).
+Every row has a checksum, so that a damaged one is told from an intact one (`tunefarm.db.checksum`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, QueryContext, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from configs.errors import DatabaseError
-from db.checksum import checksum_of, checksum_of_insert, damaged_row
-from db.packing import pack, unpack
-from db.records import OK, EntryState, JobState, LatencyPurpose, compact_json
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db.checksum import checksum_of, checksum_of_insert, damaged_row
+from tunefarm.db.packing import pack, unpack
+from tunefarm.db.records import OK, EntryState, JobState, LatencyPurpose, compact_json
 
 REVISION = "0007"
 """The Alembic revision that these models are."""
@@ -45,7 +45,7 @@ REVISION = "0007"
 
 WITH_CHECKSUMS = ("0003", "0004", "0005", "0006", REVISION)
 """The revisions whose tables, if there, have the columns of these models, but for those that stand
-behind the checksum (`db.checksum.added_columns`)."""
+behind the checksum (`tunefarm.db.checksum.added_columns`)."""
 
 
 _ADDED = 1001
@@ -72,7 +72,7 @@ class Json(TypeDecorator[Any]):
 
 
 class PackedJson(TypeDecorator[Any]):
-    """A JSON value, compressed (`db.packing`); NaN and infinities are refused.
+    """A JSON value, compressed (`tunefarm.db.packing`); NaN and infinities are refused.
 
     In SQLite the column is declared as text, as it was when it held text, and holds a blob.
     """

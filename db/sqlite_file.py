@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import StatementError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool, StaticPool
 
-from configs.errors import DatabaseError
+from tunefarm.configs.errors import DatabaseError
 
 APPLICATION_ID = int.from_bytes(b"tune", "big")
 BUSY_SECONDS = 30.0
@@ -257,7 +257,7 @@ def set_journal_mode(engine: Engine) -> None:
 def check_structure(engine: Engine, size: int) -> list[str]:
     """What SQLite finds wrong with the file, indices included; [] if nothing.
 
-    A large file is checked by its small tables alone; `db.check` reads everything.
+    A large file is checked by its small tables alone; `tunefarm.db.check` reads everything.
     """
     pragmas = ["PRAGMA integrity_check(5)"]
     problems = []

@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, func, literal_column, select
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from db import schema
-from db.records import OK, TaskKey
+from tunefarm.db import schema
+from tunefarm.db.records import OK, TaskKey
 
 KEY = (
     schema.Workload.key,

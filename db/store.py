@@ -1,8 +1,8 @@
 """Store: a tuning database that is open, and everything that is written to it.
 
 Only the driver of a job writes; several may at once. What `add` was given is on disk when it
-returns. What is particular to a kind of database is behind `db.backend`, reading is in
-`db.queries`.
+returns. What is particular to a kind of database is behind `tunefarm.db.backend`, reading is in
+`tunefarm.db.queries`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sqlalchemy import bindparam, delete
 from sqlalchemy.exc import StatementError
 from sqlalchemy.orm import Session
 
-from configs.errors import DatabaseError, DatabaseUnavailableError
-from db import schema, sqlite_file
-from db.backend import Backend, backend_of
-from db.leases import hold_lease, let_go
-from db.migrate import MIGRATIONS
-from db.prepare import prepare
-from db.records import JOB_STATES, JobRecord, JobState, JobTask, Record
-from db.rows import RowIds, add_rows, job_row, set_tasks
+from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError
+from tunefarm.db import schema, sqlite_file
+from tunefarm.db.backend import Backend, backend_of
+from tunefarm.db.leases import hold_lease, let_go
+from tunefarm.db.migrate import MIGRATIONS
+from tunefarm.db.prepare import prepare
+from tunefarm.db.records import JOB_STATES, JobRecord, JobState, JobTask, Record
+from tunefarm.db.rows import RowIds, add_rows, job_row, set_tasks
 
 Patience: TypeAlias = Callable[[DatabaseUnavailableError], bool]
 """Waits for a while; whether to try again."""
@@ -112,7 +112,8 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A session of `db.schema` models that sees one state of the database. Keep it short.
+        """A session of `tunefarm.db.schema` models that sees one state of the database. Keep it
+        short.
 
         Within another one of the same thread it is that one: several questions see one state.
         """

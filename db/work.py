@@ -14,13 +14,13 @@ from typing import TypeAlias
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from configs.errors import LeaseTakenError
-from db import schema
-from db.leases import clock, hold_lease, is_held, is_lost, let_go, process_of
-from db.processes import machine_name
-from db.records import TaskKey
-from db.rows import RowIds, insert_new, job_row
-from db.store import Store
+from tunefarm.configs.errors import LeaseTakenError
+from tunefarm.db import schema
+from tunefarm.db.leases import clock, hold_lease, is_held, is_lost, let_go, process_of
+from tunefarm.db.processes import machine_name
+from tunefarm.db.records import TaskKey
+from tunefarm.db.rows import RowIds, insert_new, job_row
+from tunefarm.db.store import Store
 
 CLAIM_SECONDS = 900.0
 """Longer than a candidate waits and is measured, whatever its time limits usually are."""

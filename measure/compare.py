@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compiler.errors import MeasureError
-from measure.measurement import MeasureResult
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.measurement import MeasureResult
 
 USUAL_SCATTER = 0.05
 """Standard deviation of the log-ratio of two neighbouring slices, before any pair is known."""

@@ -38,9 +38,9 @@ LOST_TO_NOISE = frozenset((Status.SCATTERED, Status.UNSTABLE))
 class MeasureRequest:
     """One candidate to build, check and time.
 
-    `kernel` and `schedule` are the canonical JSON values (`compiler.kernels.serialize`,
+    `kernel` and `schedule` are the canonical JSON values (`tunefarm.compiler.kernels.serialize`,
     `Schedule.to_json`), so that a request needs no object of the driver. `request_id` comes back
-    unchanged in the result. `options` are the timing options, see `measure.worker.timer`.
+    unchanged in the result. `options` are the timing options, see `tunefarm.measure.worker.timer`.
 
     With `rivals`, further schedules of the kernel, it is a comparison: all are timed in turn in
     `options["samples"]` rounds, in an order drawn from `seed`.
@@ -49,8 +49,8 @@ class MeasureRequest:
 
     `sizes` are the run-time sizes of its model that it is checked and timed at; none: the greatest.
 
-    `placements`: where the buffers lie while it is timed, by `measure.placement`. None: one after
-    the other; one: for all schedules; as many as schedules: each has its own.
+    `placements`: where the buffers lie while it is timed, by `tunefarm.measure.placement`. None:
+    one after the other; one: for all schedules; as many as schedules: each has its own.
     """
 
     request_id: str

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from compiler.errors import MeasureError
-from compiler.kernels.kernel import FusedKernel
-from compiler.runtime.spec.executable_spec import ALIGNMENT, aligned
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, aligned
+from tunefarm.compiler.types.tensor_type import TensorType
 
 PERIOD = 128 * 1024
 """Bytes after which addresses meet the same sets of every private cache (2,048 of 64 bytes)."""

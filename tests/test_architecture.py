@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+INSTALLED = "tunefarm"
+"""The package that all others are in where they are installed, and so in every import."""
+
 # A package may import itself and these.
 MAY_IMPORT = {
     "configs": set[str](),
@@ -123,6 +126,7 @@ ORDERS = {
         "__init__",
         "docs",
         "commands",
+        "facade",
     ),
 }
 """The same of every package and room that has an order, by folder."""
@@ -188,8 +192,6 @@ HANDS_ON_ENVIRONMENT = "measure/"
 """May hand the environment on to a child process, whole or changed, without looking into it."""
 
 HANDING_ON = {"clear", "copy", "update", "setdefault", "pop"}
-EXTENDED = {"PYTHONPATH"}
-"""Variables that a child process gets with something added, and so may be read for it."""
 
 PUBLIC_UNDERSCORES = {"_exit"}
 """Of `os`: it has an underscore and is documented."""
@@ -210,6 +212,8 @@ LOOKS_UP_BY_NAME = {
     # So are operators and their converters.
     "compiler/operators/__init__.py",
     "compiler/frontend/operators/__init__.py",
+    # What a user asks of the package is imported when it is asked for.
+    "tuner/facade.py",
 }
 
 TOP_LEVEL = {
@@ -223,6 +227,7 @@ TOP_LEVEL = {
     ".gitignore",
 }
 LEFT_BY_TOOLS = {
+    ".editable",
     "build",
     "tunefarm.egg-info",
     "__pycache__",
@@ -279,15 +284,24 @@ def _tracked_top_level(root: Path) -> set[str]:
 
 def _import_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     package = name.split("/")[0]
-    for line, module in _imports(name, tree):
-        top = module.split(".")[0]
-        if top in MAY_IMPORT and top != package and top not in MAY_IMPORT[package]:
+    for line, module in _imports(tree):
+        own = _own(module)
+        top = (own or module).split(".")[0]
+        if module == INSTALLED:
+            yield line, f"{INSTALLED} is for users: import from the package that has the name"
+        elif own is None and top in MAY_IMPORT:
+            yield line, f"{top} is imported as {INSTALLED}.{top}"
+        elif own is not None and top not in MAY_IMPORT:
+            yield line, f"{top} is no package of {INSTALLED}: import it from the file that has it"
+        elif own is not None and top != package and top not in MAY_IMPORT[package]:
             yield line, f"{package} must not import {top}"
         elif top == "tests":
             yield line, f"{package} must not import tests"
         elif top in HOMES and not _is_at_home(name, HOMES[top]):
             yield line, f"{top} has another home: {', '.join(HOMES[top]) or 'tests'}"
     for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield node.lineno, "a relative import hides what is imported"
         if name in LOOKS_UP_BY_NAME or not isinstance(node, ast.Call):
             continue
         if _last_name(node.func) in DYNAMIC_IMPORTS:
@@ -304,7 +318,8 @@ def _order_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield 1, f"{folder}/{room} has no place in the order of {folder}"
             continue
         inside = folder.replace("/", ".") + "."
-        for line, module in _modules(name, tree):
+        for line, imported_module in _imports(tree):
+            module = _own(imported_module) or ""
             imported = module.removeprefix(inside).split(".")[0]
             if not module.startswith(inside) or imported not in order or imported == room:
                 continue
@@ -342,31 +357,28 @@ def _defined_names(tree: ast.Module) -> set[str]:
     return names
 
 
-def _modules(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Like `_imports`, with every name that is imported from the compiler's package itself."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "compiler" and not node.level:
-            for alias in node.names:
-                yield node.lineno, f"compiler.{alias.name}"
-    yield from _imports(name, tree)
+def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Modules imported anywhere in the file, inside functions and type-checking blocks too.
 
-
-def _imports(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Modules imported anywhere in the file, inside functions and type-checking blocks too."""
-    folder = name.split("/")[:-1]
+    Of `from tunefarm import a` and `from tunefarm.compiler import a` that is `a` as well.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield node.lineno, node.module or ""
-        elif isinstance(node, ast.ImportFrom):
-            above = folder[: len(folder) - node.level + 1]
-            if above:
-                yield node.lineno, above[0]
-            else:  # from .. import x: above the packages
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            module = node.module or ""
+            if module != INSTALLED:
+                yield node.lineno, module
+            if module in (INSTALLED, f"{INSTALLED}.compiler"):
                 for alias in node.names:
-                    yield node.lineno, node.module or alias.name
+                    yield node.lineno, f"{module}.{alias.name}"
+
+
+def _own(module: str) -> str | None:
+    """The name in the repository of a module of ours; None for another's."""
+    head, _, rest = module.partition(".")
+    return rest if head == INSTALLED and rest else None
 
 
 def _environment_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -401,8 +413,6 @@ def _is_handed_on(node: ast.Attribute, parents: dict[ast.AST, ast.AST]) -> bool:
             call = parents[parent]
             if not isinstance(call, ast.Call):
                 return False
-            if method == "get":
-                return isinstance(call.args[0], ast.Constant) and call.args[0].value in EXTENDED
             return method == "copy" or (
                 method in HANDING_ON and isinstance(parents[call], ast.Expr)
             )
@@ -435,9 +445,17 @@ def test_top_level_is_fixed(repository: Path) -> None:
 def test_tests_of_the_compiler_import_no_tuner(repository: Path) -> None:
     for path in sorted((repository / "tests/compiler").rglob("*.py")):
         name = path.relative_to(repository).as_posix()
-        modules = [module for _, module in _imports(name, ast.parse(path.read_text()))]
-        above = [m for m in modules if m.split(".")[0] == "tuner" or m.startswith("tests.tuner")]
+        modules = [module for _, module in _imports(ast.parse(path.read_text()))]
+        above = [m for m in modules if m.startswith(("tunefarm.tuner", "tests.tuner"))]
         assert above == [], name
+
+
+def test_tests_import_what_is_installed(repository: Path) -> None:
+    """The repository is on the import path of tests: a bare `compiler` would be a second one."""
+    for path in sorted((repository / "tests").rglob("*.py")):
+        modules = [module for _, module in _imports(ast.parse(path.read_text()))]
+        bare = [module for module in modules if module.split(".")[0] in MAY_IMPORT]
+        assert bare == [], path.relative_to(repository)
 
 
 def test_every_package_is_looked_at(repository: Path) -> None:
@@ -455,13 +473,25 @@ def test_no_stray_package_markers_are_missing(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "source", "breach"),
     [
-        ("compiler/expr/a.py", "import db.store", "1: compiler must not import db"),
-        ("compiler/expr/a.py", "import os, tuner", "1: compiler must not import tuner"),
-        ("compiler/expr/a.py", "from measure import job", "1: compiler must not import measure"),
-        ("measure/farm/a.py", "from db.store import Store", "1: measure must not import db"),
-        ("db/a.py", "from compiler.errors import X", "1: db must not import compiler"),
-        ("configs/a.py", "import compiler", "1: configs must not import compiler"),
-        ("db/a.py", "from .. import compiler", "1: db must not import compiler"),
+        ("compiler/expr/a.py", "import tunefarm.db.store", "1: compiler must not import db"),
+        ("compiler/expr/a.py", "import os, tunefarm.tuner", "1: compiler must not import tuner"),
+        (
+            "compiler/expr/a.py",
+            "from tunefarm.measure import job",
+            "1: compiler must not import measure",
+        ),
+        (
+            "measure/farm/a.py",
+            "from tunefarm.db.store import Store",
+            "1: measure must not import db",
+        ),
+        ("db/a.py", "from tunefarm.compiler.errors import X", "1: db must not import compiler"),
+        ("configs/a.py", "from tunefarm import compiler", "1: configs must not import compiler"),
+        ("tuner/job.py", "import compiler", "1: compiler is imported as tunefarm.compiler"),
+        ("tuner/job.py", "from db.store import Store", "1: db is imported as tunefarm.db"),
+        ("tuner/job.py", "import tunefarm", "1: tunefarm is for users"),
+        ("tuner/job.py", "from tunefarm import load", "1: load is no package of tunefarm"),
+        ("db/a.py", "from .. import compiler", "1: a relative import hides"),
         ("tuner/job.py", "import tests.examples", "1: tuner must not import tests"),
         (
             "compiler/expr/a.py",
@@ -470,7 +500,7 @@ def test_no_stray_package_markers_are_missing(repository: Path) -> None:
         ),
         (
             "compiler/expr/a.py",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import tuner",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import tunefarm.tuner.job",
             "3: compiler must not import tuner",
         ),
         (
@@ -486,24 +516,44 @@ def test_no_stray_package_markers_are_missing(repository: Path) -> None:
         ("db/a.py", "import rich", "1: rich has another home: tuner/"),
         ("measure/farm/a.py", "import pickle", "1: pickle has another home: tests"),
         ("db/a.py", "import pytest", "1: pytest has another home: tests"),
-        ("compiler/expr/a.py", "import compiler.kernels.kernel", "1: compiler/expr must not"),
-        ("compiler/graph/a.py", "from compiler.plan import fuse", "1: compiler/graph must not"),
-        ("compiler/plan/fusion/a.py", "from compiler import frontend", "1: compiler/plan must not"),
+        (
+            "compiler/expr/a.py",
+            "import tunefarm.compiler.kernels.kernel",
+            "1: compiler/expr must not",
+        ),
+        (
+            "compiler/graph/a.py",
+            "from tunefarm.compiler.plan import fuse",
+            "1: compiler/graph must not",
+        ),
+        (
+            "compiler/plan/fusion/a.py",
+            "from tunefarm.compiler import frontend",
+            "1: compiler/plan must not",
+        ),
         (
             "compiler/plan/sizes/a.py",
-            "from compiler.plan.fusion import fuse",
+            "from tunefarm.compiler.plan.fusion import fuse",
             "1: compiler/plan/sizes must not import compiler/plan/fusion",
         ),
-        ("compiler/operators/a.py", "def f():\n    import compiler.graph", "2: compiler/operators"),
-        ("compiler/errors.py", "from compiler.types import dtypes", "1: compiler/errors must not"),
+        (
+            "compiler/operators/a.py",
+            "def f():\n    import tunefarm.compiler.graph",
+            "2: compiler/operators",
+        ),
+        (
+            "compiler/errors.py",
+            "from tunefarm.compiler.types import dtypes",
+            "1: compiler/errors must not",
+        ),
         (
             "compiler/runtime/spec/a.py",
-            "import compiler.stages",
+            "import tunefarm.compiler.stages",
             "1: compiler/runtime must not import",
         ),
         (
             "compiler/runtime/spec/a.py",
-            "from compiler.runtime.entry.entry import entry_of",
+            "from tunefarm.compiler.runtime.entry.entry import entry_of",
             "1: compiler/runtime/spec must not import compiler/runtime/entry",
         ),
         ("compiler/runtime/a.py", "", "1: compiler/runtime/a has no place in the order"),
@@ -511,7 +561,7 @@ def test_no_stray_package_markers_are_missing(repository: Path) -> None:
         ("db/a.py", "def f(store):\n    return store._engine", "2: _engine is private to another"),
         (
             "tuner/job.py",
-            "import db.store as s\ns._open()",
+            "import tunefarm.db.store as s\ns._open()",
             "2: _open is private to another file",
         ),
         (
@@ -545,21 +595,20 @@ def test_breach_is_found(tmp_path: Path, name: str, source: str, breach: str) ->
         ("compiler/frontend/zoo/a.py", "import onnx.helper"),
         (
             "compiler/plan/optimise.py",
-            "import compiler.plan.fusion.fuse\nfrom compiler import errors, graph",
+            "import tunefarm.compiler.plan.fusion.fuse\nfrom tunefarm.compiler import graph",
         ),
-        ("compiler/__init__.py", "from compiler.pipeline import build"),
-        ("compiler/runtime/entry/a.py", "from compiler.runtime.spec.ports import Port"),
+        ("compiler/__init__.py", "from tunefarm.compiler.pipeline import build"),
+        ("compiler/runtime/entry/a.py", "from tunefarm.compiler.runtime.spec.ports import Port"),
         ("db/a.py", "class A:\n    def f(self, other):\n        return self._x == other._x"),
         ("db/a.py", "import os\nos._exit(1)\nprint(__name__.__class__)"),
         ("compiler/target.py", "from llvmlite import binding"),
-        ("tuner/job.py", "import compiler, measure, db, configs, numpy"),
+        ("tuner/job.py", "from tunefarm import compiler, measure, db, configs\nimport numpy"),
         ("tuner/search/strategies/a.py", "import optuna"),
-        ("db/a/b.py", "from ..schema import Base\nimport sqlalchemy"),
+        ("db/a/b.py", "from tunefarm.db.schema import Base\nimport sqlalchemy"),
         ("configs/settings.py", "import os\nos.environ['A']"),
         ("measure/farm/a.py", "import os\nenvironment = {**os.environ, 'A': '1'}"),
         ("measure/farm/a.py", "import os\nenvironment = dict(os.environ, A='1')"),
         ("measure/farm/a.py", "import os\nenvironment = os.environ.copy()"),
-        ("measure/farm/a.py", "import os\npath = os.environ.get('PYTHONPATH')"),
         ("measure/farm/a.py", "import os\nos.environ['A'] = '1'\nos.environ.setdefault('A', '1')"),
     ],
 )

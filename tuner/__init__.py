@@ -1,8 +1,8 @@
 """Tuning: search the schedules of a model's kernels, and build the model from the best ones.
 
-    import tuner
-    tuner.tune("resnet18.onnx", db="tuning.db", trials=500)
-    exe = tuner.build("resnet18.onnx", db="tuning.db")
+    import tunefarm
+    tunefarm.tune("resnet18.onnx", db="tuning.db", trials=500)
+    exe = tunefarm.build("resnet18.onnx", db="tuning.db")
 
 Without a database a model is built of default schedules, with an `UntunedWarning`.
 
@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
-from compiler.errors import UntunedWarning
-from compiler.types.extents import Shapes
+from tunefarm.compiler.errors import UntunedWarning
+from tunefarm.compiler.types.extents import Shapes
 
 if TYPE_CHECKING:
-    from compiler.runtime.execution.executable import Executable
-    from tuner.calibration.choice import PrecisionChoice
-    from tuner.inference_session import InferenceSession
-    from tuner.reports.progress import Progress
-    from tuner.result import TuneResult
+    from tunefarm.compiler.runtime.execution.executable import Executable
+    from tunefarm.tuner.calibration.choice import PrecisionChoice
+    from tunefarm.tuner.inference_session import InferenceSession
+    from tunefarm.tuner.reports.progress import Progress
+    from tunefarm.tuner.result import TuneResult
 
 
 def tune(
@@ -54,11 +54,11 @@ def tune(
     Ctrl-C ends it early with everything measured kept. `progress` shows the job: None is a table in
     a notebook, updated in place, and nothing elsewhere. Raises TunefarmError.
     """
-    from configs.settings import load_settings
-    from tuner.calibration.options import PrecisionOptions
-    from tuner.job_request import JobRequest
-    from tuner.reports.notebook import library_progress
-    from tuner.tune_sizes import tune_sizes
+    from tunefarm.configs.settings import load_settings
+    from tunefarm.tuner.calibration.options import PrecisionOptions
+    from tunefarm.tuner.job_request import JobRequest
+    from tunefarm.tuner.reports.notebook import library_progress
+    from tunefarm.tuner.tune_sizes import tune_sizes
 
     settings = load_settings(
         config,
@@ -100,11 +100,11 @@ def choose(
     database `db`: `build` with numerics "auto" makes it. The rest is as in `tune`. Raises
     TunefarmError.
     """
-    from configs.settings import load_settings
-    from tuner.calibration.options import PrecisionOptions
-    from tuner.job_request import JobRequest
-    from tuner.reports.notebook import library_progress
-    from tuner.tune_precisions import tune_auto
+    from tunefarm.configs.settings import load_settings
+    from tunefarm.tuner.calibration.options import PrecisionOptions
+    from tunefarm.tuner.job_request import JobRequest
+    from tunefarm.tuner.reports.notebook import library_progress
+    from tunefarm.tuner.tune_precisions import tune_auto
 
     settings = load_settings(
         config,
@@ -148,10 +148,10 @@ def build(
     point than was chosen.
     Raises TunefarmError, also if less than `require_tuned` of the model's estimated time is tuned.
     """
-    from configs.settings import load_settings
-    from tuner.building.in_memory import build_in_memory
-    from tuner.building.request import BuildRequest
-    from tuner.calibration.options import PrecisionOptions
+    from tunefarm.configs.settings import load_settings
+    from tunefarm.tuner.building.in_memory import build_in_memory
+    from tunefarm.tuner.building.request import BuildRequest
+    from tunefarm.tuner.calibration.options import PrecisionOptions
 
     settings = load_settings(
         config,
@@ -178,7 +178,7 @@ def build(
 def __getattr__(name: str) -> object:
     """`InferenceSession`, whose module needs NumPy: imported when asked for."""
     if name == "InferenceSession":
-        from tuner.inference_session import InferenceSession
+        from tunefarm.tuner.inference_session import InferenceSession
 
         return InferenceSession
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

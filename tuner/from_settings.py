@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compiler.limits import Limits
-from compiler.target import Target, host_target
-from configs.errors import SettingsError
-from configs.settings import HOST, Settings, cache_folder, load_target, targets
+from tunefarm.compiler.limits import Limits
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.errors import SettingsError
+from tunefarm.configs.settings import HOST, Settings, cache_folder, load_target, targets
 
 
 def target_of(settings: Settings) -> Target:
@@ -58,7 +58,7 @@ def _named(name: str, settings: Settings) -> Target:
         return host_target()
     target = Target.from_json(load_target(name).model_dump())
     if name not in targets():
-        from measure.sandbox.check_target import check_target
+        from tunefarm.measure.sandbox.check_target import check_target
 
         check_target(target, name, cache_folder(settings))
     return target

@@ -1,8 +1,8 @@
 """InferenceSession with a database: ONNX files are built from the best records.
 
-import tuner
+import tunefarm
 
-session = tuner.InferenceSession("resnet18.onnx", db="tuning.db")
+session = tunefarm.InferenceSession("resnet18.onnx", db="tuning.db")
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
-from compiler.runtime.execution.executable import Executable
-from compiler.session.inference_session import InferenceSession as BuiltSession
-from compiler.types.extents import Shapes
-from configs.settings import load_settings
-from tuner.building.in_memory import build_in_memory
-from tuner.building.request import BuildRequest
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.session.inference_session import InferenceSession as BuiltSession
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.configs.settings import load_settings
+from tunefarm.tuner.building.in_memory import build_in_memory
+from tunefarm.tuner.building.request import BuildRequest
 
 
 class InferenceSession(BuiltSession):
-    """A model that is run as with onnxruntime; an ONNX file is built as by `tuner.build`."""
+    """A model that is run as with onnxruntime; an ONNX file is built as by `tunefarm.build`."""
 
     def __init__(
         self,
@@ -36,9 +36,10 @@ class InferenceSession(BuiltSession):
     ) -> None:
         """Load an artefact, or build an ONNX file from the best records of `db`.
 
-        `db`, `config` (a preset or TOML file), `numerics` and `shapes` are those of `tuner.build`,
-        and of no account for an artefact. Code that was compiled before comes from the cache.
-        Raises as `compiler.InferenceSession` and `tuner.build` do.
+        `db`, `config` (a preset or TOML file), `numerics` and `shapes` are those of
+        `tunefarm.build`, and of no account for an artefact. Code that was compiled before comes
+        from the cache.
+        Raises as `tunefarm.InferenceSession` and `tunefarm.build` do.
         """
         self._overrides = {
             "database.url": None if db is None else fspath(db),

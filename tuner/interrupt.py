@@ -14,7 +14,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
-from configs.remains import leave
+from tunefarm.configs.remains import leave
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ONE_REQUEST_SECONDS = 0.5

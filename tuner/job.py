@@ -17,38 +17,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from compiler.graph.serialize import structural_hash
-from compiler.target import Target
-from configs.settings import Settings
-from db import queries
-from db.records import JobTask, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
-from db.store import Store
-from db.work import close_lost_jobs
-from measure.compare import LogRatio
-from measure.farm.runner import CallsNodes, Runner
-from tuner.building.report import BuildReport
-from tuner.confirm.finalists import Finalists, Settled, refresh
-from tuner.confirm.latency import ModelLatency
-from tuner.confirm.placement import PlacementCheck
-from tuner.confirm.size_race import SizeRace, applied_schedules
-from tuner.interrupt import Interrupt, interruptible
-from tuner.job_models import JobModels
-from tuner.job_request import MakeRunner
-from tuner.model.cost_model import BoostedTrees, TrainingData
-from tuner.records.job_command import JobCommand
-from tuner.records.trials import unusable
-from tuner.reports.progress import Progress
-from tuner.reports.report import TaskStatus, format_time
-from tuner.result import Outcome, TrialCounts, kernel_sums
-from tuner.search import monitor as phases
-from tuner.search.budget import Budget, End, Limits
-from tuner.search.measuring import capacities_of, off_the_slots, timing_options
-from tuner.search.monitor import Monitor
-from tuner.search.patience import DatabasePatience
-from tuner.search.session import Overhead, SessionOptions, TuningSession
-from tuner.search.standings import Estimate
-from tuner.search.tasks import TuningTask, tasks_for
-from tuner.search.time_plan import TimePlan
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import Settings
+from tunefarm.db import queries
+from tunefarm.db.records import JobTask, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.db.work import close_lost_jobs
+from tunefarm.measure.compare import LogRatio
+from tunefarm.measure.farm.runner import CallsNodes, Runner
+from tunefarm.tuner.building.report import BuildReport
+from tunefarm.tuner.confirm.finalists import Finalists, Settled, refresh
+from tunefarm.tuner.confirm.latency import ModelLatency
+from tunefarm.tuner.confirm.placement import PlacementCheck
+from tunefarm.tuner.confirm.size_race import SizeRace, applied_schedules
+from tunefarm.tuner.interrupt import Interrupt, interruptible
+from tunefarm.tuner.job_models import JobModels
+from tunefarm.tuner.job_request import MakeRunner
+from tunefarm.tuner.model.cost_model import BoostedTrees, TrainingData
+from tunefarm.tuner.records.job_command import JobCommand
+from tunefarm.tuner.records.trials import unusable
+from tunefarm.tuner.reports.progress import Progress
+from tunefarm.tuner.reports.report import TaskStatus, format_time
+from tunefarm.tuner.result import Outcome, TrialCounts, kernel_sums
+from tunefarm.tuner.search import monitor as phases
+from tunefarm.tuner.search.budget import Budget, End, Limits
+from tunefarm.tuner.search.measuring import capacities_of, off_the_slots, timing_options
+from tunefarm.tuner.search.monitor import Monitor
+from tunefarm.tuner.search.patience import DatabasePatience
+from tunefarm.tuner.search.session import Overhead, SessionOptions, TuningSession
+from tunefarm.tuner.search.standings import Estimate
+from tunefarm.tuner.search.tasks import TuningTask, tasks_for
+from tunefarm.tuner.search.time_plan import TimePlan
 
 MakeTasks: TypeAlias = Callable[[], tuple[list[TuningTask], list[TrainingData]]]
 """Makes a job's tasks under its plans as they are now, and what is known of other kernels."""

@@ -13,27 +13,27 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from compiler.errors import MeasureError
-from compiler.graph.ir import Graph
-from compiler.plan.decisions.graph_plan import RULES
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.machine.check_target import can_run
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.target import Target, host_target
-from compiler.types.numerics import Numerics
-from configs.settings import Settings
-from db.store import Store
-from measure.farm.runner import CallsNodes
-from measure.machine import fingerprint
-from measure.sandbox.node_kind import kind_of
-from tuner.building.size_plan import record_size_plan
-from tuner.confirm.applied_graph import with_graphs
-from tuner.confirm.elsewhere import compare_elsewhere
-from tuner.confirm.finalists import Settled
-from tuner.confirm.latency import Agree, ModelLatency
-from tuner.confirm.model_times import times_of_job, with_kernels, with_roof, with_steps
-from tuner.confirm.models_at_sizes import confirm_plan, seconds_at
-from tuner.confirm.whole_model import (
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.decisions.graph_plan import RULES
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.machine.check_target import can_run
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.configs.settings import Settings
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.runner import CallsNodes
+from tunefarm.measure.machine import fingerprint
+from tunefarm.measure.sandbox.node_kind import kind_of
+from tunefarm.tuner.building.size_plan import record_size_plan
+from tunefarm.tuner.confirm.applied_graph import with_graphs
+from tunefarm.tuner.confirm.elsewhere import compare_elsewhere
+from tunefarm.tuner.confirm.finalists import Settled
+from tunefarm.tuner.confirm.latency import Agree, ModelLatency
+from tunefarm.tuner.confirm.model_times import times_of_job, with_kernels, with_roof, with_steps
+from tunefarm.tuner.confirm.models_at_sizes import confirm_plan, seconds_at
+from tunefarm.tuner.confirm.whole_model import (
     CompareSpecs,
     Confirmed,
     ModelBuilds,
@@ -41,14 +41,14 @@ from tuner.confirm.whole_model import (
     compare_here,
     confirm_model,
 )
-from tuner.interrupt import Interrupt
-from tuner.job_request import MakeRunner
-from tuner.plans.job_plans import JobPlans
-from tuner.records.model_latencies import Conditions, record_latency
-from tuner.records.size_ranges import SizePlan, SizePoint, points_of, searched_points
-from tuner.search.placements import model_placements
-from tuner.search.tasks import TuningTask, tasks_for
-from tuner.search.time_plan import COMPARISON_SECONDS, TimePlan
+from tunefarm.tuner.interrupt import Interrupt
+from tunefarm.tuner.job_request import MakeRunner
+from tunefarm.tuner.plans.job_plans import JobPlans
+from tunefarm.tuner.records.model_latencies import Conditions, record_latency
+from tunefarm.tuner.records.size_ranges import SizePlan, SizePoint, points_of, searched_points
+from tunefarm.tuner.search.placements import model_placements
+from tunefarm.tuner.search.tasks import TuningTask, tasks_for
+from tunefarm.tuner.search.time_plan import COMPARISON_SECONDS, TimePlan
 
 
 @dataclass(slots=True)

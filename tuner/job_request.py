@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from compiler.target import Target
-from compiler.types.extents import Shapes
-from configs.settings import Settings
-from measure.farm.runner import Runner
-from tuner.calibration.options import PrecisionOptions
-from tuner.records.job_command import JobCommand
-from tuner.reports.progress import Progress
-from tuner.search.measuring import runner_of
-from tuner.search.monitor import Monitor
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.configs.settings import Settings
+from tunefarm.measure.farm.runner import Runner
+from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.records.job_command import JobCommand
+from tunefarm.tuner.reports.progress import Progress
+from tunefarm.tuner.search.measuring import runner_of
+from tunefarm.tuner.search.monitor import Monitor
 
 MakeRunner: TypeAlias = Callable[[Settings, Target, Callable[[str], None]], Runner]
 

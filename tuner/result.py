@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from compiler.runtime.execution.html_text import html_lines
-from tuner.building.report import BuildReport
-from tuner.confirm.latency import ModelLatency
-from tuner.confirm.placement import moved_lines
-from tuner.records.graph_choice import GraphChoice
-from tuner.records.size_ranges import SizePlan
-from tuner.reports.gains import NO_DIFFERENCE
-from tuner.reports.report import (
+from tunefarm.compiler.runtime.execution.html_text import html_lines
+from tunefarm.tuner.building.report import BuildReport
+from tunefarm.tuner.confirm.latency import ModelLatency
+from tunefarm.tuner.confirm.placement import moved_lines
+from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.records.size_ranges import SizePlan
+from tunefarm.tuner.reports.gains import NO_DIFFERENCE
+from tunefarm.tuner.reports.report import (
     TaskStatus,
     format_counts,
     format_duration,
@@ -24,8 +24,8 @@ from tuner.reports.report import (
     format_speed_up,
     task_to_json,
 )
-from tuner.search.budget import End
-from tuner.search.session import Overhead
+from tunefarm.tuner.search.budget import End
+from tunefarm.tuner.search.session import Overhead
 
 _BAR = 32  # characters of the longest bar of a drawing
 
@@ -168,11 +168,11 @@ class TuneResult:
 
     def _repr_html_(self) -> str:
         """What notebooks show: before and after, what was said, and a row per kernel."""
-        from tuner.reports.notebook import before_after, task_table
+        from tunefarm.tuner.reports.notebook import before_after, task_table
 
         found = self.latency
         bars = "" if found is None else before_after(found.untuned, found.tuned)
-        command = f"tuner.build({self.model!r}, db={self.database!r})"
+        command = f"tunefarm.build({self.model!r}, db={self.database!r})"
         lines = [f"{self.model}, job {self.job}", *summary_lines(self, command)]
         return f"{bars}{html_lines(lines)}{task_table(self.tasks, confirmed=not self.interrupted)}"
 

@@ -1,4 +1,5 @@
-"""One job of one model: imported, tuned phase by phase (`tuner.job`), and what came of it."""
+"""One job of one model: imported, tuned phase by phase (`tunefarm.tuner.job`), and what came of
+it."""
 
 from __future__ import annotations
 
@@ -7,30 +8,30 @@ import threading
 import time
 from pathlib import Path
 
-from compiler.graph.serialize import structural_hash
-from compiler.types.numerics import Numerics
-from configs.errors import LeaseTakenError
-from configs.settings import Settings
-from db.records import JobState
-from db.store import Store
-from measure.farm.make_runner import check_runner
-from measure.sandbox.import_model import import_model
-from tuner.building.lowered import LoweredModel
-from tuner.from_settings import limits_of, target_of, targets_of
-from tuner.interrupt import interrupt_thread
-from tuner.job import Job
-from tuner.job_models import JobModels
-from tuner.job_request import JobRequest
-from tuner.model.cost_model import BoostedTrees, TrainingData
-from tuner.result import TargetResult, TuneResult
-from tuner.search.budget import End
-from tuner.search.heartbeat import heartbeat
-from tuner.search.make_tasks import make_tasks
-from tuner.search.measuring import runner_options
-from tuner.search.strategy import check_strategy
-from tuner.search.task_sources import known_of_others, task_source
-from tuner.search.tasks import TuningTask
-from tuner.search.time_plan import TimePlan
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.configs.errors import LeaseTakenError
+from tunefarm.configs.settings import Settings
+from tunefarm.db.records import JobState
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.make_runner import check_runner
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.building.lowered import LoweredModel
+from tunefarm.tuner.from_settings import limits_of, target_of, targets_of
+from tunefarm.tuner.interrupt import interrupt_thread
+from tunefarm.tuner.job import Job
+from tunefarm.tuner.job_models import JobModels
+from tunefarm.tuner.job_request import JobRequest
+from tunefarm.tuner.model.cost_model import BoostedTrees, TrainingData
+from tunefarm.tuner.result import TargetResult, TuneResult
+from tunefarm.tuner.search.budget import End
+from tunefarm.tuner.search.heartbeat import heartbeat
+from tunefarm.tuner.search.make_tasks import make_tasks
+from tunefarm.tuner.search.measuring import runner_options
+from tunefarm.tuner.search.strategy import check_strategy
+from tunefarm.tuner.search.task_sources import known_of_others, task_source
+from tunefarm.tuner.search.tasks import TuningTask
+from tunefarm.tuner.search.time_plan import TimePlan
 
 
 def tune_model(request: JobRequest) -> TuneResult:

@@ -1,7 +1,7 @@
 """Jobs whose numerics are chosen for the model as a whole: int8 with calibration, and auto.
 
 int8   calibration data -> ranges -> the quantised model, tuned like any other
-auto   each uniform precision tuned -> a precision for each contraction (tuner.precision)
+auto   each uniform precision tuned -> a precision for each contraction (tunefarm.tuner.precision)
 
 What was chosen is recorded, and `tune build` with the same numerics builds it.
 """
@@ -12,30 +12,30 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import structural_hash
-from compiler.plan.apply_precisions import apply_precisions, prepare
-from compiler.types.numerics import Numerics
-from configs.errors import SettingsError
-from configs.settings import Settings
-from db.store import Store
-from measure.sandbox.import_model import import_model
-from tuner.building.apply_best import choose_from
-from tuner.building.lowered import (
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.configs.errors import SettingsError
+from tunefarm.configs.settings import Settings
+from tunefarm.db.store import Store
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.building.apply_best import choose_from
+from tunefarm.tuner.building.lowered import (
     LoweredModel,
     calibrated,
     record_choice,
     recorded_choice,
     wider_note,
 )
-from tuner.calibration.choice import PrecisionChoice
-from tuner.calibration.options import AUTO, INT8
-from tuner.from_settings import limits_of, target_of
-from tuner.job_request import JobRequest
-from tuner.plans.job_plans import SEARCH
-from tuner.precision.choose import choose_precisions
-from tuner.result import TuneResult
-from tuner.tune_model import check_job, tune_lowered, tune_model
+from tunefarm.tuner.calibration.choice import PrecisionChoice
+from tunefarm.tuner.calibration.options import AUTO, INT8
+from tunefarm.tuner.from_settings import limits_of, target_of
+from tunefarm.tuner.job_request import JobRequest
+from tunefarm.tuner.plans.job_plans import SEARCH
+from tunefarm.tuner.precision.choose import choose_precisions
+from tunefarm.tuner.result import TuneResult
+from tunefarm.tuner.tune_model import check_job, tune_lowered, tune_model
 
 
 def tune_with(request: JobRequest) -> TuneResult:
@@ -47,7 +47,7 @@ def tune_with(request: JobRequest) -> TuneResult:
     settings = request.settings
     request.options.check(settings.compile.numerics)
     if settings.compile.numerics == AUTO:
-        raise SettingsError("numerics auto is a choice, no job", hint="tuner.choose makes it")
+        raise SettingsError("numerics auto is a choice, no job", hint="tunefarm.choose makes it")
     if settings.compile.numerics != INT8:
         return tune_model(request)
     check_job(settings)

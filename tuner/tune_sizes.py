@@ -12,11 +12,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from configs.settings import Settings
-from tuner.building.size_values import programs_of
-from tuner.job_request import JobRequest
-from tuner.result import SizeResult, TuneResult
-from tuner.tune_precisions import tune_with
+from tunefarm.configs.settings import Settings
+from tunefarm.tuner.building.size_values import programs_of
+from tunefarm.tuner.job_request import JobRequest
+from tunefarm.tuner.result import SizeResult, TuneResult
+from tunefarm.tuner.tune_precisions import tune_with
 
 
 def tune_sizes(request: JobRequest) -> TuneResult:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.nodes import (
     Binary,
     Cast,
     Const,
@@ -23,8 +23,8 @@ from compiler.expr.nodes import (
     integer,
     mul,
 )
-from compiler.expr.walk import axes_of, rewrite
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.walk import axes_of, rewrite
+from tunefarm.compiler.types.dtypes import DType
 
 Ranges = Mapping[str, tuple[int, int]]  # inclusive
 Atom: TypeAlias = str | Expr

@@ -5,8 +5,8 @@ Integer arithmetic wraps and never traps: x / 0 is 0, as in the meaning of tenso
 
 from __future__ import annotations
 
-from compiler.expr.instructions import Emit, Instructions
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.instructions import Emit, Instructions
+from tunefarm.compiler.types.dtypes import DType
 
 
 def negate_integer(m: Instructions, x: str) -> str:

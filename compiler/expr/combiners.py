@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.expr.nodes import Const, const
-from compiler.types.dtypes import BOOLS, DType
-from compiler.types.dtypes import WIDE_NUMBERS as NUMBERS
+from tunefarm.compiler.expr.nodes import Const, const
+from tunefarm.compiler.types.dtypes import BOOLS, DType
+from tunefarm.compiler.types.dtypes import WIDE_NUMBERS as NUMBERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compiler.expr.instructions import Instructions
-from compiler.expr.polynomials import (
+from tunefarm.compiler.expr.instructions import Instructions
+from tunefarm.compiler.expr.polynomials import (
     MANTISSA,
     at_least,
     at_most,
@@ -24,7 +24,7 @@ from compiler.expr.polynomials import (
     taylor,
     with_sign_of,
 )
-from compiler.types.dtypes import DType
+from tunefarm.compiler.types.dtypes import DType
 
 # e^r = 1 + r + r^2 p(r), |r| <= ln(2)/2: 2^-28.2
 _EXP = (

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr import arithmetic, exponentials, logarithms, powers, trigonometry
-from compiler.expr.instructions import (
+from tunefarm.compiler.expr import arithmetic, exponentials, logarithms, powers, trigonometry
+from tunefarm.compiler.expr.instructions import (
     Emit,
     Instructions,
     by_kind,
@@ -24,9 +24,9 @@ from compiler.expr.instructions import (
     intrinsic,
     libm,
 )
-from compiler.types.dtypes import BOOLS, INTEGERS, WIDE, DType
-from compiler.types.dtypes import WIDE_FLOATS as FLOATS
-from compiler.types.dtypes import WIDE_NUMBERS as NUMBERS
+from tunefarm.compiler.types.dtypes import BOOLS, INTEGERS, WIDE, DType
+from tunefarm.compiler.types.dtypes import WIDE_FLOATS as FLOATS
+from tunefarm.compiler.types.dtypes import WIDE_NUMBERS as NUMBERS
 
 _Values: TypeAlias = npt.NDArray[Any]
 

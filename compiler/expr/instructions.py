@@ -7,8 +7,8 @@ from collections.abc import Callable
 from struct import pack, unpack
 from typing import Protocol, TypeAlias
 
-from compiler.types.conversions import bits_of
-from compiler.types.dtypes import DType
+from tunefarm.compiler.types.conversions import bits_of
+from tunefarm.compiler.types.dtypes import DType
 
 _LITERAL = re.compile(r"(?:splat \(i\d+ )?(-?\d+)\)?")
 _FLOAT_LITERAL = re.compile(r"(?:splat \((?:float|double) )?0x([0-9A-F]{16})\)?")
@@ -16,7 +16,7 @@ _FLOAT_LITERAL = re.compile(r"(?:splat \((?:float|double) )?0x([0-9A-F]{16})\)?"
 _TYPES = {
     DType.F32: "float",
     DType.F64: "double",
-    # Narrow floats are integers until they are converted: see compiler.expr.narrow_floats.
+    # Narrow floats are integers until they are converted: see tunefarm.compiler.expr.narrow_floats.
     DType.F16: "i16",
     DType.BF16: "i16",
     DType.F8E4M3FN: "i8",

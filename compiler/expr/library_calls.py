@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from compiler.expr.functions import BINARY, UNARY
-from compiler.expr.instructions import Instructions
-from compiler.expr.nodes import Binary, Const, Expr, Unary
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.functions import BINARY, UNARY
+from tunefarm.compiler.expr.instructions import Instructions
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Unary
+from tunefarm.compiler.types.dtypes import DType
 
 
 def calls_library(node: Expr) -> bool:

@@ -5,8 +5,8 @@ log x = e ln 2 + log(1 + f) with x = 2^e (1 + f), 3/4 <= 1 + f < 3/2.
 
 from __future__ import annotations
 
-from compiler.expr.instructions import Instructions
-from compiler.expr.polynomials import (
+from tunefarm.compiler.expr.instructions import Instructions
+from tunefarm.compiler.expr.polynomials import (
     MANTISSA,
     bits_of,
     from_bits,
@@ -18,7 +18,7 @@ from compiler.expr.polynomials import (
     square_root,
     with_sign_of,
 )
-from compiler.types.dtypes import DType
+from tunefarm.compiler.types.dtypes import DType
 
 # log(1 + f) = f - f^2/2 + f^3 p(f), -1/4 <= f < 1/2: 2^-27.6
 _LOG = (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from compiler.expr.instructions import Instructions
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.instructions import Instructions
+from tunefarm.compiler.types.dtypes import DType
 
 _F32_BIAS = 127
 _F32_DIGITS = 23

@@ -10,8 +10,8 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compiler.expr.functions import BINARY, UNARY
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.functions import BINARY, UNARY
+from tunefarm.compiler.types.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)

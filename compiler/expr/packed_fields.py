@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.expr.nodes import Binary, Cast, Const, Expr, Load, binary, cast, const
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.nodes import Binary, Cast, Const, Expr, Load, binary, cast, const
+from tunefarm.compiler.types.dtypes import DType
 
 WORD = DType.I32
 

@@ -5,11 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from compiler.expr.combiners import neutral_element
-from compiler.expr.functions import BINARY, UNARY
-from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary, binary, cast
-from compiler.expr.walk import axes_of, children, loads, postorder
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.combiners import neutral_element
+from tunefarm.compiler.expr.functions import BINARY, UNARY
+from tunefarm.compiler.expr.nodes import (
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Select,
+    Unary,
+    binary,
+    cast,
+)
+from tunefarm.compiler.expr.walk import axes_of, children, loads, postorder
+from tunefarm.compiler.types.dtypes import DType
 
 
 def is_expensive(expr: Expr) -> bool:

@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from compiler.expr.instructions import Instructions
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.instructions import Instructions
+from tunefarm.compiler.types.dtypes import DType
 
 MANTISSA = {DType.F32: 23, DType.F64: 52}
 """Bits behind the point of a normal number."""

@@ -8,9 +8,9 @@ and signs are as C's pow has them. Other powers of f64 call libm.
 
 from __future__ import annotations
 
-from compiler.expr.instructions import Instructions
-from compiler.expr.logarithms import split
-from compiler.expr.polynomials import (
+from tunefarm.compiler.expr.instructions import Instructions
+from tunefarm.compiler.expr.logarithms import split
+from tunefarm.compiler.expr.polynomials import (
     at_least,
     at_most,
     bits_of,
@@ -20,7 +20,7 @@ from compiler.expr.polynomials import (
     magnitude,
     square_root,
 )
-from compiler.types.dtypes import DType
+from tunefarm.compiler.types.dtypes import DType
 
 _MOST_MULTIPLIED = 8
 # log2(1 + f) = s p(s^2), s = f / (2 + f), |s| <= 1/5: 2^-35.5, in f64

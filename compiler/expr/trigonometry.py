@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-from compiler.expr.instructions import Instructions
-from compiler.expr.polynomials import (
+from tunefarm.compiler.expr.instructions import Instructions
+from tunefarm.compiler.expr.polynomials import (
     bits_of,
     from_bits,
     integers,
@@ -21,7 +21,7 @@ from compiler.expr.polynomials import (
     taylor,
     with_sign_of,
 )
-from compiler.types.dtypes import DType
+from tunefarm.compiler.types.dtypes import DType
 
 # sin(r) = r + r^3 p(r^2), |r| <= pi/2: 2^-27.3
 _SIN = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Protocol
 
-from compiler.expr.functions import BINARY, UNARY, Function
-from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.functions import BINARY, UNARY, Function
+from tunefarm.compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
+from tunefarm.compiler.types.dtypes import DType
 
 
 class Typed(Protocol):

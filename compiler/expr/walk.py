@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter, is_
 from typing import Any, TypeAlias
 
-from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary, binary
+from tunefarm.compiler.expr.nodes import (
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Select,
+    Unary,
+    binary,
+)
 
 Operands: TypeAlias = tuple[Expr, ...]
 

@@ -8,10 +8,10 @@ from types import MappingProxyType
 
 from onnx import AttributeProto
 
-from compiler.errors import ImportModelError, UnsupportedOperatorError
-from compiler.frontend.onnx_node import AttributeValue
-from compiler.frontend.tensors import read_tensor
-from compiler.limits import Allowance
+from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.onnx_node import AttributeValue
+from tunefarm.compiler.frontend.tensors import read_tensor
+from tunefarm.compiler.limits import Allowance
 
 
 def decode_attributes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from compiler.frontend.graph_builder import GraphBuilder
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder
 
 _COLLECTIONS = (list, dict, set)
 

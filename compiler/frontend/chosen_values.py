@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.errors import UnsupportedOperatorError
-from compiler.frontend.data_sizes import counted
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.structured_values import (
+from tunefarm.compiler.errors import UnsupportedOperatorError
+from tunefarm.compiler.frontend.data_sizes import counted
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.structured_values import (
     Entity,
     GrowingSequence,
     OptionalValue,
@@ -18,10 +18,10 @@ from compiler.frontend.structured_values import (
     SequenceValue,
     StackedSequence,
 )
-from compiler.types.dims import Axis, extent_of
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, bounds_of
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.types.dims import Axis, extent_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, bounds_of
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 
 class UnlikeSidesError(UnsupportedOperatorError):

@@ -9,12 +9,12 @@ from typing import TypeGuard
 import numpy as np
 from onnx import NodeProto, TypeProto, helper
 
-from compiler.errors import ImportModelError, UnsupportedOperatorError
-from compiler.frontend.element_types import onnx_number
-from compiler.frontend.graph_builder import Value
-from compiler.frontend.structured_values import Entity
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.element_types import onnx_number
+from tunefarm.compiler.frontend.graph_builder import Value
+from tunefarm.compiler.frontend.structured_values import Entity
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 # Shape computations are small; larger constants are folded by the graph pass.
 _MAX_ELEMENTS = 4096

@@ -8,14 +8,14 @@ from types import MappingProxyType
 
 from onnx import AttributeProto
 
-from compiler.frontend.contributed_table import (
+from tunefarm.compiler.frontend.contributed_table import (
     MICROSOFT,
     ONNX,
     REFUSED,
     REFUSED_DOMAINS,
     TYPES,
 )
-from compiler.frontend.signature import Formal, Signature
+from tunefarm.compiler.frontend.signature import Formal, Signature
 
 _FLOATS = frozenset(("tensor(float)", "tensor(float16)", "tensor(bfloat16)"))
 _INTEGERS = frozenset(("tensor(uint8)", "tensor(int32)"))

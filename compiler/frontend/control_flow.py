@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from compiler.frontend.chosen_values import chosen
-from compiler.frontend.graph_builder import GraphBuilder
-from compiler.frontend.loop_forms import convert_loop, convert_scan
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.subgraphs import Results, Subgraphs, body_of, constant_bool
+from tunefarm.compiler.frontend.chosen_values import chosen
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder
+from tunefarm.compiler.frontend.loop_forms import convert_loop, convert_scan
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.subgraphs import Results, Subgraphs, body_of, constant_bool
 
 ControlFlow: TypeAlias = Callable[[OnnxNode, GraphBuilder, Subgraphs], Results | None]
 

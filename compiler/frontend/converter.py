@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from compiler.frontend.graph_builder import GraphBuilder
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.structured_values import Entity
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.structured_values import Entity
 
 Converter: TypeAlias = Callable[[OnnxNode, GraphBuilder], Entity | Sequence[Entity]]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.types.dims import Axis, is_whole, whole
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, Size, Symbol
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.types.dims import Axis, is_whole, whole
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, Size, Symbol
 
 
 def counted(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from compiler.errors import UnsupportedOperatorError
-from compiler.types.dtypes import DType
+from tunefarm.compiler.errors import UnsupportedOperatorError
+from tunefarm.compiler.types.dtypes import DType
 
 _DTYPES: dict[int, DType] = {
     TensorProto.FLOAT: DType.F32,

@@ -9,9 +9,9 @@ from functools import reduce
 
 import numpy as np
 
-from compiler.frontend.value import Sizes, Value
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, Attribute
+from tunefarm.compiler.frontend.value import Sizes, Value
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 
 class Emitter(ABC):

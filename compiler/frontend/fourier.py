@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 
 Complex = npt.NDArray[np.complex128]
 

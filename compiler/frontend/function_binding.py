@@ -9,18 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from compiler.errors import ImportModelError, ShapeError, TunefarmError
-from compiler.foreign_functions import ELEMENT_TYPES, RegisteredFunction, find_function
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.rule_sizes import RuleSize, UnknownSizeError, dimension_of, rule_type
-from compiler.frontend.run_time_sizes import symbols_text
-from compiler.operators.function import ABSENT, type_text
-from compiler.types.dims import Dims, is_whole, true_shape
-from compiler.types.dtypes import DType
-from compiler.types.open_axes import bound_shape
-from compiler.types.sizes import Dimension, Size, bounds_of
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.errors import ImportModelError, ShapeError, TunefarmError
+from tunefarm.compiler.foreign_functions import ELEMENT_TYPES, RegisteredFunction, find_function
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.rule_sizes import (
+    RuleSize,
+    UnknownSizeError,
+    dimension_of,
+    rule_type,
+)
+from tunefarm.compiler.frontend.run_time_sizes import symbols_text
+from tunefarm.compiler.operators.function import ABSENT, type_text
+from tunefarm.compiler.types.dims import Dims, is_whole, true_shape
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.open_axes import bound_shape
+from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 
 def function_for(domain: str, operator: str) -> RegisteredFunction | None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from onnx import AttributeProto, FunctionProto, NodeProto
 
-from compiler.errors import ImportModelError
-from compiler.frontend.read_model import opset_versions
-from compiler.frontend.schemas import find_schema
-from compiler.frontend.structured_values import Entity, type_proto
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.read_model import opset_versions
+from tunefarm.compiler.frontend.schemas import find_schema
+from tunefarm.compiler.frontend.structured_values import Entity, type_proto
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from onnx import ValueInfoProto
 
-from compiler.errors import ShapeError
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, bounds_of
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, bounds_of
 
 
 def check_given(

@@ -9,20 +9,20 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from compiler.errors import ShapeError
-from compiler.frontend.padded_values import PaddedValues
-from compiler.frontend.size_values import SizeValues
-from compiler.frontend.value import Sizes, Value
-from compiler.graph.ir import Graph
-from compiler.limits import Allowance
-from compiler.operators.evaluate_node import evaluate_node
-from compiler.operators.registry import infer_type
-from compiler.types.dims import Dims, extent_of, is_whole
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.signature import SIZES, Check, ResultSource, Signature
-from compiler.types.structure import Words, WordTable
-from compiler.types.tensor_type import Array, Attribute, TensorType
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.padded_values import PaddedValues
+from tunefarm.compiler.frontend.size_values import SizeValues
+from tunefarm.compiler.frontend.value import Sizes, Value
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.operators.evaluate_node import evaluate_node
+from tunefarm.compiler.operators.registry import infer_type
+from tunefarm.compiler.types.dims import Dims, extent_of, is_whole
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.signature import SIZES, Check, ResultSource, Signature
+from tunefarm.compiler.types.structure import Words, WordTable
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 __all__ = ["GraphBuilder", "Sizes", "Value"]
 
@@ -171,8 +171,8 @@ class GraphBuilder(SizeValues):
     def require(self, wrong: Value, operand: str, reason: str) -> None:
         """Refuse runs in which an element of `wrong`, of bools, is true.
 
-        `operand` and `reason` are those of `compiler.types.signature.Check`. Raises ShapeError for
-        a constant that is wrong already.
+        `operand` and `reason` are those of `tunefarm.compiler.types.signature.Check`. Raises
+        ShapeError for a constant that is wrong already.
         """
         if wrong.array is not None:
             if wrong.array.any():

@@ -10,30 +10,30 @@ from types import MappingProxyType
 
 import onnx
 
-import compiler.frontend.operators  # noqa: F401  # registers converters, and their operators
-from compiler.errors import ImportModelError, UnsupportedOperatorError
-from compiler.frontend.given_results import check_given
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.import_step import Frame
-from compiler.frontend.model_importer import ModelImporter, refuse_sparse
-from compiler.frontend.model_inputs import input_types, named_dimensions, result_dimensions
-from compiler.frontend.name_scope import NameScope
-from compiler.frontend.read_model import check_text, read_model, read_opsets
-from compiler.frontend.shape_hints import graph_hints
-from compiler.frontend.structured_ports import (
+import tunefarm.compiler.frontend.operators  # noqa: F401  # registers converters, and their operators
+from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.given_results import check_given
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.import_step import Frame
+from tunefarm.compiler.frontend.model_importer import ModelImporter, refuse_sparse
+from tunefarm.compiler.frontend.model_inputs import input_types, named_dimensions, result_dimensions
+from tunefarm.compiler.frontend.name_scope import NameScope
+from tunefarm.compiler.frontend.read_model import check_text, read_model, read_opsets
+from tunefarm.compiler.frontend.shape_hints import graph_hints
+from tunefarm.compiler.frontend.structured_ports import (
     input_structure,
     structured_input,
     structured_output,
 )
-from compiler.frontend.structured_values import GrowingSequence, StackedSequence
-from compiler.graph.ir import Graph
-from compiler.graph.widen_places import widen_places
-from compiler.limits import Allowance, Limits
-from compiler.types.dtypes import DType
-from compiler.types.extents import Shapes, check_lists
-from compiler.types.sizes import Dimension
-from compiler.types.structure import Structure, StructuredPort
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.frontend.structured_values import GrowingSequence, StackedSequence
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.widen_places import widen_places
+from tunefarm.compiler.limits import Allowance, Limits
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.extents import Shapes, check_lists
+from tunefarm.compiler.types.sizes import Dimension
+from tunefarm.compiler.types.structure import Structure, StructuredPort
+from tunefarm.compiler.types.tensor_type import Array
 
 _NONE: Mapping[str, Array] = MappingProxyType({})
 

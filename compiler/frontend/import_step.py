@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 from onnx import NodeProto
 
-from compiler.foreign_functions import nearest_function
-from compiler.frontend.constant_evaluation import can_evaluate
-from compiler.frontend.contributed import contributed_signature, refusal
-from compiler.frontend.control_flow import control_flow
-from compiler.frontend.converter import covered_versions, find_converter
-from compiler.frontend.name_scope import NameScope
-from compiler.frontend.shape_hints import Hints
-from compiler.frontend.signature import Signature, find_signature
+from tunefarm.compiler.foreign_functions import nearest_function
+from tunefarm.compiler.frontend.constant_evaluation import can_evaluate
+from tunefarm.compiler.frontend.contributed import contributed_signature, refusal
+from tunefarm.compiler.frontend.control_flow import control_flow
+from tunefarm.compiler.frontend.converter import covered_versions, find_converter
+from tunefarm.compiler.frontend.name_scope import NameScope
+from tunefarm.compiler.frontend.shape_hints import Hints
+from tunefarm.compiler.frontend.signature import Signature, find_signature
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
@@ -93,7 +93,7 @@ class ImportStep:
             return reason
         name = f"{self.domain}::{self.node.op_type}"
         hint = nearest_function(name)
-        return f"compiler.register_function({name!r}, …) would bind it{hint and f' ({hint})'}"
+        return f"tunefarm.register_function({name!r}, …) would bind it{hint and f' ({hint})'}"
 
     def passed_on(self, outputs: Sequence[str]) -> Hints:
         """What is declared of its outputs, said of those of its body."""

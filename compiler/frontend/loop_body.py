@@ -13,19 +13,19 @@ from dataclasses import dataclass
 
 from onnx import GraphProto
 
-from compiler.errors import UnsupportedOperatorError
-from compiler.frontend.checkpoint import checkpoint
-from compiler.frontend.chosen_values import kind_text, widened
-from compiler.frontend.data_sizes import counted
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.structured_values import Entity, GrowingSequence, SequenceValue
-from compiler.frontend.subgraphs import Results, Subgraphs
-from compiler.operators.loop import INDEX, STATE
-from compiler.types.dims import Dims, extent_of
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, bounds_of
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.errors import UnsupportedOperatorError
+from tunefarm.compiler.frontend.checkpoint import checkpoint
+from tunefarm.compiler.frontend.chosen_values import kind_text, widened
+from tunefarm.compiler.frontend.data_sizes import counted
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.structured_values import Entity, GrowingSequence, SequenceValue
+from tunefarm.compiler.frontend.subgraphs import Results, Subgraphs
+from tunefarm.compiler.operators.loop import INDEX, STATE
+from tunefarm.compiler.types.dims import Dims, extent_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, bounds_of
+from tunefarm.compiler.types.tensor_type import Attribute
 
 _MOST_CONVERSIONS = 8
 

@@ -12,19 +12,19 @@ from typing import TypeVar
 import numpy as np
 from onnx import AttributeProto, GraphProto
 
-from compiler.errors import ImportModelError, UnsupportedOperatorError
-from compiler.frontend.checkpoint import checkpoint
-from compiler.frontend.chosen_values import UnlikeSidesError
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.loop_body import LoopForm, StateTypeError
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.rearranged import in_one_piece
-from compiler.frontend.run_time_loops import emit_loop, refused_if_constant
-from compiler.frontend.structured_values import Entity, SequenceValue
-from compiler.frontend.subgraphs import Results, Subgraphs, body_of
-from compiler.frontend.unroll_loops import MOST_UNROLLED, unroll_loop, unroll_scan
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, Size, bounds_of
+from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.checkpoint import checkpoint
+from tunefarm.compiler.frontend.chosen_values import UnlikeSidesError
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.loop_body import LoopForm, StateTypeError
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
+from tunefarm.compiler.frontend.run_time_loops import emit_loop, refused_if_constant
+from tunefarm.compiler.frontend.structured_values import Entity, SequenceValue
+from tunefarm.compiler.frontend.subgraphs import Results, Subgraphs, body_of
+from tunefarm.compiler.frontend.unroll_loops import MOST_UNROLLED, unroll_loop, unroll_scan
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of
 
 Item = TypeVar("Item")
 

@@ -9,34 +9,38 @@ from typing import TypeAlias
 
 from onnx import FunctionProto, GraphProto, NodeProto
 
-from compiler.errors import ImportModelError, UnsupportedOperatorError
-from compiler.foreign_functions import RegisteredFunction
-from compiler.frontend.attributes import decode_attributes
-from compiler.frontend.checkpoint import checkpoint
-from compiler.frontend.computed import find_computed
-from compiler.frontend.constant_evaluation import (
+from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.foreign_functions import RegisteredFunction
+from tunefarm.compiler.frontend.attributes import decode_attributes
+from tunefarm.compiler.frontend.checkpoint import checkpoint
+from tunefarm.compiler.frontend.computed import find_computed
+from tunefarm.compiler.frontend.constant_evaluation import (
     can_evaluate,
     evaluate_node,
     is_small_constant,
 )
-from compiler.frontend.control_flow import control_flow
-from compiler.frontend.converter import (
+from tunefarm.compiler.frontend.control_flow import control_flow
+from tunefarm.compiler.frontend.converter import (
     Converter,
     find_converter,
     find_unlisted_converter,
 )
-from compiler.frontend.function_binding import bind, function_for
-from compiler.frontend.function_expansion import FunctionBody, local_function, schema_function
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.import_step import Frame, FunctionKey, ImportStep, name_of
-from compiler.frontend.name_scope import NameScope
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.problems import Problems
-from compiler.frontend.read_model import canonical_domain
-from compiler.frontend.shape_hints import graph_hints, shape_hints
-from compiler.frontend.signature import Signature, check_form, check_types
-from compiler.frontend.size_arithmetic import evaluate_sizes
-from compiler.frontend.structured_values import (
+from tunefarm.compiler.frontend.function_binding import bind, function_for
+from tunefarm.compiler.frontend.function_expansion import (
+    FunctionBody,
+    local_function,
+    schema_function,
+)
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.import_step import Frame, FunctionKey, ImportStep, name_of
+from tunefarm.compiler.frontend.name_scope import NameScope
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.problems import Problems
+from tunefarm.compiler.frontend.read_model import canonical_domain
+from tunefarm.compiler.frontend.shape_hints import graph_hints, shape_hints
+from tunefarm.compiler.frontend.signature import Signature, check_form, check_types
+from tunefarm.compiler.frontend.size_arithmetic import evaluate_sizes
+from tunefarm.compiler.frontend.structured_values import (
     Entity,
     OptionalValue,
     SequenceValue,

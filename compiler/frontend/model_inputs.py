@@ -9,15 +9,15 @@ from typing import TypeAlias
 
 from onnx import ValueInfoProto
 
-from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
-from compiler.frontend.element_types import dtype_of
-from compiler.frontend.symbol_names import expression_names, expression_size, usual_bounds
-from compiler.limits import Allowance
-from compiler.types import extents
-from compiler.types.dims import Dims, true_shape
-from compiler.types.extents import Extent, Shapes
-from compiler.types.sizes import Dimension, Symbol, bounds_of, known
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.element_types import dtype_of
+from tunefarm.compiler.frontend.symbol_names import expression_names, expression_size, usual_bounds
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.types import extents
+from tunefarm.compiler.types.dims import Dims, true_shape
+from tunefarm.compiler.types.extents import Extent, Shapes
+from tunefarm.compiler.types.sizes import Dimension, Symbol, bounds_of, known
+from tunefarm.compiler.types.tensor_type import TensorType
 
 Declared: TypeAlias = tuple[int | str, ...] | None
 """A shape with a symbol or "?" where the extent is not known; None where there is no shape."""

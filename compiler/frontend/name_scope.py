@@ -8,10 +8,10 @@ from pathlib import Path
 
 from onnx import TensorProto
 
-from compiler.errors import ImportModelError
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.structured_values import Entity
-from compiler.frontend.tensors import read_tensor
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.structured_values import Entity
+from tunefarm.compiler.frontend.tensors import read_tensor
 
 
 class NameScope:

@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 _FUNCTIONS: Final[Mapping[str, Callable[..., Array]]] = {
     "abs": np.abs,

@@ -8,18 +8,18 @@ from typing import TypeAlias, cast
 
 import onnx
 
-from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
-from compiler.frontend.graph_builder import Value
-from compiler.frontend.run_time_sizes import sizes_text
-from compiler.frontend.structured_values import (
+from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.graph_builder import Value
+from tunefarm.compiler.frontend.run_time_sizes import sizes_text
+from tunefarm.compiler.frontend.structured_values import (
     Entity,
     GrowingSequence,
     OptionalValue,
     SequenceValue,
     StackedSequence,
 )
-from compiler.types.sizes import Dimension, known
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.types.sizes import Dimension, known
+from tunefarm.compiler.types.tensor_type import Array
 
 AttributeValue: TypeAlias = (
     int

@@ -1,7 +1,7 @@
 """Operators that padding asks to be spelled otherwise: a mean is a sum by the true number.
 
 A form takes the place of an operator where an operand is padded; None leaves the operator to its
-padding rule (`compiler.operators.padding`).
+padding rule (`tunefarm.compiler.operators.padding`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from compiler.operators.use import Attributes
+from tunefarm.compiler.operators.use import Attributes
 
 if TYPE_CHECKING:
-    from compiler.frontend.graph_builder import GraphBuilder, Value
+    from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 
 PaddedForm: TypeAlias = "Callable[[GraphBuilder, Sequence[Value | None], Attributes], Value | None]"
 

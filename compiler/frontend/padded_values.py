@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from operator import is_not
 from typing import TYPE_CHECKING
 
-from compiler.errors import ShapeError
-from compiler.frontend.padded_forms import form_of
-from compiler.frontend.run_time_sizes import RunTimeSizes
-from compiler.frontend.value import Value
-from compiler.operators.padding import LyingApartError, PaddedUse, is_pointwise, padding_of
-from compiler.operators.registry import complete_attributes
-from compiler.operators.use import Attributes
-from compiler.types.dims import (
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.padded_forms import form_of
+from tunefarm.compiler.frontend.run_time_sizes import RunTimeSizes
+from tunefarm.compiler.frontend.value import Value
+from tunefarm.compiler.operators.padding import LyingApartError, PaddedUse, is_pointwise, padding_of
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.operators.use import Attributes
+from tunefarm.compiler.types.dims import (
     ONE,
     Axis,
     Dims,
@@ -26,12 +26,12 @@ from compiler.types.dims import (
     whole,
     whole_dims,
 )
-from compiler.types.node import Node
-from compiler.types.sizes import Dimension, known
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.sizes import Dimension, known
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 if TYPE_CHECKING:
-    from compiler.frontend.graph_builder import GraphBuilder
+    from tunefarm.compiler.frontend.graph_builder import GraphBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ class PaddedValues:
 
     def dense(self, value: Value) -> Value:
         """The value without padding inside of its axes."""
-        from compiler.frontend.operators.rearranged import compacted  # it is made of this
+        from tunefarm.compiler.frontend.operators.rearranged import compacted  # it is made of this
 
         return compacted(value, self._graph)
 

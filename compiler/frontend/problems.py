@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
 
 
 class Problems:

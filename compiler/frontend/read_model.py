@@ -9,9 +9,9 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from compiler.errors import ImportModelError
-from compiler.limits import Allowance
-from configs.regular_file import read_regular
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.limits import Allowance
+from tunefarm.configs.regular_file import read_regular
 
 _MAX_VERSION = 2**31 - 1  # what onnx.defs can be asked for
 _DEFAULT_DOMAINS = ("", "ai.onnx")

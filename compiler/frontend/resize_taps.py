@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from compiler.types.sizes import Dimension
+from tunefarm.compiler.types.sizes import Dimension
 
 _MAX_DIVISOR = 16  # of positions: beyond it a table is as fast,
 _WHOLE_ROW = 256  # but for rows so short that all of their positions are known when compiling

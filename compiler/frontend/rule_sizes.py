@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import NoReturn, TypeAlias, cast
 
-from compiler.types.dtypes import DType
-from compiler.types.sizes import (
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import (
     Dimension,
     Size,
     bounds_of,
@@ -22,7 +22,7 @@ from compiler.types.sizes import (
     greater,
     remainder,
 )
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 class UnknownSizeError(Exception):

@@ -1,29 +1,30 @@
 """Loop and Scan as loops of the graph, whose steps are counted when the model runs.
 
 A body is converted once, with its states and the number of the step as values of the graph; see
-`compiler.operators.loop` for what bounds it. States that each step passes on as they are stay what
-they are outside. What cannot be said so is refused, and unrolled by who asked, where that may be.
+`tunefarm.compiler.operators.loop` for what bounds it. States that each step passes on as they are
+stay what they are outside. What cannot be said so is refused, and unrolled by who asked, where that
+may be.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from compiler.errors import UnsupportedOperatorError
-from compiler.frontend.data_sizes import counted
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.loop_body import LoopBody, LoopForm, begin_state, convert_body
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.stacked_sequences import behind_others
-from compiler.frontend.structured_values import (
+from tunefarm.compiler.errors import UnsupportedOperatorError
+from tunefarm.compiler.frontend.data_sizes import counted
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.loop_body import LoopBody, LoopForm, begin_state, convert_body
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.stacked_sequences import behind_others
+from tunefarm.compiler.frontend.structured_values import (
     Entity,
     SequenceValue,
     StackedSequence,
 )
-from compiler.frontend.subgraphs import Results, Subgraphs
-from compiler.operators.loop import RESULT
-from compiler.types.dims import whole_dims
-from compiler.types.sizes import Size, bounds_of, symbols_of
+from tunefarm.compiler.frontend.subgraphs import Results, Subgraphs
+from tunefarm.compiler.operators.loop import RESULT
+from tunefarm.compiler.types.dims import whole_dims
+from tunefarm.compiler.types.sizes import Size, bounds_of, symbols_of
 
 
 def emit_loop(

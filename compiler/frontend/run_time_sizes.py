@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from compiler.types.dims import Axis, Dims, is_whole, symbols_of_dims, true_shape
-from compiler.types.signature import (
+from tunefarm.compiler.types.dims import Axis, Dims, is_whole, symbols_of_dims, true_shape
+from tunefarm.compiler.types.signature import (
     AxisSource,
     Check,
     Equality,
@@ -18,8 +18,8 @@ from compiler.types.signature import (
     SizedPort,
     Source,
 )
-from compiler.types.sizes import Dimension, Size, Symbol, symbols_of
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.sizes import Dimension, Size, Symbol, symbols_of
+from tunefarm.compiler.types.tensor_type import TensorType
 
 MOST_SIZES = 2**16
 """Entries that the vector of sizes is given while the model is imported."""

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.errors import ShapeError
-from compiler.frontend.converter import find_converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.numbers import Numbers, integers, vector
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.run_time_sizes import object_array
-from compiler.types.signature import ValueSource
-from compiler.types.sizes import Dimension, Size
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.converter import find_converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.run_time_sizes import object_array
+from tunefarm.compiler.types.signature import ValueSource
+from tunefarm.compiler.types.sizes import Dimension, Size
 
 _MAX_CODE = 2**62
 _MAX_CHOICES = 64

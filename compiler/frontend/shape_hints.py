@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from compiler.types.sizes import Dimension, bounds_of
+from tunefarm.compiler.types.sizes import Dimension, bounds_of
 
 Shape: TypeAlias = tuple[Dimension, ...]
 Hints: TypeAlias = Mapping[str, Shape]

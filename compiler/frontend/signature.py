@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 from onnx import AttributeProto, NodeProto, defs
 
-from compiler.errors import ImportModelError
-from compiler.frontend.graph_builder import Value
-from compiler.frontend.schemas import find_schema
-from compiler.frontend.structured_values import Entity, schema_kind
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.graph_builder import Value
+from tunefarm.compiler.frontend.schemas import find_schema
+from tunefarm.compiler.frontend.structured_values import Entity, schema_kind
 
 
 @dataclass(frozen=True, slots=True)

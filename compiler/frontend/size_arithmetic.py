@@ -1,7 +1,7 @@
 """Shape computations: operators on integers some of which are known at run time only.
 
 They are NumPy's on object arrays of `Dimension`s, as constants are evaluated by
-`compiler.frontend.constant_evaluation`. What cannot be said so becomes nodes of the graph.
+`tunefarm.compiler.frontend.constant_evaluation`. What cannot be said so becomes nodes of the graph.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from compiler.errors import ShapeError
-from compiler.frontend.data_sizes import counted
-from compiler.frontend.element_types import dtype_of
-from compiler.frontend.graph_builder import GraphBuilder, Sizes, Value
-from compiler.frontend.numbers import Numbers
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.size_tables import (
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.data_sizes import counted
+from tunefarm.compiler.frontend.element_types import dtype_of
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Sizes, Value
+from tunefarm.compiler.frontend.numbers import Numbers
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.size_tables import (
     Between,
     Real,
     UndecidedError,
@@ -27,9 +27,9 @@ from compiler.frontend.size_tables import (
     real_of,
     whole_number,
 )
-from compiler.frontend.structured_values import Entity
-from compiler.types.dtypes import DType
-from compiler.types.sizes import (
+from tunefarm.compiler.frontend.structured_values import Entity
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import (
     Dimension,
     Size,
     bounds_of,
@@ -40,7 +40,7 @@ from compiler.types.sizes import (
     remainder,
     smaller,
 )
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.types.tensor_type import Array
 
 Evaluation: TypeAlias = Callable[[OnnxNode, list[Sizes]], "Sizes | list[Sizes] | None"]
 _Elementwise: TypeAlias = Callable[[OnnxNode, list[Sizes]], Sizes]

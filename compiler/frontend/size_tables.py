@@ -15,9 +15,9 @@ from typing import Final, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, Size, bounds_of, divide, greater, smaller
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, divide, greater, smaller
+from tunefarm.compiler.types.tensor_type import Array
 
 _MOST_TRIED = 2**16
 _MOST_DIVISOR = 96

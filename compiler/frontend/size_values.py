@@ -8,14 +8,14 @@ from dataclasses import astuple
 
 import numpy as np
 
-from compiler.errors import ShapeError
-from compiler.frontend.emitter import Emitter
-from compiler.frontend.run_time_sizes import MOST_SIZES, RunTimeSizes, symbols_text
-from compiler.frontend.value import Sizes, Value
-from compiler.types.dtypes import DType
-from compiler.types.signature import SIZES, ResultSource
-from compiler.types.sizes import Atom, Dimension, Size, Symbol, known, symbols_of
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.emitter import Emitter
+from tunefarm.compiler.frontend.run_time_sizes import MOST_SIZES, RunTimeSizes, symbols_text
+from tunefarm.compiler.frontend.value import Sizes, Value
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import SIZES, ResultSource
+from tunefarm.compiler.types.sizes import Atom, Dimension, Size, Symbol, known, symbols_of
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 class SizeValues(Emitter):
@@ -47,7 +47,8 @@ class SizeValues(Emitter):
 
     def tell(self, value: Value, numbers: Sizes) -> None:
         """Remember what a value that nodes compute is in terms of sizes: integers that are
-        `Dimension`s, bools as 1 and 0, floats as `compiler.frontend.size_tables` has them."""
+        `Dimension`s, bools as 1 and 0, floats as `tunefarm.compiler.frontend.size_tables` has
+        them."""
         self._told[value.name] = numbers
 
     def told(self, value: Value) -> Sizes | None:

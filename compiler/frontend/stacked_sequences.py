@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.frontend.chosen_values import widened
-from compiler.frontend.data_sizes import counted
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.structured_values import StackedSequence
-from compiler.types.dims import Axis
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, Size, bounds_of
+from tunefarm.compiler.frontend.chosen_values import widened
+from tunefarm.compiler.frontend.data_sizes import counted
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.structured_values import StackedSequence
+from tunefarm.compiler.types.dims import Axis
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of
 
 
 def joined_rows(node: OnnxNode, graph: GraphBuilder, rows: Value, stacks: bool) -> Value:

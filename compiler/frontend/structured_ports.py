@@ -15,10 +15,10 @@ from typing import Any
 
 from onnx import TypeProto, ValueInfoProto
 
-from compiler.errors import ImportModelError, ShapeError
-from compiler.frontend.element_types import dtype_of
-from compiler.frontend.graph_builder import Value
-from compiler.frontend.structured_values import (
+from tunefarm.compiler.errors import ImportModelError, ShapeError
+from tunefarm.compiler.frontend.element_types import dtype_of
+from tunefarm.compiler.frontend.graph_builder import Value
+from tunefarm.compiler.frontend.structured_values import (
     Entity,
     OptionalValue,
     RecordsValue,
@@ -26,7 +26,7 @@ from compiler.frontend.structured_values import (
     declared_kind,
     schema_kind,
 )
-from compiler.types.structure import StructuredPort
+from tunefarm.compiler.types.structure import StructuredPort
 
 _MOST = 1024
 

@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 from onnx import TypeProto
 
-from compiler.errors import UnsupportedOperatorError
-from compiler.frontend.element_types import dtype_of, onnx_number, schema_type_name
-from compiler.frontend.graph_builder import Value
-from compiler.types.dtypes import DType
-from compiler.types.structure import Label
+from tunefarm.compiler.errors import UnsupportedOperatorError
+from tunefarm.compiler.frontend.element_types import dtype_of, onnx_number, schema_type_name
+from tunefarm.compiler.frontend.graph_builder import Value
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.structure import Label
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,9 +7,9 @@ from typing import Protocol, TypeAlias
 
 from onnx import GraphProto
 
-from compiler.frontend.graph_builder import Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.structured_values import Entity
+from tunefarm.compiler.frontend.graph_builder import Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.structured_values import Entity
 
 Results: TypeAlias = Sequence[Entity | None]
 

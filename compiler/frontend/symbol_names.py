@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from compiler.types.sizes import Dimension, bounds_of, divide
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide
 
 _USUAL: Final[tuple[tuple[str, tuple[int, int]], ...]] = (
     (r"n|b|bs|batch|batch_?size|n_?batch|num_?batch(es)?|.*_batch(_size)?", (1, 8)),

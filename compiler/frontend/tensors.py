@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from compiler.errors import ImportModelError
-from compiler.frontend.element_types import dtype_of
-from compiler.limits import Allowance
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
-from configs.regular_file import open_regular
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.element_types import dtype_of
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.configs.regular_file import open_regular
 
 _MAX_EXTENT = 2**40  # NumPy multiplies extents and strides, also where there are no elements
 

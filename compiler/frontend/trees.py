@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compiler.errors import ShapeError
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.types.dims import is_whole
-from compiler.types.dtypes import DType
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.types.dims import is_whole
+from tunefarm.compiler.types.dtypes import DType
 
 Numbers = npt.NDArray[np.int64]
 

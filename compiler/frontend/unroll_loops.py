@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import GraphProto
 
-from compiler.frontend.chosen_values import chosen
-from compiler.frontend.data_sizes import counted, with_axis
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.structured_values import Entity
-from compiler.frontend.subgraphs import Results, Subgraphs, body_of, constant_bool
-from compiler.types.dtypes import DType
-from compiler.types.sizes import bounds_of
+from tunefarm.compiler.frontend.chosen_values import chosen
+from tunefarm.compiler.frontend.data_sizes import counted, with_axis
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.structured_values import Entity
+from tunefarm.compiler.frontend.subgraphs import Results, Subgraphs, body_of, constant_bool
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import bounds_of
 
 MOST_UNROLLED = 1024
 """Steps of a loop, and of one whose end is computed `MOST_GUARDED`."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compiler.types.dims import Dims, true_shape, whole_dims
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.types.dims import Dims, true_shape, whole_dims
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 Sizes = npt.NDArray[np.object_]
 """Integers some of which are known at run time only: `Dimension`s."""

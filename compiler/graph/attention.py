@@ -23,14 +23,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.graph import dead_code
-from compiler.graph.emit_attention import Mask, Match, Operand, Perm, emit_attention, plain_order
-from compiler.graph.ir import Graph
-from compiler.graph.pattern_sites import PatternSite, PatternSites
-from compiler.graph.rewriter import Rewriter, consumers, use_counts
-from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
+from tunefarm.compiler.graph import dead_code
+from tunefarm.compiler.graph.emit_attention import (
+    Mask,
+    Match,
+    Operand,
+    Perm,
+    emit_attention,
+    plain_order,
+)
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.pattern_sites import PatternSite, PatternSites
+from tunefarm.compiler.graph.rewriter import Rewriter, consumers, use_counts
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
 
 FEWEST_QUERIES = 4  # of a head with keys of its own
 _TYPES = frozenset((DType.F32, DType.F16, DType.BF16))

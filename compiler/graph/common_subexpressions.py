@@ -6,11 +6,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Hashable
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter
-from compiler.graph.serialize import attributes_to_json
-from compiler.operators.registry import complete_attributes
-from compiler.types.tensor_type import Array, bytes_of
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.graph.serialize import attributes_to_json
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.tensor_type import Array, bytes_of
 
 _SAMPLED = 256  # elements of a constant, at least, or all of fewer
 

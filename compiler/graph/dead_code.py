@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.graph.ir import Graph
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.node import Node
 
 
 def run(graph: Graph) -> Graph:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.graph.rewriter import Rewriter
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute
 
 Perm = tuple[int, ...]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.graph.loop_regions import Loops, loop_of, loop_regions
-from compiler.operators.evaluate_node import evaluate_node
-from compiler.operators.loop import INDEX, RESULT, STATE, LoopParts
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.loop_regions import Loops, loop_of, loop_regions
+from tunefarm.compiler.operators.evaluate_node import evaluate_node
+from tunefarm.compiler.operators.loop import INDEX, RESULT, STATE, LoopParts
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array
 
 Values = dict[str, Array]
 

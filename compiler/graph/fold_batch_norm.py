@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter, use_counts
-from compiler.operators.registry import complete_attributes
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array
 
 _Doubles = npt.NDArray[np.float64]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter, use_counts
-from compiler.kernels.count_work import kernel_iterations
-from compiler.limits import MAXIMUM_RANK, Allowance
-from compiler.operators.evaluate_node import evaluate_node, node_kernel
-from compiler.operators.registry import MEMORY, Pattern, operator
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
+from tunefarm.compiler.kernels.count_work import kernel_iterations
+from tunefarm.compiler.limits import MAXIMUM_RANK, Allowance
+from tunefarm.compiler.operators.evaluate_node import evaluate_node, node_kernel
+from tunefarm.compiler.operators.registry import MEMORY, Pattern, operator
+from tunefarm.compiler.types.node import Node
 
 # A result that is larger than all its inputs together (expand, tile, pad, a broadcast) is only
 # folded up to this size: beyond it, computing it at run time is cheaper than storing it.

@@ -29,19 +29,19 @@ from typing import TypeAlias
 
 import numpy as np
 
-from compiler.graph import dead_code
-from compiler.graph.infer_types import node_type
-from compiler.graph.ir import Graph
-from compiler.graph.quantised import requantise
-from compiler.graph.quantised.averages import Averages
-from compiler.graph.quantised.contractions import Contractions
-from compiler.graph.quantised.operands import MOVEMENTS, Operand, Signs, dequantised
-from compiler.graph.quantised.tables import Tables
-from compiler.graph.rewriter import Rewriter, use_counts
-from compiler.operators.registry import complete_attributes
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.graph import dead_code
+from tunefarm.compiler.graph.infer_types import node_type
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.quantised import requantise
+from tunefarm.compiler.graph.quantised.averages import Averages
+from tunefarm.compiler.graph.quantised.contractions import Contractions
+from tunefarm.compiler.graph.quantised.operands import MOVEMENTS, Operand, Signs, dequantised
+from tunefarm.compiler.graph.quantised.tables import Tables
+from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute
 
 _Rule: TypeAlias = Callable[[Node], "str | None"]
 _MARKS = frozenset(("dequantize", "quantize"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compiler.errors import VerifyError
-from compiler.graph.ir import Graph
-from compiler.graph.printer import format_graph, format_node
-from compiler.operators.registry import infer_type
-from compiler.types.node import Node
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.printer import format_graph, format_node
+from tunefarm.compiler.operators.registry import infer_type
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def node_type(node: Node, types: Mapping[str, TensorType]) -> TensorType:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compiler.types.dims import Dims
-from compiler.types.node import Node
-from compiler.types.signature import Signature
-from compiler.types.structure import NO_STRUCTURE, Structure
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.signature import Signature
+from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class Graph:
     input or a constant.
 
     `signature` is there if some sizes are known at run time only: the graph is padded to the
-    bounds then, and reads them from its input `compiler.types.signature.SIZES`. `padded` says of
-    values by name how much of each axis is there, as far as the importer knew and passes kept the
-    value. `unread` has the axes of values behind whose true sizes nobody reads what results depend
-    on: there they may hold anything, or not be computed at all. `zeros` has those of values that
-    the importer saw to hold 0 there. `structure` says which inputs and
+    bounds then, and reads them from its input `tunefarm.compiler.types.signature.SIZES`. `padded`
+    says of values by name how much of each axis is there, as far as the importer knew and passes
+    kept the value. `unread` has the axes of values behind whose true sizes nobody reads what
+    results depend on: there they may hold anything, or not be computed at all. `zeros` has those of
+    values that the importer saw to hold 0 there. `structure` says which inputs and
     outputs are parts of sequences and optionals.
     """
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compiler.graph.ir import Graph
-from compiler.operators.loop import RESULT
-from compiler.operators.registry import Pattern, operator
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.operators.loop import RESULT
+from tunefarm.compiler.operators.registry import Pattern, operator
+from tunefarm.compiler.types.node import Node
 
 Loops = tuple[int, ...]
 """The loops that something lies in, the outermost first."""

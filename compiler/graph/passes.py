@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
-from compiler.graph import (
+from tunefarm.compiler.graph import (
     attention,
     common_subexpressions,
     dead_code,
@@ -16,11 +16,11 @@ from compiler.graph import (
     simplify,
     turned_operands,
 )
-from compiler.graph.ir import Graph
-from compiler.graph.pattern_sites import PatternSites
-from compiler.graph.verify import verify_graph
-from compiler.limits import Allowance
-from compiler.types.dtypes import DType
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.pattern_sites import PatternSites
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.types.dtypes import DType
 
 GraphPass: TypeAlias = Callable[[Graph, Allowance], Graph]
 Observe: TypeAlias = Callable[[str, Graph], None]

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
 
 
 @dataclass(frozen=True, slots=True)

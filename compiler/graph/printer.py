@@ -12,9 +12,9 @@ are padded to stands beside: `input ids: i64[batch:1..4, 8] in i64[4, 8]`.
 
 from __future__ import annotations
 
-from compiler.graph.ir import Graph
-from compiler.types.node import Node
-from compiler.types.signature import SIZES, ResultSource, SizedPort
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.signature import SIZES, ResultSource, SizedPort
 
 
 def format_graph(graph: Graph) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from compiler.graph import dead_code
-from compiler.graph.ir import Graph
-from compiler.graph.pattern_sites import PatternSite, PatternSites
-from compiler.graph.patterns import (
+from tunefarm.compiler.graph import dead_code
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.pattern_sites import PatternSite, PatternSites
+from tunefarm.compiler.graph.patterns import (
     activations,
     casts,
     depth_space,
@@ -22,9 +22,9 @@ from compiler.graph.patterns import (
     rotary,
     softmax,
 )
-from compiler.graph.patterns.finder import Finder, Match, MatchRule
-from compiler.graph.rewriter import Rewriter
-from compiler.types.numerics import is_narrow
+from tunefarm.compiler.graph.patterns.finder import Finder, Match, MatchRule
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.types.numerics import is_narrow
 
 PATTERNS: tuple[MatchRule, ...] = (
     folded_layer_norm.match,

@@ -9,12 +9,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from compiler.graph.infer_types import node_type, same_types
-from compiler.graph.ir import Graph
-from compiler.types.dims import Dims, shared_padding
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute, TensorType
+from tunefarm.compiler.graph.infer_types import node_type, same_types
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.dims import Dims, shared_padding
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 
 class Rewriter:

@@ -9,20 +9,20 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from compiler.errors import TunefarmError
-from compiler.graph.ir import Graph
-from compiler.kernels.serialize import number_from_json, number_to_json
-from compiler.types.dims import Dims
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.signature_json import (
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.serialize import number_from_json, number_to_json
+from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.signature_json import (
     padded_from_json,
     padded_to_json,
     signature_from_json,
     signature_to_json,
 )
-from compiler.types.structure import NO_STRUCTURE, structure_from_json
-from compiler.types.tensor_type import Array, Attribute, TensorType, bytes_of
+from tunefarm.compiler.types.structure import NO_STRUCTURE, structure_from_json
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType, bytes_of
 
 FORMAT = 1
 

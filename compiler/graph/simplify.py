@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from compiler.errors import ShapeError
-from compiler.graph import dead_code
-from compiler.graph.infer_types import node_type
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter
-from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.graph import dead_code
+from tunefarm.compiler.graph.infer_types import node_type
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 Rule: TypeAlias = Callable[[Rewriter, Node], "str | None"]
 _MAXIMUM_ROUNDS = 20

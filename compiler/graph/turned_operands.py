@@ -7,10 +7,10 @@ one column is read as a row, along which both operands are contiguous.
 
 from __future__ import annotations
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter
-from compiler.operators.registry import complete_attributes
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.node import Node
 
 
 def run(graph: Graph) -> Graph:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from compiler.errors import TunefarmError, VerifyError
-from compiler.graph.infer_types import node_type, same_types
-from compiler.graph.ir import Graph
-from compiler.graph.loop_regions import region_problem
-from compiler.graph.printer import format_graph, format_node
-from compiler.operators.registry import MEMORY, operator
-from compiler.types.dims import extent_of
-from compiler.types.node import Node
-from compiler.types.verify_signature import signature_problem
+from tunefarm.compiler.errors import TunefarmError, VerifyError
+from tunefarm.compiler.graph.infer_types import node_type, same_types
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.loop_regions import region_problem
+from tunefarm.compiler.graph.printer import format_graph, format_node
+from tunefarm.compiler.operators.registry import MEMORY, operator
+from tunefarm.compiler.types.dims import extent_of
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.verify_signature import signature_problem
 
 
 def verify_graph(graph: Graph, verified: Graph | None = None) -> None:

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter
-from compiler.kernels.weight_words import WORD
-from compiler.operators.registry import complete_attributes
-from compiler.operators.weight_product import BITS
-from compiler.types.conversions import converted
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.kernels.weight_words import WORD
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.operators.weight_product import BITS
+from tunefarm.compiler.types.conversions import converted
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array
 
 LEAST_WEIGHTS = 1 << 14
 """Fewer weights stay in the first cache as f32, too."""

@@ -11,19 +11,19 @@ becomes
 
 What lies behind the true size may be anything, before the padding was appended and after. So the
 output `present` of one call can be the argument `past` of the next one as it is, see
-`compiler.runtime.execution.sized_inputs`.
+`tunefarm.compiler.runtime.execution.sized_inputs`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.graph.ir import Graph
-from compiler.types.dims import Axis
-from compiler.types.node import Node
-from compiler.types.signature import SizedPort
-from compiler.types.sizes import Size
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.dims import Axis
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.signature import SizedPort
+from tunefarm.compiler.types.sizes import Size
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def widen_places(graph: Graph) -> Graph:

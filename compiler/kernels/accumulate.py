@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.nodes import (
     Binary,
     Cast,
     Const,
@@ -23,10 +23,10 @@ from compiler.expr.nodes import (
     mul,
     select,
 )
-from compiler.expr.packed_fields import is_unpacked
-from compiler.expr.walk import loads
-from compiler.kernels.stage import Stage
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.packed_fields import is_unpacked
+from tunefarm.compiler.expr.walk import loads
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.types.dtypes import DType
 
 
 def widened(term: Expr, combiner: str, accumulator: DType) -> Expr:

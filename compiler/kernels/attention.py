@@ -19,8 +19,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from compiler.errors import ScheduleError
-from compiler.expr.nodes import (
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.nodes import (
     Binary,
     Const,
     Expr,
@@ -37,11 +37,11 @@ from compiler.expr.nodes import (
     sub,
     unary,
 )
-from compiler.expr.walk import axes_of, loads, substitute, transform
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Axis, Stage
-from compiler.types.dtypes import DType
-from compiler.types.numerics import is_narrow
+from tunefarm.compiler.expr.walk import axes_of, loads, substitute, transform
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import is_narrow
 
 BLOCK, KEY = "nb", "n"  # the axes of a key: its block, and its place there
 GROUP, LANE = "no", "nl"  # the axes of a packed key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.kernels.kernel import KernelCall, KernelProgram, LoopBegin, LoopEnd
+from tunefarm.compiler.kernels.kernel import KernelCall, KernelProgram, LoopBegin, LoopEnd
 
 GUESSED_ROUNDS = 16
 """Of a loop whose end is computed at run time, which may have more rounds than that."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from compiler.expr.affine import simplify_division
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.affine import simplify_division
+from tunefarm.compiler.expr.nodes import (
     Binary,
     Cast,
     Const,
@@ -28,15 +28,15 @@ from compiler.expr.nodes import (
     const,
     index,
 )
-from compiler.expr.parts import is_expensive
-from compiler.expr.walk import loads, rewrite
-from compiler.kernels.accumulate import apart
-from compiler.kernels.count_work import iterations
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.recurrence import recurrence_of
-from compiler.kernels.serialize import ExpressionTable, kernel_from_json, kernel_to_json
-from compiler.kernels.stage import Axis, Stage
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.parts import is_expensive
+from tunefarm.compiler.expr.walk import loads, rewrite
+from tunefarm.compiler.kernels.accumulate import apart
+from tunefarm.compiler.kernels.count_work import iterations
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.recurrence import recurrence_of
+from tunefarm.compiler.kernels.serialize import ExpressionTable, kernel_from_json, kernel_to_json
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.types.dtypes import DType
 
 
 def canonicalise(

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from compiler.expr.affine import affine, affine_range
-from compiler.expr.nodes import Binary, Load, index
-from compiler.expr.parts import split_guards
-from compiler.expr.walk import axes_of, loads
-from compiler.kernels.kernel import Buffer, FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.affine import affine, affine_range
+from tunefarm.compiler.expr.nodes import Binary, Load, index
+from tunefarm.compiler.expr.parts import split_guards
+from tunefarm.compiler.expr.walk import axes_of, loads
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.types.dtypes import DType
 
 
 def chain_parts(kernel: FusedKernel) -> tuple[FusedKernel, ...]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from compiler.expr.nodes import Binary, Cast, Expr, Select, Unary
-from compiler.expr.walk import children, postorder
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.running import running_reduction
-from compiler.kernels.scatter import searched_updates
-from compiler.kernels.stage import Stage
+from tunefarm.compiler.expr.nodes import Binary, Cast, Expr, Select, Unary
+from tunefarm.compiler.expr.walk import children, postorder
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.running import running_reduction
+from tunefarm.compiler.kernels.scatter import searched_updates
+from tunefarm.compiler.kernels.stage import Stage
 
 
 def kernel_flops(kernel: FusedKernel) -> int:

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.errors import ScheduleError
-from compiler.expr.nodes import (
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.nodes import (
     Expr,
     Load,
     add,
@@ -31,11 +31,11 @@ from compiler.expr.nodes import (
     sub,
     unary,
 )
-from compiler.expr.packed_fields import PackedField
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Axis, Stage
-from compiler.kernels.weight_words import WORD, WordProduct, word_product
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.packed_fields import PackedField
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.kernels.weight_words import WORD, WordProduct, word_product
+from tunefarm.compiler.types.dtypes import DType
 
 DIGITS = 3
 BYTES = WORD.bytes  # of a word: as many terms has a dot product

@@ -2,7 +2,8 @@
 
 Every scalar expression becomes an array that spans only the axes it depends on (the others have the
 extent 1), so that invariant parts are computed once. Loads whose indices are affine in the axes are
-strided views without a copy. Sums of products go to BLAS (`compiler.kernels.evaluate_product`).
+strided views without a copy. Sums of products go to BLAS
+(`tunefarm.compiler.kernels.evaluate_product`).
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from compiler.expr.affine import linear
-from compiler.expr.combiners import COMBINERS, neutral_element
-from compiler.expr.functions import BINARY, UNARY
-from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
-from compiler.expr.walk import axes_of, children, postorder
-from compiler.kernels.evaluate_product import contract, sum_factors
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.recurrence import Recurrence, recurrence_of
-from compiler.kernels.running import RunningReduction, running_reduction
-from compiler.kernels.scatter import SearchedUpdates, searched_updates
-from compiler.kernels.stage import Stage
-from compiler.types.conversions import converted
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.expr.affine import linear
+from tunefarm.compiler.expr.combiners import COMBINERS, neutral_element
+from tunefarm.compiler.expr.functions import BINARY, UNARY
+from tunefarm.compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
+from tunefarm.compiler.expr.walk import axes_of, children, postorder
+from tunefarm.compiler.kernels.evaluate_product import contract, sum_factors
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.recurrence import Recurrence, recurrence_of
+from tunefarm.compiler.kernels.running import RunningReduction, running_reduction
+from tunefarm.compiler.kernels.scatter import SearchedUpdates, searched_updates
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.types.conversions import converted
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 _Values: TypeAlias = npt.NDArray[Any]
 

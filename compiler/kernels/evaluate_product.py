@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr.nodes import Binary, Expr, Select, all_of, const, select
-from compiler.expr.parts import split_guards
-from compiler.expr.walk import axes_of
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.expr.nodes import Binary, Expr, Select, all_of, const, select
+from tunefarm.compiler.expr.parts import split_guards
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.types.tensor_type import Array
 
 _Values: TypeAlias = npt.NDArray[Any]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import Affine, Ranges, affine, rejoined
-from compiler.expr.nodes import Binary, Const, Expr, Index, Load, binary, index, integer
-from compiler.expr.walk import loads, postorder, transform
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Axis, Stage
-from compiler.types.dtypes import DType
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import Affine, Ranges, affine, rejoined
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Index, Load, binary, index, integer
+from tunefarm.compiler.expr.walk import loads, postorder, transform
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.types.dtypes import DType
 
 _BOUNDS = {"lt": ("lt", 0), "ge": ("ge", 0), "le": ("lt", 1), "gt": ("ge", 1)}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, Load
-from compiler.expr.walk import substitute, transform
-from compiler.kernels.stage import Stage
+from tunefarm.compiler.expr.nodes import Expr, Load
+from tunefarm.compiler.expr.walk import substitute, transform
+from tunefarm.compiler.kernels.stage import Stage
 
 
 def inline(body: Expr, stage: Stage) -> Expr:

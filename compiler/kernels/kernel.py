@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.expr.nodes import Expr, Load, cast, index
-from compiler.kernels.stage import Axis, Stage
-from compiler.types.dtypes import DType
-from compiler.types.open_axes import OpenAxes
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.expr.nodes import Expr, Load, cast, index
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.open_axes import OpenAxes
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class FusedKernel:
     the output that do not keep within the `limits` are padding, which need not be computed.
 
     `sizes` are the run-time sizes of its model that the kernel is tuned for, where these are not
-    the greatest (`compiler.kernels.kernel_sizes`); what is computed does not depend on them.
+    the greatest (`tunefarm.compiler.kernels.kernel_sizes`); what is computed does not depend on
+    them.
     """
 
     name: str

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr.affine import Ranges, expr_range
-from compiler.expr.nodes import Binary, Const, Index, Load
-from compiler.expr.walk import postorder
-from compiler.kernels.kernel import FusedKernel
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.expr.affine import Ranges, expr_range
+from tunefarm.compiler.expr.nodes import Binary, Const, Index, Load
+from tunefarm.compiler.expr.walk import postorder
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 
 def greatest_sizes(kernel: FusedKernel) -> dict[str, dict[int, int]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Cast, Load
-from compiler.kernels.evaluate_product import product_factors
-from compiler.kernels.kernel import FusedKernel
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.nodes import Cast, Load
+from tunefarm.compiler.kernels.evaluate_product import product_factors
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.types.dtypes import DType
 
 
 def narrow_factors(kernel: FusedKernel) -> tuple[DType, ...]:

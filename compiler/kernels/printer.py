@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from compiler.expr.functions import BINARY
-from compiler.expr.nodes import Expr
-from compiler.kernels.kernel import (
+from tunefarm.compiler.expr.functions import BINARY
+from tunefarm.compiler.expr.nodes import Expr
+from tunefarm.compiler.kernels.kernel import (
     FunctionCall,
     FusedKernel,
     JoinCall,
@@ -27,8 +27,8 @@ from compiler.kernels.kernel import (
     LoopBegin,
     LoopEnd,
 )
-from compiler.kernels.serialize import ExpressionTable
-from compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.kernels.serialize import ExpressionTable
+from tunefarm.compiler.kernels.stage import Axis, Stage
 
 _ATOM = 9
 _LONG = 32  # a shared expression with a longer text gets a name

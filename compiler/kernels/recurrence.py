@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from compiler.expr.affine import Affine, affine
-from compiler.expr.nodes import Load, add, index, integer
-from compiler.expr.walk import loads, substitute
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.expr.affine import Affine, affine
+from tunefarm.compiler.expr.nodes import Load, add, index, integer
+from tunefarm.compiler.expr.walk import loads, substitute
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Axis, Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Load, binary, index, integer
-from compiler.expr.walk import axes_of, loads
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Axis, Role, Stage
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import Load, binary, index, integer
+from tunefarm.compiler.expr.walk import axes_of, loads
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Axis, Role, Stage
 
 _GATHERED = 1 << 30
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.expr.combiners import neutral_element
-from compiler.expr.nodes import Binary, Expr, Select, index, integer, sub
-from compiler.expr.walk import axes_of, substitute
-from compiler.kernels.stage import Stage
+from tunefarm.compiler.expr.combiners import neutral_element
+from tunefarm.compiler.expr.nodes import Binary, Expr, Select, index, integer, sub
+from tunefarm.compiler.expr.walk import axes_of, substitute
+from tunefarm.compiler.kernels.stage import Stage
 
 _ORDERS = {"le": (False, False), "lt": (True, False), "ge": (False, True), "gt": (True, True)}
 

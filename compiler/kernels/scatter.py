@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.expr.combiners import COMBINERS, neutral_element
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.combiners import COMBINERS, neutral_element
+from tunefarm.compiler.expr.nodes import (
     Binary,
     Const,
     Expr,
@@ -30,10 +30,10 @@ from compiler.expr.nodes import (
     integer,
     select,
 )
-from compiler.expr.walk import axes_of, loads, transform
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Axis, Stage
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.walk import axes_of, loads, transform
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.types.dtypes import DType
 
 MISSED = -1
 """The number of an element's last update where it has none."""

@@ -21,12 +21,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compiler.errors import TunefarmError
-from compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
-from compiler.expr.walk import children, postorder
-from compiler.kernels.kernel import Buffer, FusedKernel, Limit
-from compiler.kernels.stage import Axis, Stage
-from compiler.types.dtypes import DType
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
+from tunefarm.compiler.expr.walk import children, postorder
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, Limit
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.types.dtypes import DType
 
 FORMAT = 1
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import simplify_division
-from compiler.expr.nodes import Binary, Const, Expr, Index, Load, add, binary, index, integer, mul
-from compiler.expr.walk import rewrite
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Axis, Role, Stage
-from compiler.types.dtypes import DType
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import simplify_division
+from tunefarm.compiler.expr.nodes import (
+    Binary,
+    Const,
+    Expr,
+    Index,
+    Load,
+    add,
+    binary,
+    index,
+    integer,
+    mul,
+)
+from tunefarm.compiler.expr.walk import rewrite
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Axis, Role, Stage
+from tunefarm.compiler.types.dtypes import DType
 
 
 def split_axis(kernel: FusedKernel, axis: str, factor: int) -> FusedKernel:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Binary, Const, Expr, Index, Load, add, index, integer, mul
-from compiler.expr.walk import postorder, transform
-from compiler.kernels.attention import attention_of
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Axis, Stage
-from compiler.types.dtypes import DType
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Index, Load, add, index, integer, mul
+from tunefarm.compiler.expr.walk import postorder, transform
+from tunefarm.compiler.kernels.attention import attention_of
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.types.dtypes import DType
 
 
 def split_rows(kernel: FusedKernel) -> FusedKernel:

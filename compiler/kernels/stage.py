@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from compiler.expr.nodes import Expr
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.nodes import Expr
+from tunefarm.compiler.types.dtypes import DType
 
 
 class Role(StrEnum):
-    """What an axis is to the others of its stage (see `compiler.kernels.roles`)."""
+    """What an axis is to the others of its stage (see `tunefarm.compiler.kernels.roles`)."""
 
     BATCH = "batch"
     ROW = "row"  # of a plane, or the axis next to the column
@@ -37,7 +37,7 @@ class Stage:
 
     Axis names are unique within a kernel's stage. `combiner` is "" exactly if `reduce_axes` is ().
     Sums and products are formed in the type `accumulator`, wider than the body's (None: in that),
-    and stored in the body's, see `compiler.kernels.accumulate`.
+    and stored in the body's, see `tunefarm.compiler.kernels.accumulate`.
     """
 
     name: str

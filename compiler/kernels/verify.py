@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from compiler.errors import VerifyError
-from compiler.expr.affine import affine, affine_range, is_exact
-from compiler.expr.combiners import COMBINERS
-from compiler.expr.nodes import (
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.expr.affine import affine, affine_range, is_exact
+from tunefarm.compiler.expr.combiners import COMBINERS
+from tunefarm.compiler.expr.nodes import (
     Expr,
     Load,
     Select,
 )
-from compiler.expr.verify import node_problem
-from compiler.expr.walk import Operands, children, loads, postorder
-from compiler.kernels.kernel import FusedKernel, Limit, Tensor
-from compiler.kernels.printer import format_expression, format_kernel
-from compiler.kernels.recurrence import recurrence_of
-from compiler.kernels.stage import Stage
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.verify import node_problem
+from tunefarm.compiler.expr.walk import Operands, children, loads, postorder
+from tunefarm.compiler.kernels.kernel import FusedKernel, Limit, Tensor
+from tunefarm.compiler.kernels.printer import format_expression, format_kernel
+from tunefarm.compiler.kernels.recurrence import recurrence_of
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.types.dtypes import DType
 
 
 def verify_kernel(kernel: FusedKernel) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.errors import VerifyError
-from compiler.kernels.kernel import (
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.kernels.kernel import (
     Call,
     FunctionCall,
     FusedKernel,
@@ -18,9 +18,9 @@ from compiler.kernels.kernel import (
     reads_of,
     written_by,
 )
-from compiler.kernels.verify import verify_kernel
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 _CONDITION = TensorType(DType.BOOL, ())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.nodes import (
     Binary,
     Cast,
     Const,
@@ -26,10 +26,10 @@ from compiler.expr.nodes import (
     sub,
     unary,
 )
-from compiler.expr.walk import loads
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.walk import loads
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.types.dtypes import DType
 
 WORD = DType.I32
 """What weights are packed in."""

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.errors import ScheduleError
-from compiler.expr.nodes import Const, Expr, Load, Select, cast, const, index, mul, select
-from compiler.expr.walk import loads
-from compiler.kernels.accumulate import narrow_factors
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Axis, Stage
-from compiler.types.dtypes import DType
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.nodes import Const, Expr, Load, Select, cast, const, index, mul, select
+from tunefarm.compiler.expr.walk import loads
+from tunefarm.compiler.kernels.accumulate import narrow_factors
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.types.dtypes import DType
 
 WIDE = "wide"
 """The stage that holds an input as numbers of 16 bits."""

@@ -17,8 +17,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from compiler.errors import ScheduleError
-from compiler.expr.nodes import (
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.nodes import (
     Binary,
     Cast,
     Const,
@@ -36,13 +36,13 @@ from compiler.expr.nodes import (
     select,
     unary,
 )
-from compiler.expr.parts import conjuncts
-from compiler.expr.walk import postorder
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Axis, Stage
-from compiler.types.dtypes import DType
-from compiler.types.numerics import is_narrow
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.expr.parts import conjuncts
+from tunefarm.compiler.expr.walk import postorder
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import is_narrow
+from tunefarm.compiler.types.tensor_type import Array
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 

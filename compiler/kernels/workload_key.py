@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.serialize import kernel_to_json
 
 KEY_DIGITS = 16
 

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.expr.affine import Affine, Atom, Ranges, affine, expr_range, rejoined
-from compiler.expr.nodes import Expr, Load
-from compiler.expr.walk import axes_of
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.loops.ir import Carry, Dot, Memory, Store, TileStore, Update
+from tunefarm.compiler.expr.affine import Affine, Atom, Ranges, affine, expr_range, rejoined
+from tunefarm.compiler.expr.nodes import Expr, Load
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.loops.ir import Carry, Dot, Memory, Store, TileStore, Update
 
 _Access: TypeAlias = Load | Store | Update | Dot | Carry | TileStore
 _Forms: TypeAlias = dict[int, tuple[_Access, Affine, tuple[tuple[str, int], ...]]]

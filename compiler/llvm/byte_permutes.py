@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.target import Target
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.target import Target
 
 GROUP = 16  # bytes within which vpshufb moves them
 _WORD = 4

@@ -7,9 +7,9 @@ the same 16 indices lie beside each of them, and those of other slices are made 
 
 from __future__ import annotations
 
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 ENTRIES = 256
 _SLICE = 16

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.llvm.emit_kernel import emit_kernel
-from compiler.llvm.machine import object_code
-from compiler.loops.constant_layout import ConstantLayout
-from compiler.loops.ir import For, LoopKind, LoopNest, walk
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.pack_layout import PackLayout
-from compiler.target import Target
-from compiler.types.numerics import Algorithm
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm.emit_kernel import emit_kernel
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.compiler.loops.ir import For, LoopKind, LoopNest, walk
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import Algorithm
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.expr.affine import Affine, Ranges, affine, decide
-from compiler.expr.nodes import Expr, Load, Select
-from compiler.llvm.addresses import Addresses
-from compiler.llvm.writer import FunctionWriter
-from compiler.loops.ir import For, LoopKind, Store
+from tunefarm.compiler.expr.affine import Affine, Ranges, affine, decide
+from tunefarm.compiler.expr.nodes import Expr, Load, Select
+from tunefarm.compiler.llvm.addresses import Addresses
+from tunefarm.compiler.llvm.writer import FunctionWriter
+from tunefarm.compiler.loops.ir import For, LoopKind, Store
 
 LEAST_BYTES = 32 * 1024  # below, a call costs more than it saves
 

@@ -19,20 +19,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.expr.instructions import literal, suffix_of, type_of
-from compiler.expr.packed_fields import packed_field
-from compiler.llvm import scalar_ops
-from compiler.llvm.addresses import Addresses
-from compiler.llvm.byte_permutes import BytePermuter
-from compiler.llvm.dot_words import WORD, Terms, WordEmitter, joined, word_of
-from compiler.llvm.expressions import ExpressionEmitter
-from compiler.llvm.loads import Lane
-from compiler.llvm.registers import Registers
-from compiler.llvm.shuffles import shuffle
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.loops.ir import Dot
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.instructions import literal, suffix_of, type_of
+from tunefarm.compiler.expr.packed_fields import packed_field
+from tunefarm.compiler.llvm import scalar_ops
+from tunefarm.compiler.llvm.addresses import Addresses
+from tunefarm.compiler.llvm.byte_permutes import BytePermuter
+from tunefarm.compiler.llvm.dot_words import WORD, Terms, WordEmitter, joined, word_of
+from tunefarm.compiler.llvm.expressions import ExpressionEmitter
+from tunefarm.compiler.llvm.loads import Lane
+from tunefarm.compiler.llvm.registers import Registers
+from tunefarm.compiler.llvm.shuffles import shuffle
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.loops.ir import Dot
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 _SIGNS = 0x80808080  # of the bytes of a word
 _ALL_WIDTHS = (16, 8, 4)

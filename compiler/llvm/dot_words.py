@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.expr.affine import Affine, affine, affine_range, decide, expr_range
-from compiler.expr.instructions import type_of
-from compiler.expr.nodes import Const, Expr, Load, Select
-from compiler.expr.packed_fields import PackedField, packed_field, wide_byte
-from compiler.expr.walk import axes_of
-from compiler.llvm import scalar_ops
-from compiler.llvm.addresses import Addresses
-from compiler.llvm.byte_permutes import BytePermuter
-from compiler.llvm.expressions import ExpressionEmitter
-from compiler.llvm.loads import Lane
-from compiler.llvm.registers import Registers
-from compiler.llvm.shuffles import shuffle
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.affine import Affine, affine, affine_range, decide, expr_range
+from tunefarm.compiler.expr.instructions import type_of
+from tunefarm.compiler.expr.nodes import Const, Expr, Load, Select
+from tunefarm.compiler.expr.packed_fields import PackedField, packed_field, wide_byte
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.llvm import scalar_ops
+from tunefarm.compiler.llvm.addresses import Addresses
+from tunefarm.compiler.llvm.byte_permutes import BytePermuter
+from tunefarm.compiler.llvm.expressions import ExpressionEmitter
+from tunefarm.compiler.llvm.loads import Lane
+from tunefarm.compiler.llvm.registers import Registers
+from tunefarm.compiler.llvm.shuffles import shuffle
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.types.dtypes import DType
 
 WORD = DType.U32
 MOST_BYTES = 128  # of memory that are loaded at once to be rearranged

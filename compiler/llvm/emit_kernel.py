@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from compiler.errors import LoweringError
-from compiler.expr.affine import decide
-from compiler.expr.instructions import type_of
-from compiler.expr.walk import axes_of
-from compiler.llvm.addresses import Addresses, Storage
-from compiler.llvm.byte_tables import ByteTables
-from compiler.llvm.copies import Copy, copy_of, emit_copy
-from compiler.llvm.dot_products import DotEmitter
-from compiler.llvm.expressions import ExpressionEmitter
-from compiler.llvm.loads import Lane
-from compiler.llvm.parallel_loops import Leave, RangeLoop, call_outlined, outline
-from compiler.llvm.registers import Registers
-from compiler.llvm.results import ResultEmitter
-from compiler.llvm.tiles import TileEmitter
-from compiler.llvm.updates import UpdateEmitter
-from compiler.llvm.vector_tiles import VectorTileEmitter
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.loops.ir import (
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.expr.affine import decide
+from tunefarm.compiler.expr.instructions import type_of
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.llvm.addresses import Addresses, Storage
+from tunefarm.compiler.llvm.byte_tables import ByteTables
+from tunefarm.compiler.llvm.copies import Copy, copy_of, emit_copy
+from tunefarm.compiler.llvm.dot_products import DotEmitter
+from tunefarm.compiler.llvm.expressions import ExpressionEmitter
+from tunefarm.compiler.llvm.loads import Lane
+from tunefarm.compiler.llvm.parallel_loops import Leave, RangeLoop, call_outlined, outline
+from tunefarm.compiler.llvm.registers import Registers
+from tunefarm.compiler.llvm.results import ResultEmitter
+from tunefarm.compiler.llvm.tiles import TileEmitter
+from tunefarm.compiler.llvm.updates import UpdateEmitter
+from tunefarm.compiler.llvm.vector_tiles import VectorTileEmitter
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Carry,
     Dot,
@@ -44,8 +44,8 @@ from compiler.loops.ir import (
     walk,
     written,
 )
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 ALIGNMENT = 64
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from compiler.expr.affine import Affine, affine, affine_range, decide, expr_range
-from compiler.expr.instructions import literal, type_of
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.affine import Affine, affine, affine_range, decide, expr_range
+from tunefarm.compiler.expr.instructions import literal, type_of
+from tunefarm.compiler.expr.nodes import (
     Binary,
     Cast,
     Const,
@@ -19,16 +19,16 @@ from compiler.expr.nodes import (
     Unary,
     index,
 )
-from compiler.expr.parts import Quantised, float_bounds, quantised_parts
-from compiler.expr.walk import axes_of, loads
-from compiler.llvm import scalar_ops
-from compiler.llvm.addresses import Addresses
-from compiler.llvm.byte_tables import ENTRIES, ByteTables
-from compiler.llvm.half_floats import HalfEmitter
-from compiler.llvm.loads import Lane, LoadEmitter
-from compiler.llvm.registers import Registers
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.parts import Quantised, float_bounds, quantised_parts
+from tunefarm.compiler.expr.walk import axes_of, loads
+from tunefarm.compiler.llvm import scalar_ops
+from tunefarm.compiler.llvm.addresses import Addresses
+from tunefarm.compiler.llvm.byte_tables import ENTRIES, ByteTables
+from tunefarm.compiler.llvm.half_floats import HalfEmitter
+from tunefarm.compiler.llvm.loads import Lane, LoadEmitter
+from tunefarm.compiler.llvm.registers import Registers
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.types.dtypes import DType
 
 
 class ExpressionEmitter(LoadEmitter):

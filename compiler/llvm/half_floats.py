@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from compiler.expr.instructions import literal, type_of
-from compiler.expr.nodes import Binary, Cast, Const, Expr, Unary
-from compiler.llvm.shuffles import shuffle
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.instructions import literal, type_of
+from tunefarm.compiler.expr.nodes import Binary, Cast, Const, Expr, Unary
+from tunefarm.compiler.llvm.shuffles import shuffle
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.types.dtypes import DType
 
 _EXACT_UNARY = ("neg", "abs")
 _EXACT_BINARY = {"max": "llvm.maximum", "min": "llvm.minimum"}

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from compiler.llvm.shuffles import shuffle
-from compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.llvm.shuffles import shuffle
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 
 
 @dataclass(frozen=True, slots=True)

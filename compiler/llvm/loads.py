@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
-from compiler.expr.affine import Affine, Atom, expr_range
-from compiler.expr.instructions import literal, suffix_of, type_of
-from compiler.expr.nodes import Load
-from compiler.expr.walk import axes_of
-from compiler.llvm import scalar_ops
-from compiler.llvm.addresses import Addresses
-from compiler.llvm.lane_patterns import Pieces, collect, pieces_of, readers
-from compiler.llvm.masked_loads import masked_load
-from compiler.llvm.registers import Registers
-from compiler.llvm.shuffles import first_lanes, shuffle, transpose_block
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.affine import Affine, Atom, expr_range
+from tunefarm.compiler.expr.instructions import literal, suffix_of, type_of
+from tunefarm.compiler.expr.nodes import Load
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.llvm import scalar_ops
+from tunefarm.compiler.llvm.addresses import Addresses
+from tunefarm.compiler.llvm.lane_patterns import Pieces, collect, pieces_of, readers
+from tunefarm.compiler.llvm.masked_loads import masked_load
+from tunefarm.compiler.llvm.registers import Registers
+from tunefarm.compiler.llvm.shuffles import first_lanes, shuffle, transpose_block
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.types.dtypes import DType
 
 FAR = 1 << 14  # bytes ahead from where on the second-level cache is near enough
 CACHE_LINE = 64  # bytes that one prefetch brings; a power of two divides or repeats it elsewhere

@@ -7,8 +7,8 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from compiler.errors import LoweringError
-from compiler.target import Target
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.target import Target
 
 _local = threading.local()
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.expr.instructions import suffix_of, type_of
-from compiler.llvm.shuffles import shuffle
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.instructions import suffix_of, type_of
+from tunefarm.compiler.llvm.shuffles import shuffle
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.types.dtypes import DType
 
 _LEAST = 16  # bytes of a register
 _WORDS = {1: DType.U8, 2: DType.I16}

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.content_cache import ContentCache, cache_key
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.serialize import kernel_to_json
-from compiler.llvm.compile_kernel import CompiledKernel, constant_layouts
-from compiler.llvm.machine import object_code
-from compiler.schedule.schedule import Schedule
-from compiler.target import Target
+from tunefarm.compiler.content_cache import ContentCache, cache_key
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.llvm.compile_kernel import CompiledKernel, constant_layouts
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.target import Target
 
 _TEXT = {"of": "text"}
 """Facts of the code that was made from text: there is nothing more to know."""
@@ -35,7 +35,7 @@ class ObjectCache:
         return KernelEntry(self, key, schedule, symbol)
 
     def object_code(self, text: str, target: Target) -> bytes:
-        """`compiler.llvm.machine.object_code`, or what it gave before."""
+        """`tunefarm.compiler.llvm.machine.object_code`, or what it gave before."""
         key = cache_key("text", text, target.to_json())
         found = self.find(key, lambda facts: facts == _TEXT)
         if found is not None:

@@ -8,8 +8,8 @@ multiply-add on the CPUs we know (4 cycles, 2 a cycle), and few enough for 16 re
 
 from __future__ import annotations
 
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 SYMBOL = "peak_loop"
 _SUMS = 12

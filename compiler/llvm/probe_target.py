@@ -1,7 +1,8 @@
-"""`python -m compiler.llvm.probe_target TARGET`: makes a little code for a target, as JSON.
+"""`python -m tunefarm.compiler.llvm.probe_target TARGET`: makes a little code for a target, as
+JSON.
 
 LLVM ends the process for some targets that it cannot do, so this is a process of its own, see
-`measure.sandbox.check_target`.
+`tunefarm.measure.sandbox.check_target`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import json
 import sys
 
-from compiler.llvm.machine import object_code
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 _CODE = """
 define void @probe(ptr %from, ptr %to, i64 %count) {{

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from compiler.expr.affine import Affine
-from compiler.llvm.writer import Value
+from tunefarm.compiler.expr.affine import Affine
+from tunefarm.compiler.llvm.writer import Value
 
 
 @dataclass(slots=True)

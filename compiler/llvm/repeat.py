@@ -10,8 +10,8 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from compiler.target import Target
-from compiler.tile_set_up import set_up_ir
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tile_set_up import set_up_ir
 
 REPEAT_SYMBOL = "tunefarm_repeat"
 

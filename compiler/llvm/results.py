@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from compiler.errors import LoweringError
-from compiler.expr.affine import Affine, expr_range
-from compiler.expr.instructions import suffix_of, type_of
-from compiler.llvm.addresses import Addresses
-from compiler.llvm.expressions import ExpressionEmitter
-from compiler.llvm.loads import Lane
-from compiler.llvm.registers import Registers
-from compiler.llvm.shuffles import first_lanes, reversed_lanes, shuffle
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.loops.ir import Carry, Dot, Store, Update
-from compiler.types.dtypes import DType
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.expr.affine import Affine, expr_range
+from tunefarm.compiler.expr.instructions import suffix_of, type_of
+from tunefarm.compiler.llvm.addresses import Addresses
+from tunefarm.compiler.llvm.expressions import ExpressionEmitter
+from tunefarm.compiler.llvm.loads import Lane
+from tunefarm.compiler.llvm.registers import Registers
+from tunefarm.compiler.llvm.shuffles import first_lanes, reversed_lanes, shuffle
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.loops.ir import Carry, Dot, Store, Update
+from tunefarm.compiler.types.dtypes import DType
 
 ASIDE_ALIGNMENT = 64  # of the place for elements that nothing reads
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from compiler.errors import LoweringError
-from compiler.expr import narrow_floats
-from compiler.expr.functions import BINARY, UNARY
-from compiler.expr.instructions import Instructions, suffix_of, type_of
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.types.dtypes import DType
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.expr import narrow_floats
+from tunefarm.compiler.expr.functions import BINARY, UNARY
+from tunefarm.compiler.expr.instructions import Instructions, suffix_of, type_of
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.types.dtypes import DType
 
 
 def unary(writer: FunctionWriter, op: str, x: Value) -> Value:

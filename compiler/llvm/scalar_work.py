@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from compiler.expr.affine import Affine, Atom, affine, decide, expr_range
-from compiler.expr.library_calls import calls_library
-from compiler.expr.nodes import Binary, Expr, Index, Load, Unary
-from compiler.expr.walk import axes_of, children, loads, postorder
-from compiler.llvm.lane_patterns import pieces_of
-from compiler.loops.ir import (
+from tunefarm.compiler.expr.affine import Affine, Atom, affine, decide, expr_range
+from tunefarm.compiler.expr.library_calls import calls_library
+from tunefarm.compiler.expr.nodes import Binary, Expr, Index, Load, Unary
+from tunefarm.compiler.expr.walk import axes_of, children, loads, postorder
+from tunefarm.compiler.llvm.lane_patterns import pieces_of
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
     Dot,
@@ -31,8 +31,8 @@ from compiler.loops.ir import (
     Store,
     Update,
 )
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 MOST = 0.5  # of the estimated instructions that may be scalar
 LEAST_WORK = 2000.0  # scalar instructions below which nobody would notice

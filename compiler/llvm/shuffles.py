@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.expr.instructions import literal
-from compiler.expr.nodes import Const
-from compiler.llvm import scalar_ops
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.instructions import literal
+from tunefarm.compiler.expr.nodes import Const
+from tunefarm.compiler.llvm import scalar_ops
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.types.dtypes import DType
 
 GROUP_BYTES = 16  # x86 interleaves two registers within groups of this size only; others may always
 

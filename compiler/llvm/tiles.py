@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.errors import LoweringError
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Expr, Load
-from compiler.llvm.addresses import Addresses
-from compiler.llvm.registers import Registers
-from compiler.llvm.writer import FunctionWriter
-from compiler.loops.ir import Memory, TileDot, TileLoad, TileStmt, TileStore, TileZero
-from compiler.loops.verify_tiles import tile_count
-from compiler.tile_set_up import SET_UP, TilePalette, configuration_ir, tile_shape_text
-from compiler.types.dtypes import DType
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import Expr, Load
+from tunefarm.compiler.llvm.addresses import Addresses
+from tunefarm.compiler.llvm.registers import Registers
+from tunefarm.compiler.llvm.writer import FunctionWriter
+from tunefarm.compiler.loops.ir import Memory, TileDot, TileLoad, TileStmt, TileStore, TileZero
+from tunefarm.compiler.loops.verify_tiles import tile_count
+from tunefarm.compiler.tile_set_up import SET_UP, TilePalette, configuration_ir, tile_shape_text
+from tunefarm.compiler.types.dtypes import DType
 
 _DOTS = {
     (DType.U8, DType.I8): "tdpbusd",

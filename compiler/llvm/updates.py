@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from compiler.errors import LoweringError
-from compiler.expr.combiners import COMBINERS, neutral_element
-from compiler.expr.instructions import literal, suffix_of
-from compiler.expr.nodes import Binary, Expr
-from compiler.llvm import scalar_ops
-from compiler.llvm.dot_products import DotEmitter
-from compiler.llvm.expressions import ExpressionEmitter
-from compiler.llvm.half_floats import widened_sum
-from compiler.llvm.results import ResultEmitter
-from compiler.llvm.shuffles import prefixes
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.loops.ir import Carry, Dot, Update
-from compiler.target import Target
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.expr.combiners import COMBINERS, neutral_element
+from tunefarm.compiler.expr.instructions import literal, suffix_of
+from tunefarm.compiler.expr.nodes import Binary, Expr
+from tunefarm.compiler.llvm import scalar_ops
+from tunefarm.compiler.llvm.dot_products import DotEmitter
+from tunefarm.compiler.llvm.expressions import ExpressionEmitter
+from tunefarm.compiler.llvm.half_floats import widened_sum
+from tunefarm.compiler.llvm.results import ResultEmitter
+from tunefarm.compiler.llvm.shuffles import prefixes
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.loops.ir import Carry, Dot, Update
+from tunefarm.compiler.target import Target
 
 
 class UpdateEmitter:

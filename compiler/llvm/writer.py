@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compiler.expr.instructions import type_of
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.instructions import type_of
+from tunefarm.compiler.types.dtypes import DType
 
 _SELDOM = '!0 = !{!"branch_weights", i32 1, i32 1048575}'
 

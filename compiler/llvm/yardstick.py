@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from compiler.llvm.machine import object_code
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 YARDSTICK_SYMBOL = "tunefarm_yardstick"
 _CHAINS = 8  # as many independent chains as two units with a latency of four cycles take

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, Load
-from compiler.expr.walk import axes_of
-from compiler.loops.ir import Carry, Dot, Store, Update, values_of
-from compiler.loops.size_conditions import Condition
+from tunefarm.compiler.expr.nodes import Expr, Load
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.loops.ir import Carry, Dot, Store, Update, values_of
+from tunefarm.compiler.loops.size_conditions import Condition
 
 
 def ends_later_rounds(condition: Condition, carry: Carry) -> bool:

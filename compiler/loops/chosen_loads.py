@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.expr.affine import Ranges
-from compiler.expr.nodes import Expr, Load, Select
-from compiler.expr.walk import children
-from compiler.loops.size_conditions import Condition, size_conditions
+from tunefarm.compiler.expr.affine import Ranges
+from tunefarm.compiler.expr.nodes import Expr, Load, Select
+from tunefarm.compiler.expr.walk import children
+from tunefarm.compiler.loops.size_conditions import Condition, size_conditions
 
 
 def chosen_loads(value: Expr, ranges: Ranges) -> list[tuple[Load, tuple[Condition, ...]]]:

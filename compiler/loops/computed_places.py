@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from compiler.expr.nodes import Const, Expr, Load
-from compiler.expr.walk import axes_of, loads
-from compiler.loops.ir import For, LoopKind, Store, Update
+from tunefarm.compiler.expr.nodes import Const, Expr, Load
+from tunefarm.compiler.expr.walk import axes_of, loads
+from tunefarm.compiler.loops.ir import For, LoopKind, Store, Update
 
 
 class ComputedPlaces:

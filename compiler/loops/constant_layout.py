@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from compiler.expr.nodes import Expr, binary, integer
-from compiler.kernels.winograd import transform_taps
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.expr.nodes import Expr, binary, integer
+from tunefarm.compiler.kernels.winograd import transform_taps
+from tunefarm.compiler.types.tensor_type import Array
 
 NewArray: TypeAlias = Callable[[tuple[int, ...], np.dtype[np.generic]], Array]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from compiler.expr.nodes import Binary, Const, Expr, Index, binary, index, integer, mul
-from compiler.loops.ir import Body, For, Let
-from compiler.loops.size_conditions import Condition, Key, strongest
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Index, binary, index, integer, mul
+from tunefarm.compiler.loops.ir import Body, For, Let
+from tunefarm.compiler.loops.size_conditions import Condition, Key, strongest
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from compiler.expr.affine import Affine, affine, affine_range, expr_range
-from compiler.expr.nodes import Binary, Const, Expr, Index, Load, Select
-from compiler.expr.walk import axes_of, loads, transform
-from compiler.loops.ir import (
+from tunefarm.compiler.expr.affine import Affine, affine, affine_range, expr_range
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Index, Load, Select
+from tunefarm.compiler.expr.walk import axes_of, loads, transform
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
     Dot,
@@ -29,7 +29,7 @@ from compiler.loops.ir import (
     values_of,
     walk,
 )
-from compiler.loops.loop_ranges import RangeMap
+from tunefarm.compiler.loops.loop_ranges import RangeMap
 
 _PLAIN = ("add", "sub", "mul")
 

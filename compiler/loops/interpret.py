@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from compiler.expr.combiners import COMBINERS
-from compiler.expr.functions import BINARY, UNARY
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.combiners import COMBINERS
+from tunefarm.compiler.expr.functions import BINARY, UNARY
+from tunefarm.compiler.expr.nodes import (
     Binary,
     Cast,
     Const,
@@ -20,7 +20,7 @@ from compiler.expr.nodes import (
     Unary,
     integer,
 )
-from compiler.loops.ir import (
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Carry,
     Dot,
@@ -37,8 +37,8 @@ from compiler.loops.ir import (
     TileZero,
     Update,
 )
-from compiler.types.conversions import converted
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.types.conversions import converted
+from tunefarm.compiler.types.tensor_type import Array
 
 Scalar: TypeAlias = Any  # a NumPy scalar of a buffer's element type
 

@@ -1,7 +1,7 @@
 """Loops: explicit loops over buffers; the last representation before LLVM.
 
-Expressions are those of `compiler.expr.nodes`; an `Index` names a loop variable or a let-bound
-one, and a `Load` reads a parameter or an allocated buffer (row-major, in elements).
+Expressions are those of `tunefarm.compiler.expr.nodes`; an `Index` names a loop variable or a
+let-bound one, and a `Load` reads a parameter or an allocated buffer (row-major, in elements).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from compiler.expr.nodes import Expr, Load
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, Load
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 class LoopKind(StrEnum):
@@ -118,7 +118,8 @@ class Dot(Stmt):
     The factors are of narrow types, and converted to the buffer's type, in which products and sums
     are formed: integers are exact and wrap around; in what order floats are added is left open, and
     their denormals may count as 0. Factors are loads, constants, what is unpacked from loads
-    (`compiler.expr.packed_fields`), or selects among those by conditions on indices; only they see
+    (`tunefarm.compiler.expr.packed_fields`), or selects among those by conditions on indices; only
+    they see
     `variable`.
 
     With `widened`, factors are converted one by one, whatever dot products the target has.

@@ -26,9 +26,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import is_
 
-from compiler.expr.nodes import Expr, Load, add, all_of, binary, index, integer, mul, unary
-from compiler.expr.walk import axes_of, loads, substitute, transform
-from compiler.loops.ir import (
+from tunefarm.compiler.expr.nodes import Expr, Load, add, all_of, binary, index, integer, mul, unary
+from tunefarm.compiler.expr.walk import axes_of, loads, substitute, transform
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
     Dot,
@@ -44,10 +44,10 @@ from compiler.loops.ir import (
     values_of,
     walk,
 )
-from compiler.loops.live_writes import LiveWrites
-from compiler.loops.needed_statements import NeededStatements
-from compiler.loops.row_tiles import Rows, cut_rows, rolled, unrolled_rows
-from compiler.loops.size_conditions import Condition
+from tunefarm.compiler.loops.live_writes import LiveWrites
+from tunefarm.compiler.loops.needed_statements import NeededStatements
+from tunefarm.compiler.loops.row_tiles import Rows, cut_rows, rolled, unrolled_rows
+from tunefarm.compiler.loops.size_conditions import Condition
 
 BATCHES = 4
 """Batches of a tile at most: with these, sums of one row of each do not wait for each other."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.expr.affine import Ranges, affine
-from compiler.expr.functions import BINARY, UNARY
-from compiler.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary, const
-from compiler.expr.walk import children
-from compiler.loops.ir import Store
-from compiler.loops.size_conditions import Condition, Key, size_conditions, terms_of
-from compiler.types.conversions import converted
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.affine import Ranges, affine
+from tunefarm.compiler.expr.functions import BINARY, UNARY
+from tunefarm.compiler.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary, const
+from tunefarm.compiler.expr.walk import children
+from tunefarm.compiler.loops.ir import Store
+from tunefarm.compiler.loops.size_conditions import Condition, Key, size_conditions, terms_of
+from tunefarm.compiler.types.conversions import converted
+from tunefarm.compiler.types.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)

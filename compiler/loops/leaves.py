@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import Affine, Substitution, affine, decide
-from compiler.expr.nodes import (
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import Affine, Substitution, affine, decide
+from tunefarm.compiler.expr.nodes import (
     Expr,
     Index,
     Load,
@@ -16,11 +16,11 @@ from compiler.expr.nodes import (
     integer,
     select,
 )
-from compiler.expr.walk import transform
-from compiler.kernels.accumulate import narrow_factors
-from compiler.loops.ir import Body, Dot, If, Memory, Stmt, Store, Update
-from compiler.loops.loop_ranges import Dotted, Env, Inside, PlacedStage, axis_value
-from compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.expr.walk import transform
+from tunefarm.compiler.kernels.accumulate import narrow_factors
+from tunefarm.compiler.loops.ir import Body, Dot, If, Memory, Stmt, Store, Update
+from tunefarm.compiler.loops.loop_ranges import Dotted, Env, Inside, PlacedStage, axis_value
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
 
 
 class Leaves:

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import is_
 
-from compiler.expr.affine import Ranges, expr_range
-from compiler.expr.nodes import Expr, Select, all_of, binary, integer
-from compiler.kernels.kernel import Limit
-from compiler.loops.fused_trips import fused_parts
-from compiler.loops.ir import (
+from tunefarm.compiler.expr.affine import Ranges, expr_range
+from tunefarm.compiler.expr.nodes import Expr, Select, all_of, binary, integer
+from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.loops.fused_trips import fused_parts
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
     For,
@@ -34,15 +34,20 @@ from compiler.loops.ir import (
     values_of,
     walk,
 )
-from compiler.loops.join_batches import join_batches
-from compiler.loops.known_padding import nodes
-from compiler.loops.live_writes import LiveWrites, assumed
-from compiler.loops.needed_statements import Facts, NeededStatements, holds, outside_of
-from compiler.loops.row_tiles import is_rare, tiles_of_rows, unrolled_rows, worth_cutting
-from compiler.loops.share_loops import share_loops
-from compiler.loops.size_conditions import Condition, greatest_of, size_conditions, strongest
-from compiler.loops.split_borders import split_borders
-from compiler.types.dtypes import DType
+from tunefarm.compiler.loops.join_batches import join_batches
+from tunefarm.compiler.loops.known_padding import nodes
+from tunefarm.compiler.loops.live_writes import LiveWrites, assumed
+from tunefarm.compiler.loops.needed_statements import Facts, NeededStatements, holds, outside_of
+from tunefarm.compiler.loops.row_tiles import is_rare, tiles_of_rows, unrolled_rows, worth_cutting
+from tunefarm.compiler.loops.share_loops import share_loops
+from tunefarm.compiler.loops.size_conditions import (
+    Condition,
+    greatest_of,
+    size_conditions,
+    strongest,
+)
+from tunefarm.compiler.loops.split_borders import split_borders
+from tunefarm.compiler.types.dtypes import DType
 
 _RUNS = (LoopKind.SERIAL, LoopKind.PARALLEL)
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from operator import is_
 from typing import TypeAlias
 
-from compiler.expr.affine import Affine, Ranges, affine, expr_range
-from compiler.expr.combiners import neutral_element
-from compiler.expr.nodes import Expr, Load, Select, all_of, select
-from compiler.expr.parts import conjuncts
-from compiler.expr.walk import transform
-from compiler.kernels.kernel import Limit
-from compiler.loops.carried_values import ends_later_rounds, values_read
-from compiler.loops.chosen_loads import chosen_loads
-from compiler.loops.ir import (
+from tunefarm.compiler.expr.affine import Affine, Ranges, affine, expr_range
+from tunefarm.compiler.expr.combiners import neutral_element
+from tunefarm.compiler.expr.nodes import Expr, Load, Select, all_of, select
+from tunefarm.compiler.expr.parts import conjuncts
+from tunefarm.compiler.expr.walk import transform
+from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.loops.carried_values import ends_later_rounds, values_read
+from tunefarm.compiler.loops.chosen_loads import chosen_loads
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
     Carry,
@@ -36,7 +36,7 @@ from compiler.loops.ir import (
     Update,
     written,
 )
-from compiler.loops.known_padding import (
+from tunefarm.compiler.loops.known_padding import (
     Known,
     Padding,
     along_indices,
@@ -46,7 +46,7 @@ from compiler.loops.known_padding import (
     nodes,
     padding_of,
 )
-from compiler.loops.size_conditions import (
+from tunefarm.compiler.loops.size_conditions import (
     Condition,
     Key,
     limit_condition,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
 
-from compiler.errors import ScheduleError
-from compiler.expr.nodes import Expr, add, integer, mul
-from compiler.loops.ir import Body, Memory
-from compiler.loops.region import free_index, free_name
-from compiler.loops.stage_state import Split, StageState
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.nodes import Expr, add, integer, mul
+from tunefarm.compiler.loops.ir import Body, Memory
+from tunefarm.compiler.loops.region import free_index, free_name
+from tunefarm.compiler.loops.stage_state import Split, StageState
 
 RangeMap = dict[str, tuple[int, int]]
 

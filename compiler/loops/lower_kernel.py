@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import expr_range
-from compiler.expr.combiners import neutral_element
-from compiler.expr.nodes import Expr, Load, all_of, index, integer, select, sub
-from compiler.expr.parts import split_guards
-from compiler.expr.walk import axes_of
-from compiler.kernels.accumulate import widened
-from compiler.loops.hoist_positions import hoist_positions
-from compiler.loops.ir import (
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import expr_range
+from tunefarm.compiler.expr.combiners import neutral_element
+from tunefarm.compiler.expr.nodes import Expr, Load, all_of, index, integer, select, sub
+from tunefarm.compiler.expr.parts import split_guards
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.accumulate import widened
+from tunefarm.compiler.loops.hoist_positions import hoist_positions
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
     Let,
@@ -24,9 +24,9 @@ from compiler.loops.ir import (
     Memory,
     Scope,
 )
-from compiler.loops.leaves import Leaves
-from compiler.loops.limit_loops import limit_loops
-from compiler.loops.loop_ranges import (
+from tunefarm.compiler.loops.leaves import Leaves
+from tunefarm.compiler.loops.limit_loops import limit_loops
+from tunefarm.compiler.loops.loop_ranges import (
     Env,
     Inside,
     PlacedStage,
@@ -34,14 +34,14 @@ from compiler.loops.loop_ranges import (
     free_ranges,
     padded_extents,
 )
-from compiler.loops.region import Region, User, required_region, required_regions
-from compiler.loops.scan_loops import scan_loops
-from compiler.loops.scatter_loops import scatter_loops
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.loops.stage_loops import StageLoops
-from compiler.loops.stage_state import StageState
-from compiler.loops.tile_loops import tile_loops
-from compiler.loops.walk_recurrence import checked_recurrence
+from tunefarm.compiler.loops.region import Region, User, required_region, required_regions
+from tunefarm.compiler.loops.scan_loops import scan_loops
+from tunefarm.compiler.loops.scatter_loops import scatter_loops
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.loops.stage_loops import StageLoops
+from tunefarm.compiler.loops.stage_state import StageState
+from tunefarm.compiler.loops.tile_loops import tile_loops
+from tunefarm.compiler.loops.walk_recurrence import checked_recurrence
 
 
 def lower_kernel(scheduled: ScheduledKernel) -> LoopNest:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Binary, Const, Expr
-from compiler.loops.ir import Allocate, Body, For, If, Let, Stmt
-from compiler.loops.live_writes import LiveWrites
-from compiler.loops.size_conditions import Condition, Key, shared, strongest
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr
+from tunefarm.compiler.loops.ir import Allocate, Body, For, If, Let, Stmt
+from tunefarm.compiler.loops.live_writes import LiveWrites
+from tunefarm.compiler.loops.size_conditions import Condition, Key, shared, strongest
 
 Facts: TypeAlias = dict[Key, Condition]
 

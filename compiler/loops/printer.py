@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.expr.nodes import Expr
-from compiler.kernels.printer import format_expression
-from compiler.loops.ir import (
+from tunefarm.compiler.expr.nodes import Expr
+from tunefarm.compiler.kernels.printer import format_expression
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Carry,
     Dot,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from compiler.expr.affine import (
+from tunefarm.compiler.expr.affine import (
     Affine,
     Atom,
     Ranges,
@@ -15,9 +15,9 @@ from compiler.expr.affine import (
     affine_range,
     expr_range,
 )
-from compiler.expr.nodes import Expr, Index, Load, add, binary, index, integer
-from compiler.expr.walk import axes_of, loads, substitute
-from compiler.kernels.stage import Stage
+from tunefarm.compiler.expr.nodes import Expr, Index, Load, add, binary, index, integer
+from tunefarm.compiler.expr.walk import axes_of, loads, substitute
+from tunefarm.compiler.kernels.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from compiler.expr.nodes import Load, all_of, unary
-from compiler.loops.ir import Allocate, Body, For, If, Let, LoopKind, Stmt, walk
-from compiler.loops.needed_statements import Facts, NeededStatements, holds
-from compiler.loops.size_conditions import Condition
+from tunefarm.compiler.expr.nodes import Load, all_of, unary
+from tunefarm.compiler.loops.ir import Allocate, Body, For, If, Let, LoopKind, Stmt, walk
+from tunefarm.compiler.loops.needed_statements import Facts, NeededStatements, holds
+from tunefarm.compiler.loops.size_conditions import Condition
 
 SIZES = (1, 2, 4, 6, 8, 11, 15, 20, 27)
 """Rows of tiles that are smaller than the whole: the last tile of rows computes few in vain, while

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import Affine, affine, affine_range
-from compiler.expr.combiners import neutral_element
-from compiler.expr.nodes import Expr, integer, sub
-from compiler.loops.ir import Allocate, Body, Carry, Memory, Scope, Store, Update
-from compiler.loops.leaves import Leaves
-from compiler.loops.loop_ranges import Env, axis_value, free_ranges
-from compiler.loops.region import Region
-from compiler.loops.stage_loops import StageLoops
-from compiler.loops.stage_state import ScannedAxis, StageState
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import Affine, affine, affine_range
+from tunefarm.compiler.expr.combiners import neutral_element
+from tunefarm.compiler.expr.nodes import Expr, integer, sub
+from tunefarm.compiler.loops.ir import Allocate, Body, Carry, Memory, Scope, Store, Update
+from tunefarm.compiler.loops.leaves import Leaves
+from tunefarm.compiler.loops.loop_ranges import Env, axis_value, free_ranges
+from tunefarm.compiler.loops.region import Region
+from tunefarm.compiler.loops.stage_loops import StageLoops
+from tunefarm.compiler.loops.stage_state import ScannedAxis, StageState
 
 
 def scan_loops(loops: StageLoops, leaves: Leaves, memory: Memory, region: Region, env: Env) -> Body:

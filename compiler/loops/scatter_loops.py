@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import affine, expr_range
-from compiler.expr.nodes import Expr, all_of, binary, index, integer
-from compiler.expr.walk import axes_of
-from compiler.loops.ir import Body, If, Let, LoopKind, Memory, Store, Update
-from compiler.loops.leaves import Leaves
-from compiler.loops.loop_ranges import Env, Inside, axis_value
-from compiler.loops.region import Region
-from compiler.loops.stage_loops import StageLoops
-from compiler.loops.stage_state import ScatteredAxis, StageState
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import affine, expr_range
+from tunefarm.compiler.expr.nodes import Expr, all_of, binary, index, integer
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.loops.ir import Body, If, Let, LoopKind, Memory, Store, Update
+from tunefarm.compiler.loops.leaves import Leaves
+from tunefarm.compiler.loops.loop_ranges import Env, Inside, axis_value
+from tunefarm.compiler.loops.region import Region
+from tunefarm.compiler.loops.stage_loops import StageLoops
+from tunefarm.compiler.loops.stage_state import ScatteredAxis, StageState
 
 
 def scatter_loops(

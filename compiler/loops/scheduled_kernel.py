@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from compiler.errors import ScheduleError
-from compiler.expr.nodes import Expr, Load, index
-from compiler.expr.walk import transform
-from compiler.kernels.kernel import Buffer, FusedKernel
-from compiler.kernels.recurrence import recurrence_of
-from compiler.kernels.stage import Axis, Stage
-from compiler.loops.constant_layout import ConstantLayout
-from compiler.loops.stage_state import StageState
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.nodes import Expr, Load, index
+from tunefarm.compiler.expr.walk import transform
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
+from tunefarm.compiler.kernels.recurrence import recurrence_of
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.compiler.loops.stage_state import StageState
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compiler.expr.nodes import Expr, Load, add, binary, integer, mul
-from compiler.kernels.kernel import Limit
-from compiler.loops.ir import Allocate, Body, For, If, Let, LoopKind, LoopNest, Stmt, Update, walk
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, integer, mul
+from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.loops.ir import (
+    Allocate,
+    Body,
+    For,
+    If,
+    Let,
+    LoopKind,
+    LoopNest,
+    Stmt,
+    Update,
+    walk,
+)
+from tunefarm.compiler.types.dtypes import DType
 
 WORTH = 1 << 17
 """Products of a loop, summed up, below which a second thread costs more than it saves."""

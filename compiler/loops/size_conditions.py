@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from compiler.expr.affine import Affine, Ranges, affine, affine_range
-from compiler.expr.nodes import Binary, Const, Expr, Load, add, binary, integer, mul
-from compiler.expr.parts import conjuncts
-from compiler.kernels.kernel import Limit
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Load, add, binary, integer, mul
+from tunefarm.compiler.expr.parts import conjuncts
+from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.types.dtypes import DType
 
 Terms: TypeAlias = tuple[tuple[str, int], ...]
 Key: TypeAlias = tuple[Terms, int, Load]

@@ -12,12 +12,23 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Const, Expr, Load, Select, add, binary, index, integer, mul, sub
-from compiler.expr.parts import conjuncts
-from compiler.expr.walk import loads
-from compiler.kernels.kernel import Limit
-from compiler.loops.ir import (
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import (
+    Const,
+    Expr,
+    Load,
+    Select,
+    add,
+    binary,
+    index,
+    integer,
+    mul,
+    sub,
+)
+from tunefarm.compiler.expr.parts import conjuncts
+from tunefarm.compiler.expr.walk import loads
+from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
     Dot,
@@ -35,9 +46,9 @@ from compiler.loops.ir import (
     walk,
     written,
 )
-from compiler.loops.live_writes import LiveWrites, Place, assumed
-from compiler.loops.size_conditions import Condition, size_conditions
-from compiler.types.dtypes import DType
+from tunefarm.compiler.loops.live_writes import LiveWrites, Place, assumed
+from tunefarm.compiler.loops.size_conditions import Condition, size_conditions
+from tunefarm.compiler.types.dtypes import DType
 
 _LANES = 16
 

@@ -10,10 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from compiler.expr.nodes import Expr, Index, add, index, integer, mul
-from compiler.expr.walk import transform
-from compiler.kernels.kernel import Limit
-from compiler.loops.ir import Allocate, Body, Dot, For, If, Let, LoopNest, Stmt, Store, Update
+from tunefarm.compiler.expr.nodes import Expr, Index, add, index, integer, mul
+from tunefarm.compiler.expr.walk import transform
+from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.loops.ir import (
+    Allocate,
+    Body,
+    Dot,
+    For,
+    If,
+    Let,
+    LoopNest,
+    Stmt,
+    Store,
+    Update,
+)
 
 
 def split_periods(nest: LoopNest, limits: Sequence[Limit]) -> LoopNest:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import affine, decide, expr_range
-from compiler.expr.nodes import Binary, Const, Expr, Index, binary, index, integer, mul
-from compiler.expr.walk import axes_of, loads, substitute
-from compiler.loops.ir import Body, For, If, Let, LoopKind, Stmt
-from compiler.loops.loop_ranges import (
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import affine, decide, expr_range
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Index, binary, index, integer, mul
+from tunefarm.compiler.expr.walk import axes_of, loads, substitute
+from tunefarm.compiler.loops.ir import Body, For, If, Let, LoopKind, Stmt
+from tunefarm.compiler.loops.loop_ranges import (
     Dotted,
     Env,
     Inside,
@@ -20,8 +20,8 @@ from compiler.loops.loop_ranges import (
     free_ranges,
     pieces_of,
 )
-from compiler.loops.region import free_name
-from compiler.loops.stage_state import StageState
+from tunefarm.compiler.loops.region import free_name
+from tunefarm.compiler.loops.stage_state import StageState
 
 SHORT_LOOP = 7  # a loop of at most so many rounds is written out if that decides a guard
 

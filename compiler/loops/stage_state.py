@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from compiler.errors import ScheduleError
-from compiler.expr.nodes import Expr
-from compiler.kernels.stage import Axis, Stage
-from compiler.loops.ir import LoopKind, Scope
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.nodes import Expr
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.loops.ir import LoopKind, Scope
 
 
 @dataclass(frozen=True, slots=True)

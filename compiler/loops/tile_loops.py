@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import Affine, affine
-from compiler.expr.nodes import Expr, Load, index, integer
-from compiler.expr.walk import axes_of
-from compiler.kernels.accumulate import narrow_factors
-from compiler.loops.ir import (
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import Affine, affine
+from tunefarm.compiler.expr.nodes import Expr, Load, index, integer
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.accumulate import narrow_factors
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
     Memory,
@@ -29,11 +29,11 @@ from compiler.loops.ir import (
     TileStore,
     TileZero,
 )
-from compiler.loops.leaves import Leaves
-from compiler.loops.loop_ranges import Env
-from compiler.loops.stage_loops import StageLoops
-from compiler.loops.stage_state import StageState, TiledAxes
-from compiler.loops.verify_tiles import TERM_BYTES
+from tunefarm.compiler.loops.leaves import Leaves
+from tunefarm.compiler.loops.loop_ranges import Env
+from tunefarm.compiler.loops.stage_loops import StageLoops
+from tunefarm.compiler.loops.stage_state import StageState, TiledAxes
+from tunefarm.compiler.loops.verify_tiles import TERM_BYTES
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """How buffers lie in memory, by name."""

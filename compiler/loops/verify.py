@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from compiler.errors import VerifyError
-from compiler.expr.affine import Ranges, affine, affine_range, expr_range
-from compiler.expr.combiners import COMBINERS
-from compiler.expr.nodes import Const, Expr, Load, Select
-from compiler.expr.packed_fields import is_unpacked
-from compiler.expr.verify import node_problem
-from compiler.expr.walk import children, loads
-from compiler.loops.computed_places import ComputedPlaces
-from compiler.loops.ir import (
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.expr.affine import Ranges, affine, affine_range, expr_range
+from tunefarm.compiler.expr.combiners import COMBINERS
+from tunefarm.compiler.expr.nodes import Const, Expr, Load, Select
+from tunefarm.compiler.expr.packed_fields import is_unpacked
+from tunefarm.compiler.expr.verify import node_problem
+from tunefarm.compiler.expr.walk import children, loads
+from tunefarm.compiler.loops.computed_places import ComputedPlaces
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Carry,
     Dot,
@@ -30,9 +30,9 @@ from compiler.loops.ir import (
     TileZero,
     Update,
 )
-from compiler.loops.printer import format_loops
-from compiler.loops.verify_tiles import rows_problem, tile_memory_problem, tile_problem
-from compiler.types.dtypes import DType
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.loops.verify_tiles import rows_problem, tile_memory_problem, tile_problem
+from tunefarm.compiler.types.dtypes import DType
 
 
 def verify_loops(nest: LoopNest) -> None:

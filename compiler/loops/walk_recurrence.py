@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from compiler.errors import ScheduleError
-from compiler.kernels.recurrence import Recurrence, recurrence_among
-from compiler.loops.ir import LoopKind
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.loops.stage_state import StageState
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.recurrence import Recurrence, recurrence_among
+from tunefarm.compiler.loops.ir import LoopKind
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.loops.stage_state import StageState
 
 
 def checked_recurrence(scheduled: ScheduledKernel) -> Recurrence | None:

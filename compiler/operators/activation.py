@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from compiler.errors import ShapeError
-from compiler.expr.nodes import Expr, add, binary, cast, const, mul, select, sub, unary
-from compiler.operators.elementwise import register_unary
-from compiler.operators.rules import check
-from compiler.operators.use import Attributes
-from compiler.types.dtypes import FLOATS, NUMBERS, SIGNED, DType
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, const, mul, select, sub, unary
+from tunefarm.compiler.operators.elementwise import register_unary
+from tunefarm.compiler.operators.rules import check
+from tunefarm.compiler.operators.use import Attributes
+from tunefarm.compiler.types.dtypes import FLOATS, NUMBERS, SIGNED, DType
 
 SELU_ALPHA = 1.67326319217681884765625
 SELU_GAMMA = 1.05070102214813232421875

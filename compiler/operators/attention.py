@@ -10,19 +10,19 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub, unary
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import OperatorDefinition, Pattern, register
-from compiler.operators.rules import (
+from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub, unary
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import (
     broadcast_load,
     broadcast_shapes,
     check,
     check_dtype,
     check_same_dtype,
 )
-from compiler.operators.use import Attributes, Types, Use, axes_of
-from compiler.types.dtypes import FLOATS, DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dtypes import FLOATS, DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 Shape = tuple[int, ...]
 

@@ -6,13 +6,13 @@ a NaN that signals becomes one that does not.
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, add, binary, cast, const, mul, select, sub, unary
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from compiler.operators.rules import check, check_dtype
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import ALL, DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, const, mul, select, sub, unary
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check, check_dtype
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import ALL, DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 TYPES = ALL | {DType.I2, DType.I4, DType.U2, DType.U4}
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.operators.use import Attributes, Types
-from compiler.types.dtypes import DType
-from compiler.types.numerics import is_narrow
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.operators.use import Attributes, Types
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import is_narrow
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 BLOCKED = "NCHWc"
 PLAIN_TO_BLOCKED = "NCHW->NCHWc"

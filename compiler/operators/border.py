@@ -6,14 +6,14 @@ has its zero point there, which is a product like any other: so it is written.
 
 from __future__ import annotations
 
-from compiler.expr.nodes import const
-from compiler.kernels.kernel import Tensor
-from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from compiler.operators.registry import REQUIRED
-from compiler.operators.rules import check, pad_stage
-from compiler.operators.shape import register_move
-from compiler.operators.use import Attributes, Types, Use, axes_of
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import const
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from tunefarm.compiler.operators.registry import REQUIRED
+from tunefarm.compiler.operators.rules import check, pad_stage
+from tunefarm.compiler.operators.shape import register_move
+from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _infer_border(attributes: Attributes, types: Types) -> TensorType:

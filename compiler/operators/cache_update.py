@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, all_of, binary, cast, integer, select, sub
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import REQUIRED, Positions
-from compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
-from compiler.operators.shape import register_move
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, all_of, binary, cast, integer, select, sub
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import REQUIRED, Positions
+from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
+from tunefarm.compiler.operators.shape import register_move
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _infer(attributes: Attributes, types: Types) -> TensorType:

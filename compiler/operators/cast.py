@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, add, all_of, binary, cast, const, select, unary
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from compiler.operators.rules import check
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, add, all_of, binary, cast, const, select, unary
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 ROUNDINGS = ("", "up", "down", "nearest")
 """How powers of two (f8e8m0) are chosen, "": the nearest, as for other types."""

@@ -1,17 +1,18 @@
 """One of two values: only the one that is taken has to be computed.
 
-What computes the other is left out when the program runs, see `compiler.plan.fusion.find_guards`.
+What computes the other is left out when the program runs, see
+`tunefarm.compiler.plan.fusion.find_guards`.
 """
 
 from __future__ import annotations
 
-from compiler.expr.nodes import select
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import OperatorDefinition, Pattern, register
-from compiler.operators.rules import check
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import select
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _infer(attributes: Attributes, types: Types) -> TensorType:

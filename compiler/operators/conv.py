@@ -19,9 +19,9 @@ from functools import partial
 
 import numpy as np
 
-from compiler.expr.nodes import Expr, add, binary, const, integer, mul, select
-from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.operators.blocked import (
+from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select
+from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
+from tunefarm.compiler.operators.blocked import (
     BLOCKED,
     PLAIN_TO_BLOCKED,
     BlockedForm,
@@ -30,12 +30,12 @@ from compiler.operators.blocked import (
     BlockedUse,
     Shape,
 )
-from compiler.operators.registry import OperatorDefinition, Pattern, register
-from compiler.operators.rules import check, check_dtype, product, sum_dtype
-from compiler.operators.use import Attributes, Types, Use
-from compiler.operators.windows import Windows, read_windows, spatial_names
-from compiler.types.dtypes import NUMBERS, DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check, check_dtype, product, sum_dtype
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.windows import Windows, read_windows, spatial_names
+from tunefarm.compiler.types.dtypes import NUMBERS, DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 LAYOUTS = ("NCHW", BLOCKED, PLAIN_TO_BLOCKED)
 

@@ -14,9 +14,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub
-from compiler.kernels.kernel import Tensor
-from compiler.operators.blocked import (
+from tunefarm.compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.blocked import (
     BLOCKED,
     BlockedForm,
     BlockedLayout,
@@ -24,12 +24,12 @@ from compiler.operators.blocked import (
     BlockedUse,
     Shape,
 )
-from compiler.operators.conv import add_bias, check_bias, check_weight, groups_of
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from compiler.operators.rules import check, pad_stage, product
-from compiler.operators.use import Attributes, Types, Use
-from compiler.operators.windows import Windows, read_windows, spatial_names
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.operators.conv import add_bias, check_bias, check_weight, groups_of
+from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check, pad_stage, product
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.windows import Windows, read_windows, spatial_names
+from tunefarm.compiler.types.tensor_type import TensorType
 
 LAYOUTS = ("NCHW", BLOCKED)
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from compiler.expr.nodes import Expr, add, binary, integer, mul
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import (
+from tunefarm.compiler.expr.nodes import Expr, add, binary, integer, mul
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
     Pattern,
@@ -25,9 +25,9 @@ from compiler.operators.registry import (
     TurnRule,
     register,
 )
-from compiler.operators.rules import check
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.operators.rules import check
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 ORDERS = ("yxc", "cyx", "xyc")
 NEAR_STEP = 3  # between pixels of a vector: a few shuffles pick them

@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from compiler.errors import ShapeError
-from compiler.expr.nodes import Expr, binary, cast, const, mul, select, unary
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import (
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, mul, select, unary
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
     Pattern,
@@ -19,9 +19,14 @@ from compiler.operators.registry import (
     TypeRule,
     register,
 )
-from compiler.operators.rules import broadcast_load, broadcast_shapes, check_dtype, check_same_dtype
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import (
+from tunefarm.compiler.operators.rules import (
+    broadcast_load,
+    broadcast_shapes,
+    check_dtype,
+    check_same_dtype,
+)
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import (
     ALL,
     BOOLS,
     FLOATS,
@@ -31,7 +36,7 @@ from compiler.types.dtypes import (
     UNSIGNED_INTEGERS,
     DType,
 )
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 Body: TypeAlias = Callable[..., Expr]
 """The scalar function: of the attributes and one element of each operand."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.operators.registry import (
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.operators.registry import (
     MEMORY,
     add_expression,
     complete_attributes,
     infer_type,
     operator,
 )
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 
 def node_kernel(

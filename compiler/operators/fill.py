@@ -1,8 +1,8 @@
 """What lies behind the true size of an axis, replaced by one value.
 
-Models with run-time sizes are padded to their bounds (see `compiler.types.signature`), and padding
-may hold anything: who would read it reads it filled, with 0 for a sum, the lowest value for a
-maximum.
+Models with run-time sizes are padded to their bounds (see `tunefarm.compiler.types.signature`), and
+padding may hold anything: who would read it reads it filled, with 0 for a sum, the lowest value for
+a maximum.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from compiler.expr.nodes import Expr, binary, const, integer, select
-from compiler.kernels.kernel import Tensor
-from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from compiler.operators.rules import check
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, binary, const, integer, select
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _lowest(dtype: DType) -> int | float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, add, integer, mul
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import REQUIRED
-from compiler.operators.rules import check
-from compiler.operators.shape import register_move
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, add, integer, mul
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import REQUIRED
+from tunefarm.compiler.operators.rules import check
+from tunefarm.compiler.operators.shape import register_move
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _infer(attributes: Attributes, types: Types) -> TensorType:

@@ -1,8 +1,8 @@
-"""A call of a function by name: code that is not ours, see `compiler.foreign_functions`.
+"""A call of a function by name: code that is not ours, see `tunefarm.compiler.foreign_functions`.
 
 A call has one node for each of its results, which have the attribute `call` in common. Where sizes
 are open the types say what is there of each axis, in terms of a vector of sizes that is the last
-operand (`compiler.types.open_axes`).
+operand (`tunefarm.compiler.types.open_axes`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.errors import ShapeError
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from compiler.operators.rules import check
-from compiler.operators.use import Attributes, Types
-from compiler.types.dtypes import DType
-from compiler.types.open_axes import OpenAxes, bound_shape
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check
+from tunefarm.compiler.operators.use import Attributes, Types
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.open_axes import OpenAxes, bound_shape
+from tunefarm.compiler.types.tensor_type import TensorType
 
 ABSENT = "-"
 MOST_OPERANDS = 1024

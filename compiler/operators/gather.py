@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from compiler.expr.nodes import Expr, add, binary, cast, integer, select
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import REQUIRED, Positions
-from compiler.operators.rules import INDICES, check, check_dtype
-from compiler.operators.shape import register_move
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import NUMBERS, DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, integer, select
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import REQUIRED, Positions
+from tunefarm.compiler.operators.rules import INDICES, check, check_dtype
+from tunefarm.compiler.operators.shape import register_move
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import NUMBERS, DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def wrapped(position: Expr, extent: int) -> Expr:

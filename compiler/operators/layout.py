@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from compiler.expr.nodes import Expr, add, binary, const, integer, mul, select
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import REQUIRED
-from compiler.operators.rules import check
-from compiler.operators.shape import register_move
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import REQUIRED
+from tunefarm.compiler.operators.rules import check
+from tunefarm.compiler.operators.shape import register_move
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _infer_to_blocked(attributes: Attributes, types: Types) -> TensorType:

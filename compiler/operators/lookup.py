@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, cast
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import OperatorDefinition, Pattern, register
-from compiler.operators.rules import check, check_dtype
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, cast
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check, check_dtype
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 BYTES = frozenset((DType.U8, DType.I8))
 ENTRIES = 256

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from compiler.operators.rules import check
-from compiler.operators.use import Attributes, Types
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check
+from tunefarm.compiler.operators.use import Attributes, Types
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import TensorType
 
 STATE = "loop_state"
 INDEX = "loop_index"

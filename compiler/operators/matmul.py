@@ -6,10 +6,10 @@ Operands narrower than their sums (u8 and i8 in i32, bf16 in f32) come with the 
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import OperatorDefinition, Pattern, register
-from compiler.operators.rules import (
+from tunefarm.compiler.expr.nodes import Expr
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import (
     broadcast_load,
     broadcast_shapes,
     check,
@@ -17,9 +17,9 @@ from compiler.operators.rules import (
     product,
     sum_dtype,
 )
-from compiler.operators.use import Attributes, Types, Use, axes_of
-from compiler.types.dtypes import NUMBERS
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dtypes import NUMBERS
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _matrix(type: TensorType, transposed: bool) -> tuple[int, int]:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, add, all_of, binary, const, integer, mul, select, sub, unary
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from compiler.operators.rules import check, check_dtype, check_same_dtype
-from compiler.operators.use import Attributes, Types, Use, axes_of
-from compiler.types.dtypes import FLOATS
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import (
+    Expr,
+    add,
+    all_of,
+    binary,
+    const,
+    integer,
+    mul,
+    select,
+    sub,
+    unary,
+)
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check, check_dtype, check_same_dtype
+from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _infer_batch_norm(attributes: Attributes, types: Types) -> TensorType:

@@ -1,9 +1,9 @@
 """Padding rules: what an operator does to axes of which only a part is there.
 
-A model with run-time sizes is a graph at their bounds (`compiler.types.signature`). An operator's
-padding rule says which axes of the result are padded how, and in which operands padding would
-change what is there, so that it has to be filled. Operators without a rule are refused where an
-operand is padded.
+A model with run-time sizes is a graph at their bounds (`tunefarm.compiler.types.signature`). An
+operator's padding rule says which axes of the result are padded how, and in which operands padding
+would change what is there, so that it has to be filled. Operators without a rule are refused where
+an operand is padded.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from compiler.errors import ShapeError
-from compiler.operators.registry import Pattern, operator
-from compiler.operators.use import Attributes
-from compiler.types.dims import ONE, Axis, Dims, is_whole, regrouped, size_of
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, bounds_of
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.operators.registry import Pattern, operator
+from tunefarm.compiler.operators.use import Attributes
+from tunefarm.compiler.types.dims import ONE, Axis, Dims, is_whole, regrouped, size_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, bounds_of
 
 
 class LyingApartError(ShapeError):

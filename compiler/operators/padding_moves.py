@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from compiler.errors import ShapeError
-from compiler.operators.padding import PaddedUse, padding_rule
-from compiler.types.dims import ONE, Axis, Dims, extent_of, is_whole, joined, size_of, whole
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.operators.padding import PaddedUse, padding_rule
+from tunefarm.compiler.types.dims import (
+    ONE,
+    Axis,
+    Dims,
+    extent_of,
+    is_whole,
+    joined,
+    size_of,
+    whole,
+)
 
 
 @padding_rule("concat")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.operators.padding import PaddedUse, PaddingRule, padding_rule
-from compiler.types.dims import ONE, Axis, Dims
+from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule, padding_rule
+from tunefarm.compiler.types.dims import ONE, Axis, Dims
 
 _FILLS = {
     "reduce_sum": "zero",

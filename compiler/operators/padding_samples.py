@@ -5,9 +5,9 @@ What is read at places in padding is padding; positions are clamped to the data.
 
 from __future__ import annotations
 
-from compiler.operators.padding import PaddedUse, padding_rule
-from compiler.operators.sample import TAPS
-from compiler.types.dims import Axis, Dims, extent_of, whole
+from tunefarm.compiler.operators.padding import PaddedUse, padding_rule
+from tunefarm.compiler.operators.sample import TAPS
+from tunefarm.compiler.types.dims import Axis, Dims, extent_of, whole
 
 
 @padding_rule("sample_positions", "sample_weights")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from compiler.errors import ShapeError
-from compiler.operators.padding import PaddedUse, PaddingRule, padding_rule
-from compiler.operators.recurrence import HIDDEN
-from compiler.operators.windows import Windows, read_windows
-from compiler.types.dims import ONE, Axis, Dims, extent_of, is_whole, whole
-from compiler.types.sizes import Dimension, bounds_of, divide, greater
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule, padding_rule
+from tunefarm.compiler.operators.recurrence import HIDDEN
+from tunefarm.compiler.operators.windows import Windows, read_windows
+from tunefarm.compiler.types.dims import ONE, Axis, Dims, extent_of, is_whole, whole
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 
 
 def window_count(

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from compiler.expr.nodes import Expr, all_of, binary, cast, const, integer, select, unary
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import OperatorDefinition, Pattern, register
-from compiler.operators.rules import check, check_dtype
-from compiler.operators.use import Attributes, Types, Use, axes_of
-from compiler.types.dtypes import ALL, DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, all_of, binary, cast, const, integer, select, unary
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check, check_dtype
+from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dtypes import ALL, DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 _Order: TypeAlias = Callable[[Expr, Expr, Expr, Expr], Expr]
 """Whether an element counts for another: (element, other, its position, the other's)."""

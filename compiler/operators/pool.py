@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from compiler.expr.combiners import neutral_element
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.combiners import neutral_element
+from tunefarm.compiler.expr.nodes import (
     Expr,
     add,
     all_of,
@@ -18,9 +18,9 @@ from compiler.expr.nodes import (
     select,
     sub,
 )
-from compiler.kernels.kernel import Tensor
-from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from compiler.operators.registry import (
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
     Pattern,
@@ -28,11 +28,11 @@ from compiler.operators.registry import (
     TypeRule,
     register,
 )
-from compiler.operators.rules import check, check_dtype, divide_by_count
-from compiler.operators.use import Attributes, Types, Use
-from compiler.operators.windows import Windows, read_windows, spatial_names
-from compiler.types.dtypes import FLOATS, NUMBERS, DType
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.operators.rules import check, check_dtype, divide_by_count
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.windows import Windows, read_windows, spatial_names
+from tunefarm.compiler.types.dtypes import FLOATS, NUMBERS, DType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 LAYOUTS = ("NCHW", BLOCKED)
 

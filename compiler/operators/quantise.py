@@ -14,18 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.expr.nodes import Expr, binary, cast, const, integer, mul, sub, unary
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, Required, register
-from compiler.operators.rules import (
+from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, integer, mul, sub, unary
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import (
+    REQUIRED,
+    OperatorDefinition,
+    Pattern,
+    Required,
+    register,
+)
+from tunefarm.compiler.operators.rules import (
     broadcast_load,
     broadcast_shapes,
     check,
     check_dtype,
 )
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import FLOATS, INTEGERS, SIGNED, DType
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import FLOATS, INTEGERS, SIGNED, DType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 QUANTISED = frozenset(dtype for dtype in DType if dtype.is_integer and dtype.bytes <= 2)
 """Integers that floats are quantised to."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.nodes import (
     Expr,
     add,
     all_of,
@@ -29,13 +29,13 @@ from compiler.expr.nodes import (
     select,
     sub,
 )
-from compiler.kernels.kernel import Tensor
-from compiler.operators.activation import RECURRENT
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import WIDE_FLOATS, DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.activation import RECURRENT
+from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}

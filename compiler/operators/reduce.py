@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from compiler.expr.combiners import neutral_element
-from compiler.expr.nodes import Expr, binary, cast, const, select, unary
-from compiler.kernels.kernel import Tensor
-from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from compiler.operators.registry import (
+from tunefarm.compiler.expr.combiners import neutral_element
+from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, select, unary
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
     Pattern,
     Required,
     register,
 )
-from compiler.operators.rules import check, check_dtype, divide_by_count
-from compiler.operators.use import Attributes, Types, Use, axes_of
-from compiler.types.dtypes import ALL, NUMBERS, DType
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.operators.rules import check, check_dtype, divide_by_count
+from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dtypes import ALL, NUMBERS, DType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 
 def _reduced_shape(shape: Sequence[int], axes: Sequence[int], keep: bool) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ def _infer_running(attributes: Attributes, types: Types) -> TensorType:
 def _running(name: str, combiner: str) -> OperatorDefinition:
     """Sums or products of all elements up to each one: reductions under a triangular mask.
 
-    Schedules know this form (`compiler.kernels.scan`) and walk along the axis once.
+    Schedules know this form (`tunefarm.compiler.kernels.scan`) and walk along the axis once.
     """
 
     def expression(attributes: Attributes, use: Use) -> Tensor:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias
 
-from compiler.errors import ShapeError, UnsupportedOperatorError
-from compiler.expr.nodes import stored_as
-from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.operators.blocked import BlockedRule
-from compiler.operators.use import Attributes, Types, Use, axes_of
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.errors import ShapeError, UnsupportedOperatorError
+from tunefarm.compiler.expr.nodes import stored_as
+from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
+from tunefarm.compiler.operators.blocked import BlockedRule
+from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 MAXIMUM_BYTES = 2**40
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from functools import reduce
 
-from compiler.expr.nodes import Expr, add, binary, cast, integer, mul
-from compiler.kernels.kernel import Tensor
-from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, Positions, register
-from compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import FLOATS, DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, integer, mul
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from tunefarm.compiler.operators.registry import (
+    REQUIRED,
+    OperatorDefinition,
+    Pattern,
+    Positions,
+    register,
+)
+from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import FLOATS, DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _infer_resample(attributes: Attributes, types: Types) -> TensorType:

@@ -11,19 +11,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub, unary
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, Positions, register
-from compiler.operators.rules import (
+from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub, unary
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import (
+    REQUIRED,
+    OperatorDefinition,
+    Pattern,
+    Positions,
+    register,
+)
+from tunefarm.compiler.operators.rules import (
     broadcast_load,
     broadcast_shapes,
     check,
     check_dtype,
     check_same_dtype,
 )
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import FLOATS
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.tensor_type import TensorType
 
 _Indices = tuple[Expr, ...]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.errors import ShapeError
-from compiler.expr.nodes import (
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.expr.nodes import (
     Const,
     Expr,
     all_of,
@@ -18,10 +18,10 @@ from compiler.expr.nodes import (
     stored_as,
     sub,
 )
-from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.operators.use import Attributes
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
+from tunefarm.compiler.operators.use import Attributes
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 INDICES = frozenset((DType.I32, DType.I64))
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod
 
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.nodes import (
     Expr,
     add,
     all_of,
@@ -30,8 +30,8 @@ from compiler.expr.nodes import (
     sub,
     unary,
 )
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import (
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
     Pattern,
@@ -39,10 +39,10 @@ from compiler.operators.registry import (
     Required,
     register,
 )
-from compiler.operators.rules import INDICES, check, check_dtype
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import FLOATS, WIDE_FLOATS, DType
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.operators.rules import INDICES, check, check_dtype
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import FLOATS, WIDE_FLOATS, DType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 """Taps along one axis by the mode."""

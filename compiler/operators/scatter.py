@@ -2,7 +2,8 @@
 
 Indices count from the end when negative; updates of what lies outside are left out. Where several
 updates have one position the last one stays, unless a reduction joins them all with the data.
-The expressions say for each element which updates are its own; see `compiler.kernels.scatter`.
+The expressions say for each element which updates are its own; see
+`tunefarm.compiler.kernels.scatter`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from compiler.errors import ShapeError
-from compiler.expr.combiners import COMBINERS, neutral_element
-from compiler.expr.nodes import (
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.expr.combiners import COMBINERS, neutral_element
+from tunefarm.compiler.expr.nodes import (
     Expr,
     add,
     all_of,
@@ -24,10 +25,10 @@ from compiler.expr.nodes import (
     mul,
     select,
 )
-from compiler.kernels.kernel import Tensor
-from compiler.kernels.scatter import MISSED, last_write, place_of
-from compiler.operators.gather import wrapped
-from compiler.operators.registry import (
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.kernels.scatter import MISSED, last_write, place_of
+from tunefarm.compiler.operators.gather import wrapped
+from tunefarm.compiler.operators.registry import (
     REQUIRED,
     ExpressionRule,
     OperatorDefinition,
@@ -36,10 +37,10 @@ from compiler.operators.registry import (
     TypeRule,
     register,
 )
-from compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
-from compiler.operators.use import Attributes, Types, Use, axes_of
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
+from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 REDUCTIONS = {"none": "", "add": "sum", "mul": "prod", "max": "max", "min": "min"}
 """Combiners by what ONNX calls a reduction."""

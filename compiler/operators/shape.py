@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.errors import ShapeError
-from compiler.expr.nodes import Expr, all_of, binary, const, integer, select, sub
-from compiler.kernels.kernel import Tensor
-from compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
-from compiler.operators.registry import (
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.expr.nodes import Expr, all_of, binary, const, integer, select, sub
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from tunefarm.compiler.operators.registry import (
     REQUIRED,
     ExpressionRule,
     OperatorDefinition,
@@ -19,9 +19,14 @@ from compiler.operators.registry import (
     TypeRule,
     register,
 )
-from compiler.operators.rules import broadcast_load, broadcast_shapes, check, check_same_dtype
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.operators.rules import (
+    broadcast_load,
+    broadcast_shapes,
+    check,
+    check_same_dtype,
+)
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
@@ -308,7 +313,7 @@ register(
         {"shape": REQUIRED},
         identity_if_same_type=True,
     ),
-    # What `compiler.plan.share_memory` makes of slices and concats.
+    # What `tunefarm.compiler.plan.share_memory` makes of slices and concats.
     OperatorDefinition(
         "part", Pattern.VIEW, 1, _infer_part, None, {"offset": REQUIRED, "shape": REQUIRED}
     ),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, mul, sub, unary
-from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from compiler.operators.rules import check_dtype
-from compiler.operators.use import Attributes, Types, Use, axes_of
-from compiler.types.dtypes import FLOATS
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, mul, sub, unary
+from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
+from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check_dtype
+from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _infer_softmax(attributes: Attributes, types: Types) -> TensorType:

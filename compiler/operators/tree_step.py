@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.expr.nodes import Expr, add, binary, cast, const, integer, mul, select, unary
-from compiler.kernels.kernel import Tensor
-from compiler.operators.registry import OperatorDefinition, Pattern, Positions, register
-from compiler.operators.rules import check, check_dtype, check_same_dtype
-from compiler.operators.use import Attributes, Types, Use
-from compiler.types.dtypes import BOOLS, WIDE_FLOATS, DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, const, integer, mul, select, unary
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, Positions, register
+from tunefarm.compiler.operators.rules import check, check_dtype, check_same_dtype
+from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dtypes import BOOLS, WIDE_FLOATS, DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _infer(attributes: Attributes, types: Types) -> TensorType:

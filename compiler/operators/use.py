@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.errors import ShapeError
-from compiler.expr.nodes import Expr
-from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.expr.nodes import Expr
+from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 PointBody: TypeAlias = Callable[[tuple[Expr, ...]], Expr]
 

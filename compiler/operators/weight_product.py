@@ -10,14 +10,14 @@ lowest bits. They are unpacked in registers where they are multiplied. Scales an
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr
-from compiler.kernels.kernel import Tensor
-from compiler.kernels.weight_words import WORD, word_term
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from compiler.operators.rules import check, check_dtype
-from compiler.operators.use import Attributes, Types, Use, axes_of
-from compiler.types.dtypes import FLOATS, DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr
+from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.kernels.weight_words import WORD, word_term
+from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check, check_dtype
+from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dtypes import FLOATS, DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 BITS = (2, 4, 8)
 

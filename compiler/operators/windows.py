@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.expr.nodes import Const, Expr, add, integer, mul
-from compiler.kernels.kernel import KernelBuilder, Tensor
-from compiler.operators.rules import check, pad_stage
-from compiler.operators.use import Attributes
+from tunefarm.compiler.expr.nodes import Const, Expr, add, integer, mul
+from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
+from tunefarm.compiler.operators.rules import check, pad_stage
+from tunefarm.compiler.operators.use import Attributes
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compiler.graph.ir import Graph
-from compiler.graph.passes import before_layouts, run_passes
-from compiler.graph.verify import verify_graph
-from compiler.limits import Allowance
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.plan.optimise import sites_of
-from compiler.plan.precision import quantise
-from compiler.plan.precision.contractions import contractions
-from compiler.types.dtypes import DType
-from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
-from compiler.types.precision import Precision, PrecisionPlan
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.passes import before_layouts, run_passes
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.optimise import sites_of
+from tunefarm.compiler.plan.precision import quantise
+from tunefarm.compiler.plan.precision.contractions import contractions
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from tunefarm.compiler.types.precision import Precision, PrecisionPlan
 
 _STORAGE = {Precision.BF16: DType.BF16, Precision.F16: DType.F16}
 

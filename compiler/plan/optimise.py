@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 
-from compiler.graph import fold_quantised, weight_products
-from compiler.graph.ir import Graph
-from compiler.graph.passes import (
+from tunefarm.compiler.graph import fold_quantised, weight_products
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.passes import (
     AFTER_LAYOUTS,
     BEFORE_TYPES,
     GraphPass,
@@ -16,18 +16,18 @@ from compiler.graph.passes import (
     plain,
     run_passes,
 )
-from compiler.graph.pattern_sites import PatternSites
-from compiler.limits import Allowance
-from compiler.plan import share_memory, transposed_convolutions
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Spelled
-from compiler.plan.fusion import merge_contractions, split_moves
-from compiler.plan.fusion.merge_contractions import followed
-from compiler.plan.layouts import choose_layouts
-from compiler.plan.precision import choose_precision, spread_dequantised
-from compiler.plan.sizes import cut_windows, place_fills, trim_sums
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
+from tunefarm.compiler.graph.pattern_sites import PatternSites
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.plan import share_memory, transposed_convolutions
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Spelled
+from tunefarm.compiler.plan.fusion import merge_contractions, split_moves
+from tunefarm.compiler.plan.fusion.merge_contractions import followed
+from tunefarm.compiler.plan.layouts import choose_layouts
+from tunefarm.compiler.plan.precision import choose_precision, spread_dequantised
+from tunefarm.compiler.plan.sizes import cut_windows, place_fills, trim_sums
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
 
 def sites_of(plan: GraphPlan) -> PatternSites:

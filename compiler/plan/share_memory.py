@@ -23,11 +23,11 @@ from itertools import accumulate
 from math import prod
 from types import MappingProxyType
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter, consumers
-from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter, consumers
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute
 
 MOST_COPIED = 0.5
 """The share of a concat's bytes that may have to be copied: else one kernel copies all of them."""

@@ -17,12 +17,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter
-from compiler.operators.registry import complete_attributes
-from compiler.operators.windows import Windows, read_windows
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.operators.windows import Windows, read_windows
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 
 def run(graph: Graph, block: int | None) -> Graph:

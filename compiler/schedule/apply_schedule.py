@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from compiler.errors import ScheduleError
-from compiler.kernels.kernel import FusedKernel
-from compiler.loops.ir import LoopNest
-from compiler.loops.lower_kernel import lower_kernel
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.loops.ir import LoopNest
+from tunefarm.compiler.loops.lower_kernel import lower_kernel
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.step import Step
 
 
 def lower(kernel: FusedKernel, schedule: Schedule) -> LoopNest:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.schedule import Schedule
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Expr
-from compiler.expr.walk import axes_of, loads
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import Expr
+from tunefarm.compiler.expr.walk import axes_of, loads
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
 
 PAGE = 4096  # bytes; the sets of a first-level cache repeat after so many
 EDGES = 2  # turns that stand apart: the first and the last

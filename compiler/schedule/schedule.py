@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from compiler.errors import ScheduleError
-from compiler.schedule.steps.block_attention import BlockAttention
-from compiler.schedule.steps.digit_sums import DigitSums
-from compiler.schedule.steps.matrix_tiles import MatrixTiles
-from compiler.schedule.steps.step import STEPS, Step
-from compiler.schedule.steps.winograd import Winograd
-from compiler.types.numerics import Algorithm
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.schedule.steps.block_attention import BlockAttention
+from tunefarm.compiler.schedule.steps.digit_sums import DigitSums
+from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
+from tunefarm.compiler.schedule.steps.step import STEPS, Step
+from tunefarm.compiler.schedule.steps.winograd import Winograd
+from tunefarm.compiler.types.numerics import Algorithm
 
 
 @dataclass(frozen=True, slots=True)

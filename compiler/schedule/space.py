@@ -9,11 +9,11 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from compiler.errors import ScheduleError
-from compiler.schedule.nest_shape import Counts, Mask, NestShape, Positions
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.step import Step
-from compiler.types.numerics import Algorithm
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.schedule.nest_shape import Counts, Mask, NestShape, Positions
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.types.numerics import Algorithm
 
 ChoiceValue: TypeAlias = int | str | tuple[int, ...] | tuple[str, ...]
 _FIRST = np.zeros(1, np.int64)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from compiler.errors import ScheduleError
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches.attention import attention_sketches
-from compiler.schedule.sketches.chain import chain_sketches
-from compiler.schedule.sketches.chain_apart import chain_apart_sketches
-from compiler.schedule.sketches.digit_sums import digit_sum_sketches
-from compiler.schedule.sketches.matrix_tiles import matrix_tile_sketches
-from compiler.schedule.sketches.recurrent import recurrent_sketches
-from compiler.schedule.sketches.row_wise import reduced_row_sketches, row_wise_sketches
-from compiler.schedule.sketches.scan import scan_sketches
-from compiler.schedule.sketches.scatter import scatter_sketches
-from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
-from compiler.schedule.sketches.transposed import transposed_sketches
-from compiler.schedule.sketches.window import window_sketches
-from compiler.schedule.sketches.window_rows import window_rows_sketches
-from compiler.schedule.sketches.winograd_conv import winograd_sketches
-from compiler.schedule.space import ScheduleSpace, Sketch
-from compiler.target import Target
-from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.sketches.attention import attention_sketches
+from tunefarm.compiler.schedule.sketches.chain import chain_sketches
+from tunefarm.compiler.schedule.sketches.chain_apart import chain_apart_sketches
+from tunefarm.compiler.schedule.sketches.digit_sums import digit_sum_sketches
+from tunefarm.compiler.schedule.sketches.matrix_tiles import matrix_tile_sketches
+from tunefarm.compiler.schedule.sketches.recurrent import recurrent_sketches
+from tunefarm.compiler.schedule.sketches.row_wise import reduced_row_sketches, row_wise_sketches
+from tunefarm.compiler.schedule.sketches.scan import scan_sketches
+from tunefarm.compiler.schedule.sketches.scatter import scatter_sketches
+from tunefarm.compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches
+from tunefarm.compiler.schedule.sketches.transposed import transposed_sketches
+from tunefarm.compiler.schedule.sketches.window import window_sketches
+from tunefarm.compiler.schedule.sketches.window_rows import window_rows_sketches
+from tunefarm.compiler.schedule.sketches.winograd_conv import winograd_sketches
+from tunefarm.compiler.schedule.space import ScheduleSpace, Sketch
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
 RECURRING = (recurrent_sketches,)
 ATTENDING = (attention_sketches,)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.roles import channel_block
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.roles import channel_block
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 
 def vector_type(kernel: FusedKernel) -> DType:

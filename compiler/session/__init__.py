@@ -1,4 +1,5 @@
 """Models behind the interface of onnxruntime's sessions: options, ports, and the session itself.
 
-A room above the compiler: whoever runs artefacts needs nothing of it but `compiler.runtime`.
+A room above the compiler: whoever runs artefacts needs nothing of it but
+`tunefarm.compiler.runtime`.
 """

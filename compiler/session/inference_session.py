@@ -1,13 +1,13 @@
 """InferenceSession: a built model behind the interface that onnxruntime's sessions have.
 
-    import compiler
+    import tunefarm
 
-    session = compiler.InferenceSession("resnet18.tuned")
+    session = tunefarm.InferenceSession("resnet18.tuned")
     (scores,) = session.run(None, {"input": array})
 
 Names, their order, types and shapes are onnxruntime's. A session has the CPU alone, and what it
 cannot do is refused by name. An artefact needs NumPy and llvmlite only; an ONNX file is compiled,
-untuned, where the compiler is installed (`tuner.InferenceSession` takes a database).
+untuned, where the compiler is installed (`tunefarm.InferenceSession` takes a database).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
-import compiler
-from compiler.counted import counted
-from compiler.errors import ArtefactError, InputError, SettingsError, UntunedWarning
-from compiler.runtime.artefact.artefact import is_artefact
-from compiler.runtime.execution.executable import Executable, load
-from compiler.runtime.spec.ports import refuse_unknown
-from compiler.session.options import (
+from tunefarm import compiler
+from tunefarm.compiler.counted import counted
+from tunefarm.compiler.errors import ArtefactError, InputError, SettingsError, UntunedWarning
+from tunefarm.compiler.runtime.artefact.artefact import is_artefact
+from tunefarm.compiler.runtime.execution.executable import Executable, load
+from tunefarm.compiler.runtime.spec.ports import refuse_unknown
+from tunefarm.compiler.session.options import (
     CPU,
     SessionOptions,
     check_providers,
     check_run_options,
     threads_of,
 )
-from compiler.session.ports import NodeArg, inputs_of, outputs_of
+from tunefarm.compiler.session.ports import NodeArg, inputs_of, outputs_of
 
 if TYPE_CHECKING:
-    from compiler.types.extents import Shapes
+    from tunefarm.compiler.types.extents import Shapes
 
 _NUMBERS = (list, tuple, int, float)
 
@@ -80,10 +80,10 @@ class InferenceSession:
     ) -> None:
         """Load an artefact, or compile an ONNX file with default schedules, or take an Executable.
 
-        `shapes` fixes or bounds what an ONNX file leaves open, as in `compiler.build`. An untuned
-        build says so with an `UntunedWarning`. Raises `ArtefactError` for a file that cannot be
-        loaded, `ImportModelError` for one that cannot be imported, and `SettingsError` for a
-        provider or an option that there is not.
+        `shapes` fixes or bounds what an ONNX file leaves open, as in `tunefarm.compiler.build`. An
+        untuned build says so with an `UntunedWarning`. Raises `ArtefactError` for a file that
+        cannot be loaded, `ImportModelError` for one that cannot be imported, and `SettingsError`
+        for a provider or an option that there is not.
         """
         check_providers(providers, provider_options)
         self._options = SessionOptions() if sess_options is None else sess_options

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from compiler.errors import SettingsError
+from tunefarm.compiler.errors import SettingsError
 
 CPU: Final = "CPUExecutionProvider"
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compiler.runtime.execution.executable import Executable
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension
-from compiler.types.structure import StructuredPort
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension
+from tunefarm.compiler.types.structure import StructuredPort
 
 _ELEMENTS: Final = {
     DType.F32: "float",

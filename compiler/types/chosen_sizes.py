@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, product
 from typing import TypeAlias
 
-from compiler.errors import InputError
-from compiler.types.signature import (
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.types.signature import (
     AxisSource,
     Equality,
     Ranges,
@@ -18,8 +18,8 @@ from compiler.types.signature import (
     ValueSource,
     ranges_text,
 )
-from compiler.types.sizes import Dimension, Size, Symbol, symbols_of, value_of
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.types.sizes import Dimension, Size, Symbol, symbols_of, value_of
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 Sizes: TypeAlias = dict[str, int]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 
 def converted(values: Array, dtype: DType) -> Array:

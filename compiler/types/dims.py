@@ -10,7 +10,14 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final, TypeAlias
 
-from compiler.types.sizes import Dimension, Symbol, divide, product_of, quotient, symbols_of
+from tunefarm.compiler.types.sizes import (
+    Dimension,
+    Symbol,
+    divide,
+    product_of,
+    quotient,
+    symbols_of,
+)
 
 Factor: TypeAlias = tuple[Dimension, int]
 Axis: TypeAlias = tuple[Factor, ...]

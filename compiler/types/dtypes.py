@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compiler.errors import TunefarmError
+from tunefarm.compiler.errors import TunefarmError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,8 +39,8 @@ class DType(StrEnum):
     U64 = "u64"
     BOOL = "bool"
     STRING = "string"
-    """Text, as the number of a word (`compiler.types.structure.Words`); in models that are being
-    imported alone, whose graphs have numbers of the type i64 in its place."""
+    """Text, as the number of a word (`tunefarm.compiler.types.structure.Words`); in models that are
+    being imported alone, whose graphs have numbers of the type i64 in its place."""
 
     __hash__ = str.__hash__  # not Enum's, which is Python code that every look-up by type would run
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from operator import index
 from typing import Final, SupportsIndex, TypeAlias
 
-from compiler.errors import ShapeError
+from tunefarm.compiler.errors import ShapeError
 
 _MOST = 2**31 - 1
 _NAME = r"[^\d\s,:|.=][^,:|=]*"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.types.tensor_type import Attribute
 
 
 @dataclass(frozen=True, slots=True)

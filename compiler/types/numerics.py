@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from compiler.errors import SettingsError
-from compiler.types.dtypes import WIDE_FLOATS, DType
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
 
 _ROUNDINGS = 64.0
 """Roundings of the sums' type that one term may come with. They leave room for vectorised exp and

@@ -1,6 +1,7 @@
 """What is there of a tensor that a function by name takes or gives, where sizes are open.
 
-As `compiler.types.dims`, in terms of a vector of sizes that is known when the function is called:
+As `tunefarm.compiler.types.dims`, in terms of a vector of sizes that is known when the function is
+called:
 a factor's true size is a number, or `~place` of the vector's element `place`.
 """
 
@@ -10,9 +11,9 @@ from collections.abc import Mapping
 from math import prod
 from typing import TypeAlias
 
-from compiler.types.dims import Dims
-from compiler.types.sizes import Dimension, Symbol
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.sizes import Dimension, Symbol
+from tunefarm.compiler.types.tensor_type import TensorType
 
 OpenAxes: TypeAlias = tuple[tuple[tuple[int, int], ...], ...]
 """For each axis its factors, from the outermost to the innermost: (true size, extent) each."""

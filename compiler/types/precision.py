@@ -1,8 +1,8 @@
 """Precision of single contractions: what each is computed in, as data that records keep.
 
 A plan names contractions, and a calibration values, by identities that follow from what they
-compute (`compiler.plan.precision.contractions`): it fits every file of the same model, whatever its
-values are called.
+compute (`tunefarm.compiler.plan.precision.contractions`): it fits every file of the same model,
+whatever its values are called.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from compiler.errors import SettingsError
+from tunefarm.compiler.errors import SettingsError
 
 
 class Precision(StrEnum):

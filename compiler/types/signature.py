@@ -3,7 +3,7 @@
 A graph is static: every value has the shape that the bounds of the symbols allow at most. Where
 less is true at run time, elements behind the true size are padding, of any content, and the graph
 itself sees to it that none of them changes a result: operators that would read padding read
-`fill`ed values (`compiler.operators.fill`). The signature says how such a graph is called:
+`fill`ed values (`tunefarm.compiler.operators.fill`). The signature says how such a graph is called:
 
 1. `sources` give the symbols from the shapes of the arguments; bounds and equalities are checked.
 2. `sizes` are computed of them and passed as the graph's input `SIZES`, an i64 vector.
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
 
-from compiler.types.dims import Dims
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, Size, Symbol, bounds_of, symbols_in
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, Size, Symbol, bounds_of, symbols_in
+from tunefarm.compiler.types.tensor_type import TensorType
 
 Ranges: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
 """The sizes of symbols by name: each is within one of the bounds."""

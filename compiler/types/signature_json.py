@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from compiler.types.dims import Dims
-from compiler.types.dtypes import DType
-from compiler.types.signature import (
+from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import (
     AxisSource,
     Check,
     Equality,
@@ -21,7 +21,7 @@ from compiler.types.signature import (
     Source,
     ValueSource,
 )
-from compiler.types.sizes import (
+from tunefarm.compiler.types.sizes import (
     Atom,
     Dimension,
     Symbol,

@@ -15,7 +15,7 @@ from itertools import product
 from math import gcd, prod
 from typing import Final, TypeAlias
 
-from compiler.errors import ShapeError
+from tunefarm.compiler.errors import ShapeError
 
 
 @dataclass(frozen=True, slots=True, order=True)

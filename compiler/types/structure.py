@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from compiler.errors import InputError
+from tunefarm.compiler.errors import InputError
 
 Label: TypeAlias = str | int
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.types.dtypes import DType
+from tunefarm.compiler.types.dtypes import DType
 
 Attribute: TypeAlias = (
     int | float | str | bool | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from compiler.types.dtypes import DType
-from compiler.types.signature import (
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import (
     SIZES,
     AxisSource,
     ResultSource,
@@ -14,8 +14,8 @@ from compiler.types.signature import (
     Source,
     ValueSource,
 )
-from compiler.types.sizes import Dimension, Symbol, bounds_of, product_of, symbols_of
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.sizes import Dimension, Symbol, bounds_of, product_of, symbols_of
+from tunefarm.compiler.types.tensor_type import TensorType
 
 _GREATEST = 2**62  # so that sizes are computed in 64 bits without a thought
 

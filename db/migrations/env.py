@@ -1,4 +1,4 @@
-"""Run by Alembic for every command: migrates the connection that `db.migrate` hands over.
+"""Run by Alembic for every command: migrates the connection that `tunefarm.db.migrate` hands over.
 
 The caller owns the transaction, so that a migration happens as a whole or not at all.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from db.schema import Base
+from tunefarm.db.schema import Base
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,4 +1,5 @@
-"""What the tables of every revision have in common; names of constraints are `db.schema`'s."""
+"""What the tables of every revision have in common; names of constraints are
+`tunefarm.db.schema`'s."""
 
 from __future__ import annotations
 

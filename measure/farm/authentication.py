@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from compiler.errors import MeasureError
-from configs.files import replacing
-from measure.farm.farm_records import records
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.configs.files import replacing
+from tunefarm.measure.farm.farm_records import records
 
 
 def authentication(address: str, token_file: str | None) -> dict[str, str]:

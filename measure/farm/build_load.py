@@ -1,6 +1,7 @@
-"""A core that builds without end, to see what that does to its neighbours (`measure.farm.overlap`).
+"""A core that builds without end, to see what that does to its neighbours
+(`tunefarm.measure.farm.overlap`).
 
-python -m measure.farm.build_load PARENT CORE
+python -m tunefarm.measure.farm.build_load PARENT CORE
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import os
 import random
 import sys
 
-from compiler.llvm import compile_kernel
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target
-from measure.farm.fixed_kernel import fixed_kernel
-from measure.sandbox.limits import die_with
+from tunefarm.compiler.llvm import compile_kernel
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.measure.farm.fixed_kernel import fixed_kernel
+from tunefarm.measure.sandbox.limits import die_with
 
 
 def compile_for_ever(parent: int, core: int) -> None:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from compiler.errors import MeasureError
+from tunefarm.compiler.errors import MeasureError
 
 Turn: TypeAlias = Literal["build", "time"]
 

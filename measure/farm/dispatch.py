@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from measure.farm.slots import CoreLeases, SlotPlan
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.worker.build_candidate import BuildResult
+from tunefarm.measure.farm.slots import CoreLeases, SlotPlan
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.worker.build_candidate import BuildResult
 
 _BATCH = 8
 QUARANTINE_KILLS = 2

@@ -1,9 +1,9 @@
 """How several drivers share one farm: each tells now and then how much it has to measure.
 
 Drivers that have something to measure number themselves by their names, all alike, and each keeps
-to its part of the slots (`measure.farm.dispatch.Dispatcher.share`). A driver that has nothing, or
-says nothing any more, has no part. What they cannot divide they use by turns
-(`measure.farm.core_locks`).
+to its part of the slots (`tunefarm.measure.farm.dispatch.Dispatcher.share`). A driver that has
+nothing, or says nothing any more, has no part. What they cannot divide they use by turns
+(`tunefarm.measure.farm.core_locks`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Starts the processes of Ray for a node of a farm, then ends.
 
-    python -m measure.farm.farm_daemon ARGUMENTS
+    python -m tunefarm.measure.farm.farm_daemon ARGUMENTS
 
 In a process of its own, because Ray is told by the environment, and leaves much behind in whoever
 starts it. A head notes the versions of the farm; a node that has others does not join.
@@ -17,10 +17,10 @@ from ray._private import services
 from ray.exceptions import RayError
 from ray.scripts import scripts
 
-from compiler.errors import MeasureError
-from measure.farm.farm_versions import differences, versions
-from measure.farm.ray_board import Board, no_answer
-from measure.farm.ray_start import LOOPBACK_ALONE, replaced
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.farm.farm_versions import differences, versions
+from tunefarm.measure.farm.ray_board import Board, no_answer
+from tunefarm.measure.farm.ray_start import LOOPBACK_ALONE, replaced
 
 REFUSED = "refused: "
 """What a line on stderr begins with that says why nothing was started."""

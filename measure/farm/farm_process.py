@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -23,10 +22,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.errors import MeasureError
-from configs.private_folder import make_private
-from measure.farm.authentication import make_token_file, of_token_file
-from measure.farm.farm_records import (
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.configs.private_folder import make_private
+from tunefarm.measure.farm.authentication import make_token_file, of_token_file
+from tunefarm.measure.farm.farm_records import (
     FarmRecord,
     Role,
     boot_id,
@@ -35,11 +34,11 @@ from measure.farm.farm_records import (
     remember,
     token_path,
 )
-from measure.farm.ray_address import check_address
-from measure.farm.ray_watch import program_of
-from measure.machine import available_cores
-from measure.sandbox.python_path import python_path
-from measure.sandbox.reaper import TAG_VARIABLE, Process, end_run, is_alive, run_processes
+from tunefarm.measure.farm.ray_address import check_address
+from tunefarm.measure.farm.ray_watch import program_of
+from tunefarm.measure.machine import available_cores
+from tunefarm.measure.sandbox.module_command import module_command
+from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Process, end_run, is_alive, run_processes
 
 DEFAULT_PORT = 6379
 _WORKER_PORTS = (21, 1020)  # the first and the last one, behind the port
@@ -51,7 +50,7 @@ _RAYLET_SECONDS = 10.0  # for Ray's node to say that it leaves
 _OTHERS_SECONDS = 4.0
 _POLL_SECONDS = 0.1
 _LEAST_NICE, _MOST_NICE = 0, 19
-_REFUSED = "refused: "  # see measure.farm.farm_daemon
+_REFUSED = "refused: "  # see tunefarm.measure.farm.farm_daemon
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,6 @@ def _start(
     environment = {
         **os.environ,
         **of_token_file(str(token_file)),
-        "PYTHONPATH": python_path(),
         "RAY_worker_niceness": str(options.niceness),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a warning about devices
@@ -192,7 +190,7 @@ def _run_daemon(wanted: str, environment: dict[str, str], folder: str) -> None:
     """Start Ray; its daemons keep what they print to open, so that is a file."""
     with Path(folder, "start.log").open("w+") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "measure.farm.farm_daemon", wanted],
+            module_command("tunefarm.measure.farm.farm_daemon", wanted),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

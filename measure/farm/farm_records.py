@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from configs.files import write_text
-from configs.private_folder import make_private
-from configs.settings import state_folder
-from measure.sandbox.reaper import Process, is_alive
+from tunefarm.configs.files import write_text
+from tunefarm.configs.private_folder import make_private
+from tunefarm.configs.settings import state_folder
+from tunefarm.measure.sandbox.reaper import Process, is_alive
 
 Role: TypeAlias = Literal["head", "node"]
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -25,8 +25,9 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 class FarmRecord:
     """A head or node of a farm that was started here.
 
-    `tag` is its name and the mark of its processes (see `measure.sandbox.reaper`), `address` that
-    of the farm's head, `folder` where Ray keeps its own files, `started` seconds since the epoch.
+    `tag` is its name and the mark of its processes (see `tunefarm.measure.sandbox.reaper`),
+    `address` that of the farm's head, `folder` where Ray keeps its own files, `started` seconds
+    since the epoch.
     """
 
     tag: str

@@ -8,12 +8,12 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from compiler.errors import MeasureError
-from measure.farm.authentication import authentication, environment
-from measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
-from measure.farm.ray_address import check_address
-from measure.farm.ray_board import Board, no_answer
-from measure.farm.ray_start import head_client, read_authentication_again
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.farm.authentication import authentication, environment
+from tunefarm.measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
+from tunefarm.measure.farm.ray_address import check_address
+from tunefarm.measure.farm.ray_board import Board, no_answer
+from tunefarm.measure.farm.ray_start import head_client, read_authentication_again
 
 _ALIVE = 0
 _SECONDS = 10.0

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from compiler.version import VERSION
+from tunefarm.compiler.version import VERSION
 
 COMPILER = "the compiler"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import binary
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import binary
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def fixed_kernel() -> FusedKernel:

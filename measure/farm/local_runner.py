@@ -8,13 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from measure.farm.pipeline_runner import PipelineRunner
-from measure.farm.slots import ProcessPin, SlotPlan
-from measure.measurement import MeasureRequest, MeasureResult
-from measure.sandbox.worker_process import Role
-from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.build_candidate import BuildResult
-from measure.worker.supervisor import BUILD, MEASURE, Supervisor
+from tunefarm.measure.farm.pipeline_runner import PipelineRunner
+from tunefarm.measure.farm.slots import ProcessPin, SlotPlan
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
+from tunefarm.measure.sandbox.worker_process import Role
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.measure.worker.build_candidate import BuildResult
+from tunefarm.measure.worker.supervisor import BUILD, MEASURE, Supervisor
 
 
 class _Worker:

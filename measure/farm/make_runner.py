@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from compiler.errors import MeasureError
-from compiler.target import host_target
-from configs.layers import refuse_unknown
-from configs.remains import make_folder
-from measure.farm.local_runner import LocalRunner
-from measure.farm.ray_address import check_address
-from measure.farm.runner import Runner, RunnerOptions
-from measure.farm.slots import SlotPlan, plan_slots
-from measure.machine import available_cores
-from measure.sandbox.node_kind import kind_of, this_node
-from measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.layers import refuse_unknown
+from tunefarm.configs.remains import make_folder
+from tunefarm.measure.farm.local_runner import LocalRunner
+from tunefarm.measure.farm.ray_address import check_address
+from tunefarm.measure.farm.runner import Runner, RunnerOptions
+from tunefarm.measure.farm.slots import SlotPlan, plan_slots
+from tunefarm.measure.machine import available_cores
+from tunefarm.measure.sandbox.node_kind import kind_of, this_node
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
 
 def create_runner(name: str, options: RunnerOptions | None = None) -> Runner:
@@ -61,7 +61,7 @@ def _ray(options: RunnerOptions) -> Runner:
     if options.address == "local":
         check_alone(options)
     plan = _settled(options) if options.address == "local" else _plan(options)
-    from measure.farm.ray_runner import RayRunner  # importing ray takes a second
+    from tunefarm.measure.farm.ray_runner import RayRunner  # importing ray takes a second
 
     return RayRunner(_settings(options, plan), plan, options)
 
@@ -76,7 +76,7 @@ def _plan(options: RunnerOptions) -> SlotPlan:
 
 
 def _settled(options: RunnerOptions) -> SlotPlan:
-    from measure.farm.overlap import settle_overlap  # brings the compiler along
+    from tunefarm.measure.farm.overlap import settle_overlap  # brings the compiler along
 
     return settle_overlap(_plan(options), options.overlap, options.tell)
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
-from measure.farm.fair_share import FairShare, Part
-from measure.farm.pipeline_runner import Crew
-from measure.farm.slots import SlotPlan
+from tunefarm.measure.farm.fair_share import FairShare, Part
+from tunefarm.measure.farm.pipeline_runner import Crew
+from tunefarm.measure.farm.slots import SlotPlan
 
 POLL_SECONDS = 1.0
 

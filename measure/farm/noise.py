@@ -20,16 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import MeasureError
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.schedule.spaces import default_schedule
-from compiler.target import Target
-from measure.compare import pair_of
-from measure.farm.fixed_kernel import fixed_kernel
-from measure.farm.runner import Runner
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.worker.timer import MORE_ROUNDS, TimingOptions
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import Target
+from tunefarm.measure.compare import pair_of
+from tunefarm.measure.farm.fixed_kernel import fixed_kernel
+from tunefarm.measure.farm.runner import Runner
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.worker.timer import MORE_ROUNDS, TimingOptions
 
 FEWEST = 8
 """Measurements that are judged; of fewer their scatter is not known."""

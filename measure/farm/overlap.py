@@ -14,7 +14,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -22,13 +21,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.target import host_target
-from measure.compare import LogRatio, log_ratio
-from measure.farm.slots import SlotPlan
-from measure.machine import on_cores
-from measure.sandbox.python_path import python_path
-from measure.worker.slice_clock import SliceClock
-from measure.worker.yardstick import Yardstick
+from tunefarm.compiler.target import host_target
+from tunefarm.measure.compare import LogRatio, log_ratio
+from tunefarm.measure.farm.slots import SlotPlan
+from tunefarm.measure.machine import on_cores
+from tunefarm.measure.sandbox.module_command import module_command
+from tunefarm.measure.worker.slice_clock import SliceClock
+from tunefarm.measure.worker.yardstick import Yardstick
 
 LIMIT = 0.05
 """The most by which a load may move a ratio of different work; differences in kind of schedules of
@@ -127,9 +126,8 @@ def _slice(work: Callable[[], object], clock: SliceClock) -> float:
 def _start_load(core: int, stack: ExitStack) -> subprocess.Popen[bytes]:
     """A stopped process that compiles on `core` when it is continued; it ends with the stack."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "measure.farm.build_load", str(os.getpid()), str(core)],
+        module_command("tunefarm.measure.farm.build_load", str(os.getpid()), str(core)),
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": python_path()},
         start_new_session=True,
     )
     stack.enter_context(process)

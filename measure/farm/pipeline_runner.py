@@ -14,14 +14,18 @@ from concurrent.futures import CancelledError, Future
 from time import monotonic
 from typing import Protocol, Self, TypeAlias, TypeVar
 
-from compiler.errors import MeasureError
-from measure.farm.dispatch import Action, BuildAction, Dispatcher, TimeAction
-from measure.farm.slots import SlotPlan
-from measure.farm.steps import Watch, watch_step
-from measure.measurement import MeasureRequest, MeasureResult
-from measure.sandbox.worker_process import WorkerEndedError, WorkerLostError, WorkerStartError
-from measure.worker.build_candidate import BuildResult
-from measure.worker.timer import TimingOptions
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.farm.dispatch import Action, BuildAction, Dispatcher, TimeAction
+from tunefarm.measure.farm.slots import SlotPlan
+from tunefarm.measure.farm.steps import Watch, watch_step
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
+from tunefarm.measure.sandbox.worker_process import (
+    WorkerEndedError,
+    WorkerLostError,
+    WorkerStartError,
+)
+from tunefarm.measure.worker.build_candidate import BuildResult
+from tunefarm.measure.worker.timer import TimingOptions
 
 
 class SlotLostError(MeasureError):

@@ -10,7 +10,7 @@ from contextlib import closing
 from functools import partial
 from threading import Thread
 
-from compiler.errors import MeasureError
+from tunefarm.compiler.errors import MeasureError
 
 CONNECT_SECONDS = 10.0
 _FORM = re.compile(r"(?:ray://)?(?:\[([0-9a-fA-F:.%\w]+)\]|([\w.-]+)):([0-9]{1,5})", re.ASCII)

@@ -1,7 +1,7 @@
 """A board that all drivers of a Ray cluster read and write: key and value, kept by its head node.
 
-It holds what the farm's versions are (`measure.farm.farm_versions`), and what each driver says of
-itself now and then (`measure.farm.fair_share`).
+It holds what the farm's versions are (`tunefarm.measure.farm.farm_versions`), and what each driver
+says of itself now and then (`tunefarm.measure.farm.fair_share`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from measure.farm.fair_share import Beat
-from measure.farm.ray_start import head_client
+from tunefarm.measure.farm.fair_share import Beat
+from tunefarm.measure.farm.ray_start import head_client
 
 _NAMESPACE = b"tunefarm"
 _VERSIONS = b"versions"

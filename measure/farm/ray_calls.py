@@ -13,10 +13,10 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from compiler.errors import MeasureError, TunefarmError
-from compiler.target import Target
-from measure.sandbox.by_name import by_name
-from measure.sandbox.node_kind import kind_of, this_node
+from tunefarm.compiler.errors import MeasureError, TunefarmError
+from tunefarm.compiler.target import Target
+from tunefarm.measure.sandbox.by_name import by_name
+from tunefarm.measure.sandbox.node_kind import kind_of, this_node
 
 
 def call_on_node(

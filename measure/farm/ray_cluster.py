@@ -1,4 +1,5 @@
-"""A Ray cluster as `measure.farm.node_watch` sees it: its nodes, and the board of the drivers."""
+"""A Ray cluster as `tunefarm.measure.farm.node_watch` sees it: its nodes, and the board of the
+drivers."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from typing import Any, Protocol
 
 import ray
 
-from compiler.target import Target
-from measure.farm.fair_share import Beat, FairShare, Part
-from measure.farm.node_watch import Recruit
-from measure.farm.ray_board import Board, beats_of
-from measure.farm.ray_nodes import (
+from tunefarm.compiler.target import Target
+from tunefarm.measure.farm.fair_share import Beat, FairShare, Part
+from tunefarm.measure.farm.node_watch import Recruit
+from tunefarm.measure.farm.ray_board import Board, beats_of
+from tunefarm.measure.farm.ray_nodes import (
     Node,
     NodeEntry,
     NodeFacts,
@@ -24,7 +25,7 @@ from measure.farm.ray_nodes import (
     node_entries,
     node_of,
 )
-from measure.farm.runner import RunnerOptions
+from tunefarm.measure.farm.runner import RunnerOptions
 
 
 class Workers(Protocol):

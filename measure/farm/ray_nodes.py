@@ -15,16 +15,16 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from compiler.errors import MeasureError
-from compiler.target import Target
-from measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
-from measure.farm.farm_versions import differences, versions
-from measure.farm.overlap import settle_overlap
-from measure.farm.ray_start import draining_nodes
-from measure.farm.runner import RunnerOptions
-from measure.farm.slots import SlotPlan, plan_slots
-from measure.machine import available_cores
-from measure.sandbox.node_kind import kind_of, this_node
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.target import Target
+from tunefarm.measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
+from tunefarm.measure.farm.farm_versions import differences, versions
+from tunefarm.measure.farm.overlap import settle_overlap
+from tunefarm.measure.farm.ray_start import draining_nodes
+from tunefarm.measure.farm.runner import RunnerOptions
+from tunefarm.measure.farm.slots import SlotPlan, plan_slots
+from tunefarm.measure.machine import available_cores
+from tunefarm.measure.sandbox.node_kind import kind_of, this_node
 
 _INSPECT_SECONDS = 60.0
 

@@ -21,27 +21,26 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from compiler.errors import MeasureError
-from compiler.target import host_target
-from configs.remains import make_folder, on_leaving
-from measure.farm.authentication import authentication, environment
-from measure.farm.farm_process import is_loopback
-from measure.farm.node_watch import NodeWatch
-from measure.farm.pipeline_runner import PipelineRunner, SlotLostError
-from measure.farm.ray_address import check_address
-from measure.farm.ray_calls import call_on_node
-from measure.farm.ray_cluster import RayCluster
-from measure.farm.ray_nodes import Node, find_nodes, live_nodes
-from measure.farm.ray_start import ray_among_us, read_authentication_again
-from measure.farm.ray_watch import RayWatch, ray_daemons
-from measure.farm.ray_workers import Builder, MeasuringSlot, Sharing
-from measure.farm.runner import RunnerOptions
-from measure.farm.slots import ProcessPin, SlotPlan
-from measure.measurement import MeasureRequest, MeasureResult
-from measure.sandbox.python_path import python_path
-from measure.sandbox.reaper import TAG_VARIABLE, Process, Reaper, is_alive
-from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.build_candidate import BuildResult
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.remains import make_folder, on_leaving
+from tunefarm.measure.farm.authentication import authentication, environment
+from tunefarm.measure.farm.farm_process import is_loopback
+from tunefarm.measure.farm.node_watch import NodeWatch
+from tunefarm.measure.farm.pipeline_runner import PipelineRunner, SlotLostError
+from tunefarm.measure.farm.ray_address import check_address
+from tunefarm.measure.farm.ray_calls import call_on_node
+from tunefarm.measure.farm.ray_cluster import RayCluster
+from tunefarm.measure.farm.ray_nodes import Node, find_nodes, live_nodes
+from tunefarm.measure.farm.ray_start import ray_among_us, read_authentication_again
+from tunefarm.measure.farm.ray_watch import RayWatch, ray_daemons
+from tunefarm.measure.farm.ray_workers import Builder, MeasuringSlot, Sharing
+from tunefarm.measure.farm.runner import RunnerOptions
+from tunefarm.measure.farm.slots import ProcessPin, SlotPlan
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
+from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Process, Reaper, is_alive
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.measure.worker.build_candidate import BuildResult
 
 _OBJECT_STORE_BYTES = 128 << 20
 _CLOSE_SECONDS = 3.0
@@ -269,7 +268,7 @@ class RayRunner(PipelineRunner):
     def call_on(
         self, target: str, function: str, arguments: Sequence[object], seconds: float
     ) -> object:
-        """See `measure.farm.runner.CallsNodes`."""
+        """See `tunefarm.measure.farm.runner.CallsNodes`."""
         return self.backend.call_on(target, function, arguments, seconds)
 
     def close(self) -> None:
@@ -292,7 +291,7 @@ def _start_ray(wanted: RunnerOptions, plan: SlotPlan, tag: str, folder: str | No
         }
     try:
         with (
-            environment({**variables, "PYTHONPATH": python_path(), TAG_VARIABLE: tag}),
+            environment({**variables, TAG_VARIABLE: tag}),
             ray_among_us(alone=address == "local" or is_loopback(address.rpartition(":")[0])),
         ):
             read_authentication_again()

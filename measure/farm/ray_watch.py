@@ -6,15 +6,16 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from compiler.errors import MeasureError
-from measure.sandbox.reaper import Process, is_alive, run_processes
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.sandbox.reaper import Process, is_alive, run_processes
 
 _DAEMONS = ("raylet", "gcs_server")
 _POLL_SECONDS = 0.5
 
 
 def ray_daemons(tag: str) -> set[Process]:
-    """The daemons of the Ray that was started with this tag (see `measure.sandbox.reaper`)."""
+    """The daemons of the Ray that was started with this tag (see
+    `tunefarm.measure.sandbox.reaper`)."""
     return {process for process in run_processes(tag) if program_of(process) in _DAEMONS}
 
 

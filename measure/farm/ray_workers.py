@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import ray
 
-from measure.farm.core_locks import Turn, node_locks
-from measure.measurement import MeasureRequest, MeasureResult
-from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.build_candidate import BuildResult
-from measure.worker.supervisor import BUILD, MEASURE, Supervisor
+from tunefarm.measure.farm.core_locks import Turn, node_locks
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.measure.worker.build_candidate import BuildResult
+from tunefarm.measure.worker.supervisor import BUILD, MEASURE, Supervisor
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeAlias
 
-from compiler.errors import MeasureError
-from measure.farm.simulated_core import Clock, SimulatedCore
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.worker.timer import TimingOptions
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.farm.simulated_core import Clock, SimulatedCore
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.worker.timer import TimingOptions
 
 RecordKey: TypeAlias = tuple[str, str]  # workload key, schedule as canonical JSON text
 

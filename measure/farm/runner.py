@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
-from compiler.target import Target
-from measure.farm.steps import Watch
-from measure.measurement import MeasureRequest, MeasureResult
+from tunefarm.compiler.target import Target
+from tunefarm.measure.farm.steps import Watch
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class RunnerOptions:
 
     threads: of the measured kernels; every request must ask for the same count.
     targets: what candidates are compiled for, the best first; this machine when not given. Each
-    node measures for one of them, see `measure.sandbox.node_kind`.
+    node measures for one of them, see `tunefarm.measure.sandbox.node_kind`.
     slots, builders: per node; builders default to one for each core that does not time.
     retries: how often a request is tried again after its worker was lost.
     memory_bytes: limit of a worker's address space, 0 for three quarters of the memory.
@@ -26,7 +26,8 @@ class RunnerOptions:
     compile, probe: paths `module:function` of the build step, and of what tells what a machine is,
     for tests.
     overlap: whether cores build while others time: "always", "never" (they take turns), or "auto",
-    which asks `measure.farm.overlap` on every node; `tell` is told in a sentence what it found.
+    which asks `tunefarm.measure.farm.overlap` on every node; `tell` is told in a sentence what it
+    found.
     """
 
     threads: int = 1

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from measure.measurement import MeasureResult
-from measure.worker.answer import answer_of
-from measure.worker.timer import TimingOptions, calibrate, time_in_turn
+from tunefarm.measure.measurement import MeasureResult
+from tunefarm.measure.worker.answer import answer_of
+from tunefarm.measure.worker.timer import TimingOptions, calibrate, time_in_turn
 
 PREPARE_SECONDS = 0.04  # building a request's schedules, their data, and what else is no timing
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.counted import counted
-from compiler.errors import MeasureError
+from tunefarm.compiler.counted import counted
+from tunefarm.compiler.errors import MeasureError
 
 _MAX_BUILDERS = 8
 

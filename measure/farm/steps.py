@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TypeAlias
 
-from measure.farm.dispatch import BuildAction, TimeAction
-from measure.measurement import MeasureResult
-from measure.worker.build_candidate import BuildResult
+from tunefarm.measure.farm.dispatch import BuildAction, TimeAction
+from tunefarm.measure.measurement import MeasureResult
+from tunefarm.measure.worker.build_candidate import BuildResult
 
 LOST = "lost"
 

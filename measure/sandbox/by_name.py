@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from compiler.errors import MeasureError
+from tunefarm.compiler.errors import MeasureError
 
 
 def by_name(path: str) -> Callable[..., Any]:

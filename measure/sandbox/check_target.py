@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
-from compiler.content_cache import ContentCache, cache_key
-from compiler.errors import SettingsError
-from compiler.target import Target
-from measure.sandbox.python_path import python_path
+from tunefarm.compiler.content_cache import ContentCache, cache_key
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.target import Target
+from tunefarm.measure.sandbox.module_command import module_command
 
 _SECONDS = 60.0
 _NOT_KNOWN = "is not a recognized"  # LLVM goes on without such a processor or feature
@@ -55,8 +53,7 @@ def _reason(target: Target, folder: Path | None) -> str:
 def _probe(target: str) -> str:
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "compiler.llvm.probe_target", target],
-            env={**os.environ, "PYTHONPATH": python_path()},
+            module_command("tunefarm.compiler.llvm.probe_target", target),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The disposable worker process: `python -m measure.sandbox.child SETTINGS`.
+"""The disposable worker process: `python -m tunefarm.measure.sandbox.child SETTINGS`.
 
 It reads framed requests on stdin and answers on stdout; both are moved to other descriptors first,
 so that nothing a library or a kernel prints can reach a frame. One program serves several roles: a
@@ -16,12 +16,12 @@ import sys
 import traceback
 from typing import BinaryIO, Protocol
 
-from compiler.function_modules import load_modules
-from measure.measurement import Status
-from measure.sandbox.by_name import by_name
-from measure.sandbox.limits import die_with, limit, limit_cpu
-from measure.sandbox.messages import Message, read_message, write_message
-from measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.compiler.function_modules import load_modules
+from tunefarm.measure.measurement import Status
+from tunefarm.measure.sandbox.by_name import by_name
+from tunefarm.measure.sandbox.limits import die_with, limit, limit_cpu
+from tunefarm.measure.sandbox.messages import Message, read_message, write_message
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
 
 def main(arguments: list[str]) -> int:

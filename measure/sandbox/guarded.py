@@ -14,9 +14,9 @@ import itertools
 
 import numpy as np
 
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
-from measure.sandbox.guarded_pages import GuardedPages, view
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.sandbox.guarded_pages import GuardedPages, view
 
 ALIGNMENT = 64
 _canaries = itertools.count(1)

@@ -12,25 +12,25 @@ import shutil
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from compiler.errors import ImportModelError
-from compiler.limits import Limits
-from compiler.types.extents import Shapes, texts
-from configs.remains import make_folder
-from measure.machine import available_cores
-from measure.sandbox.messages import Message
-from measure.sandbox.worker_process import (
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.limits import Limits
+from tunefarm.compiler.types.extents import Shapes, texts
+from tunefarm.configs.remains import make_folder
+from tunefarm.measure.machine import available_cores
+from tunefarm.measure.sandbox.messages import Message
+from tunefarm.measure.sandbox.worker_process import (
     Role,
     WorkerEndError,
     WorkerProcess,
     WorkerStartError,
 )
-from measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from compiler.graph.ir import Graph
+    from tunefarm.compiler.graph.ir import Graph
 
 
-IMPORT = Role("import", "measure.sandbox.import_role:ImportRole")
+IMPORT = Role("import", "tunefarm.measure.sandbox.import_role:ImportRole")
 _GRACE_SECONDS = 5.0  # for the child to say itself that it takes too long
 
 
@@ -41,7 +41,7 @@ def import_model(
     *,
     memory_bytes: int = 0,
 ) -> Graph:
-    """`compiler.frontend.import_onnx` in a process with limits; raises as it does.
+    """`tunefarm.compiler.frontend.import_onnx` in a process with limits; raises as it does.
 
     And ImportModelError when the process crashes, takes longer than the `limits` allow (this
     machine's if None) or more than `memory_bytes` (0: three quarters of the machine's memory).
@@ -64,7 +64,9 @@ def import_model(
             reply = worker.request(Message(fields), timeout).fields
         finally:
             worker.close()
-        from measure.sandbox.imported_graph import graph_of  # imports NumPy, and the process began
+        from tunefarm.measure.sandbox.imported_graph import (
+            graph_of,  # imports NumPy, and the process began
+        )
 
         return graph_of(reply, path, folder)
     except WorkerEndError as end:

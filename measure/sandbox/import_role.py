@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compiler.errors import TunefarmError
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, bytes_of
-from measure.sandbox.messages import Message
-from measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, bytes_of
+from tunefarm.measure.sandbox.messages import Message
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
 CONSTANTS = "constants"
 """The file in the scratch folder where the constants are left."""
@@ -25,9 +25,9 @@ class ImportRole:
 
     def answer(self, message: Message) -> Message:
         """Import the file; its constants go to the scratch folder."""
-        from compiler.frontend.import_onnx import import_onnx
-        from compiler.graph.serialize import structure_to_json
-        from compiler.limits import Limits
+        from tunefarm.compiler.frontend.import_onnx import import_onnx
+        from tunefarm.compiler.graph.serialize import structure_to_json
+        from tunefarm.compiler.limits import Limits
 
         fields = message.fields
         shapes = {name: tuple(shape) for name, shape in fields["shapes"].items()}

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from compiler import errors
-from compiler.errors import ImportModelError, TunefarmError
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import graph_from_structure
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
-from measure.sandbox.import_role import CONSTANTS
+from tunefarm.compiler import errors
+from tunefarm.compiler.errors import ImportModelError, TunefarmError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import graph_from_structure
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.sandbox.import_role import CONSTANTS
 
 
 def graph_of(
@@ -40,7 +40,8 @@ def _error_of(reply: Mapping[str, Any], path: str | os.PathLike[str]) -> Tunefar
 
 
 def _map_constants(path: Path, table: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays that `measure.sandbox.import_role` wrote, read-only and without a copy."""
+    """The arrays that `tunefarm.measure.sandbox.import_role` wrote, read-only and without a
+    copy."""
     memory: mmap.mmap | bytes = b""
     if path.stat().st_size:
         with path.open("rb") as file:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO, NamedTuple
 
-from configs.remains import on_leaving
-from measure.sandbox.python_path import python_path
+from tunefarm.configs.remains import on_leaving
+from tunefarm.measure.sandbox.module_command import module_command
 
 _KEPT_TEXT = 2000
 _MOST_OUTPUT = 16 << 20
@@ -26,7 +25,7 @@ class Answer(NamedTuple):
 
 
 def ask_isolated(module: str, arguments: Sequence[str], seconds: float) -> Answer:
-    """Run `python -m MODULE`, which finds this project, for so many seconds at most.
+    """Run `python -m MODULE` for so many seconds at most.
 
     Its group is killed with it when it is late. A process that it started in another group may
     outlive it; the answer does not wait for that.
@@ -34,11 +33,10 @@ def ask_isolated(module: str, arguments: Sequence[str], seconds: float) -> Answe
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *arguments],
+                module_command(module, *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
-                env={**os.environ, "PYTHONPATH": python_path()},
                 start_new_session=True,
             )
         except OSError as error:

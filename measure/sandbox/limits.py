@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 
-from measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
 _PR_SET_PDEATHSIG = 1
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from compiler.errors import MeasureError
+from tunefarm.compiler.errors import MeasureError
 
 _MAGIC = b"tfm1"
 _SIZES = struct.Struct("<4sIQQ")  # magic, crc32 of the body, bytes of JSON, bytes of blob

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.target import Target, host_target
-from measure.sandbox.by_name import by_name
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.measure.sandbox.by_name import by_name
 
 LEVELS = ("x86-64", "generic")
 """What the names of targets begin with that stand for what many CPUs have in common."""

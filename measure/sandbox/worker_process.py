@@ -6,22 +6,21 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import BinaryIO, NamedTuple
 
-from compiler.errors import MeasureError
-from configs.remains import on_leaving
-from measure.machine import oom_kills
-from measure.measurement import Status
-from measure.sandbox.countdown import Countdown
-from measure.sandbox.messages import Decoder, Message, MessageError, encode
-from measure.sandbox.python_path import python_path
-from measure.sandbox.turn import NOBODY, read_turn, write_turn
-from measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.configs.remains import on_leaving
+from tunefarm.measure.machine import oom_kills
+from tunefarm.measure.measurement import Status
+from tunefarm.measure.sandbox.countdown import Countdown
+from tunefarm.measure.sandbox.messages import Decoder, Message, MessageError, encode
+from tunefarm.measure.sandbox.module_command import module_command
+from tunefarm.measure.sandbox.turn import NOBODY, read_turn, write_turn
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
 _KEPT_TEXT = 8192
 _CHUNK = 1 << 20
@@ -104,7 +103,7 @@ class WorkerProcess:
         told = replace(settings, turn=self._turn.fileno())
         arguments = [told.to_json(), str(os.getpid()), role.program]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "measure.sandbox.child", *arguments],
+            module_command("tunefarm.measure.sandbox.child", *arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -229,11 +228,10 @@ class WorkerProcess:
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """The worker's environment: our packages importable, as many OpenMP threads as asked."""
+    """The worker's environment: as many OpenMP threads as asked."""
     counts = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {
         **os.environ,
         **counts,
-        "PYTHONPATH": python_path(),
         "OMP_NUM_THREADS": str(threads),
     }

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from compiler.function_modules import loaded_modules
-from compiler.machine_memory import memory_bytes
+from tunefarm.compiler.function_modules import loaded_modules
+from tunefarm.compiler.machine_memory import memory_bytes
 
 _MEMORY_SHARE = 0.75
 
@@ -23,7 +23,7 @@ class WorkerSettings:
     quarters of the machine's memory), `file_bytes` the limit of any file that it writes, `niceness`
     the most that it may have: the driver's. `turn` is the descriptor of the file in which it notes
     whose turn it is (-1: nowhere). `kinds` are the targets of a job whose nodes differ, as JSON,
-    `probe` tells what this machine is in tests (see `measure.sandbox.node_kind`).
+    `probe` tells what this machine is in tests (see `tunefarm.measure.sandbox.node_kind`).
     `functions` are the modules that register functions by name, those that this process loaded.
     """
 

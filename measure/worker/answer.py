@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from measure.measurement import MeasureResult, Status
-from measure.worker.stability import relative_mad, scatters, spread_of_ratios
-from measure.worker.timer import Timing, TimingOptions
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.measure.worker.stability import relative_mad, scatters, spread_of_ratios
+from tunefarm.measure.worker.timer import Timing, TimingOptions
 
 
 def answer_of(timing: Timing, options: TimingOptions, facts: Mapping[str, Any]) -> MeasureResult:

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.target import host_target
-from compiler.types.tensor_type import Array
-from measure.sandbox.guarded import GuardedBuffer, holds
-from measure.worker.build_candidate import BuiltCandidate
-from measure.worker.constant_copies import ConstantCopies
-from measure.worker.slice_clock import SliceClock
-from measure.worker.timing_arena import TimingArena
-from measure.worker.workload import Workload, copies_needed
+from tunefarm.compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.sandbox.guarded import GuardedBuffer, holds
+from tunefarm.measure.worker.build_candidate import BuiltCandidate
+from tunefarm.measure.worker.constant_copies import ConstantCopies
+from tunefarm.measure.worker.slice_clock import SliceClock
+from tunefarm.measure.worker.timing_arena import TimingArena
+from tunefarm.measure.worker.workload import Workload, copies_needed
 
 _NAN_BYTE = 0xFF
 _POISON_BYTES = (0xA5, 0x5A)  # for integers and bools: another value for each seed

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeAlias
 
-from compiler.errors import MeasureError, TunefarmError
-from compiler.target import Target
-from measure.measurement import MeasureRequest, Status
-from measure.sandbox.messages import Message, encode, read_message
-from measure.sandbox.turn import Turn
+from tunefarm.compiler.errors import MeasureError, TunefarmError
+from tunefarm.compiler.target import Target
+from tunefarm.measure.measurement import MeasureRequest, Status
+from tunefarm.measure.sandbox.messages import Message, encode, read_message
+from tunefarm.measure.sandbox.turn import Turn
 
 if TYPE_CHECKING:
-    from compiler.loops.constant_layout import ConstantLayout
+    from tunefarm.compiler.loops.constant_layout import ConstantLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class BuiltCandidate:
 
 
 def pack_candidates(candidates: Sequence[BuiltCandidate]) -> bytes:
-    """The candidates of a request as bytes: a frame of `measure.sandbox.messages` for each."""
+    """The candidates of a request as bytes: a frame of `tunefarm.measure.sandbox.messages` for
+    each."""
     return b"".join(map(_pack, candidates))
 
 
@@ -61,7 +62,7 @@ def unpack_candidates(data: bytes) -> tuple[BuiltCandidate, ...]:
 
 
 def _unpack(message: Message) -> BuiltCandidate:
-    from compiler.loops.constant_layout import ConstantLayout
+    from tunefarm.compiler.loops.constant_layout import ConstantLayout
 
     fields = message.fields
     try:
@@ -90,15 +91,15 @@ class BuildResult:
 
 
 Compile: TypeAlias = Callable[[MeasureRequest, Target], BuiltCandidate]
-COMPILE = "measure.worker.build_candidate:compile_candidate"
+COMPILE = "tunefarm.measure.worker.build_candidate:compile_candidate"
 """The path of the build step that a worker uses, unless it is told another one."""
 
 
 def compile_candidate(request: MeasureRequest, target: Target) -> BuiltCandidate:
     """Compile the request's kernel under its schedule; raises what the compiler raises."""
-    from compiler.kernels.serialize import kernel_from_json
-    from compiler.llvm import compile_kernel
-    from compiler.schedule.schedule import Schedule
+    from tunefarm.compiler.kernels.serialize import kernel_from_json
+    from tunefarm.compiler.llvm import compile_kernel
+    from tunefarm.compiler.schedule.schedule import Schedule
 
     kernel = kernel_from_json(request.kernel)
     compiled = compile_kernel(kernel, Schedule.from_json(request.schedule), target)

@@ -1,4 +1,4 @@
-"""What a builder does with a request: see `measure.sandbox.child`."""
+"""What a builder does with a request: see `tunefarm.measure.sandbox.child`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 
-from compiler.kernels.serialize import kernel_from_json
-from compiler.target import Target
-from measure.measurement import MeasureRequest, Status
-from measure.sandbox.by_name import by_name
-from measure.sandbox.messages import Message
-from measure.sandbox.turn import Turn
-from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.build_candidate import COMPILE, BuiltCandidate, Compile, build_candidate
-from measure.worker.reference import ensure_reference
+from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.compiler.target import Target
+from tunefarm.measure.measurement import MeasureRequest, Status
+from tunefarm.measure.sandbox.by_name import by_name
+from tunefarm.measure.sandbox.messages import Message
+from tunefarm.measure.sandbox.turn import Turn
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.measure.worker.build_candidate import (
+    COMPILE,
+    BuiltCandidate,
+    Compile,
+    build_candidate,
+)
+from tunefarm.measure.worker.reference import ensure_reference
 
 _KEPT = 256  # built schedules: references come again, whatever is built between
 

@@ -7,11 +7,11 @@ the output itself:
 
     tolerance = (sum_tolerance(type, K) + inner) * (|expected| + rms(expected))
 
-with K the kernel's reduction length, see `compiler.types.numerics`, and `inner` the roundings to
-narrow types on the way, see `measure.worker.rounding`. A result that is itself stored in a narrow
-type was summed in f32 and rounded once: it may be off by one of its own spacings besides. So sums
-in a narrow type are refused, of whose spacings many pile up. Integers and bools must be equal; NaN
-equals NaN.
+with K the kernel's reduction length, see `tunefarm.compiler.types.numerics`, and `inner` the
+roundings to narrow types on the way, see `tunefarm.measure.worker.rounding`. A result that is
+itself stored in a narrow type was summed in f32 and rounded once: it may be off by one of its own
+spacings besides. So sums in a narrow type are refused, of whose spacings many pile up. Integers and
+bools must be equal; NaN equals NaN.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from compiler.types.dtypes import WIDE_FLOATS, DType
-from compiler.types.numerics import is_narrow, sum_tolerance
-from compiler.types.tensor_type import Array
-from measure.worker.rounding import Rounding
+from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
+from tunefarm.compiler.types.numerics import is_narrow, sum_tolerance
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.worker.rounding import Rounding
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 

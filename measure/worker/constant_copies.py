@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 
-from compiler.runtime.spec.executable_spec import aligned
-from compiler.types.tensor_type import Array
-from measure.sandbox.guarded import holds
-from measure.sandbox.guarded_pages import GuardedPages
+from tunefarm.compiler.runtime.spec.executable_spec import aligned
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.sandbox.guarded import holds
+from tunefarm.measure.sandbox.guarded_pages import GuardedPages
 
 
 class ConstantCopies:

@@ -1,9 +1,9 @@
 """Is a candidate clearly slower than its reference? Asked after each pair, to take few of them.
 
 A sequential probability ratio test (Wald, Sequential Analysis, 1947) on the log-ratio of the pairs
-so far, x = log(candidate / reference), taken as normal with the deviation s that `measure.compare`
-estimates from these very pairs: "as fast as the reference" (mean 0) against "slower by SLOWER". The
-candidate is given up when
+so far, x = log(candidate / reference), taken as normal with the deviation s that
+`tunefarm.measure.compare` estimates from these very pairs: "as fast as the reference" (mean 0)
+against "slower by SLOWER". The candidate is given up when
 
     delta / v * (x - delta / 2)  >  log(1 / ERROR)     with delta = log(1 + SLOWER)
                                                        and v = n / (n - 1) s^2 of n pairs
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 
-from measure.compare import BETWEEN_RUNS, LogRatio
+from tunefarm.measure.compare import BETWEEN_RUNS, LogRatio
 
 SLOWER = 0.10
 ERROR = 0.01  # share of candidates as fast as the reference that are given up

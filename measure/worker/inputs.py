@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compiler.expr.functions import BINARY, UNARY, Function
-from compiler.expr.nodes import Binary, Cast, Expr, Load, Unary
-from compiler.expr.walk import Operands, children, postorder
-from compiler.kernels.kernel import Buffer, FusedKernel
-from compiler.kernels.kernel_sizes import size_vectors
-from compiler.kernels.stage import Stage
-from compiler.types.conversions import converted
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.expr.functions import BINARY, UNARY, Function
+from tunefarm.compiler.expr.nodes import Binary, Cast, Expr, Load, Unary
+from tunefarm.compiler.expr.walk import Operands, children, postorder
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
+from tunefarm.compiler.kernels.kernel_sizes import size_vectors
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.types.conversions import converted
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 _NEGLIGIBLE_SUM = 4
 

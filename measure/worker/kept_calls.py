@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TypeAlias
 
-from measure.worker.bound_call import BoundCall
-from measure.worker.build_candidate import BuiltCandidate
+from tunefarm.measure.worker.bound_call import BoundCall
+from tunefarm.measure.worker.build_candidate import BuiltCandidate
 
 _MOST_KEPT = 64
 _MOST_OF_WORKLOAD = 3  # their constants stay packed

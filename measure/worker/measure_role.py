@@ -1,19 +1,19 @@
-"""What a measuring process does with a request: see `measure.sandbox.child`."""
+"""What a measuring process does with a request: see `tunefarm.measure.sandbox.child`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
 
-from compiler.target import Target
-from measure.measurement import MeasureResult, Status
-from measure.sandbox.messages import Message
-from measure.sandbox.node_kind import kind_of, this_node
-from measure.sandbox.turn import Turn
-from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.build_candidate import unpack_candidates
-from measure.worker.run_candidate import CandidateRunner
-from measure.worker.timer import TimingOptions
+from tunefarm.compiler.target import Target
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.measure.sandbox.messages import Message
+from tunefarm.measure.sandbox.node_kind import kind_of, this_node
+from tunefarm.measure.sandbox.turn import Turn
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.measure.worker.build_candidate import unpack_candidates
+from tunefarm.measure.worker.run_candidate import CandidateRunner
+from tunefarm.measure.worker.timer import TimingOptions
 
 
 class MeasureRole:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.errors import MeasureError
-from compiler.kernels.kernel import FusedKernel
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
-from measure.worker.inputs import make_inputs
-from measure.worker.rounding import Rounding, rounding_of
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.worker.inputs import make_inputs
+from tunefarm.measure.worker.rounding import Rounding, rounding_of
 
 SEEDS = (0, 1)
 
@@ -63,7 +63,7 @@ def ensure_reference(
 
 
 def _compute(kernel: FusedKernel, key: str, folder: Path, sizes: Sequence[int]) -> None:
-    from compiler.kernels.evaluate import evaluate_kernel
+    from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 
     part = Path(tempfile.mkdtemp(prefix=f"{key}-", dir=folder.parent))
     for seed in SEEDS:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.llvm.machine import object_code
-from compiler.llvm.peak_loop import SYMBOL, peak_loop, result_floats
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.target import Target
-from measure.machine import available_cores, on_cores
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.llvm.peak_loop import SYMBOL, peak_loop, result_floats
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.target import Target
+from tunefarm.measure.machine import available_cores, on_cores
 
 ROUNDS = 5
 ROUND_SECONDS = 0.02

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from compiler.expr.combiners import COMBINERS
-from compiler.expr.nodes import Cast
-from compiler.expr.walk import postorder
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.recurrence import recurrence_of
-from compiler.kernels.stage import Stage
-from compiler.types.dtypes import DType
-from compiler.types.numerics import is_narrow
+from tunefarm.compiler.expr.combiners import COMBINERS
+from tunefarm.compiler.expr.nodes import Cast
+from tunefarm.compiler.expr.walk import postorder
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.recurrence import recurrence_of
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import is_narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Rounding:
     """What rounds a kernel's result before it is stored.
 
     `length` is how many roundings of its sums can pile up in one element, see
-    `compiler.types.numerics.sum_tolerance`. `inner` adds up the spacings (at 1) of the narrow types
-    that values are rounded to on their way: where two right computations differ in the last place
-    of a sum, the values rounded to such a type may be neighbours there.
+    `tunefarm.compiler.types.numerics.sum_tolerance`. `inner` adds up the spacings (at 1) of the
+    narrow types that values are rounded to on their way: where two right computations differ in the
+    last place of a sum, the values rounded to such a type may be neighbours there.
     """
 
     length: float

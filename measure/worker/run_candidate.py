@@ -12,28 +12,28 @@ from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from compiler.errors import ArtefactError, MeasureError
-from compiler.kernels.serialize import kernel_from_json
-from compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.runtime.machine.threads import make_runtime
-from compiler.target import host_target
-from measure import machine
-from measure.measurement import MeasureResult, Status
-from measure.placement import placements_of
-from measure.sandbox.guarded import GuardedBuffer
-from measure.sandbox.turn import Turn
-from measure.worker.answer import answer_of
-from measure.worker.bound_call import BoundCall, Problem, enter_arenas, mended_damage
-from measure.worker.build_candidate import BuiltCandidate
-from measure.worker.kept_calls import KeptCalls
-from measure.worker.reference import ensure_reference
-from measure.worker.slice_clock import SliceClock
-from measure.worker.timer import Run, Timing, TimingOptions, calibrate, time_in_turn
-from measure.worker.timing_arena import TimingArena
-from measure.worker.watch import CoreWatch
-from measure.worker.workload import Workload
-from measure.worker.yardstick import Yardstick
+from tunefarm.compiler.errors import ArtefactError, MeasureError
+from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.machine.threads import make_runtime
+from tunefarm.compiler.target import host_target
+from tunefarm.measure import machine
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.measure.placement import placements_of
+from tunefarm.measure.sandbox.guarded import GuardedBuffer
+from tunefarm.measure.sandbox.turn import Turn
+from tunefarm.measure.worker.answer import answer_of
+from tunefarm.measure.worker.bound_call import BoundCall, Problem, enter_arenas, mended_damage
+from tunefarm.measure.worker.build_candidate import BuiltCandidate
+from tunefarm.measure.worker.kept_calls import KeptCalls
+from tunefarm.measure.worker.reference import ensure_reference
+from tunefarm.measure.worker.slice_clock import SliceClock
+from tunefarm.measure.worker.timer import Run, Timing, TimingOptions, calibrate, time_in_turn
+from tunefarm.measure.worker.timing_arena import TimingArena
+from tunefarm.measure.worker.watch import CoreWatch
+from tunefarm.measure.worker.workload import Workload
+from tunefarm.measure.worker.yardstick import Yardstick
 
 _CACHE_BYTES = 512 * 1024 * 1024
 

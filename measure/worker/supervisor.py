@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.sandbox.messages import Message
-from measure.sandbox.worker_process import (
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.sandbox.messages import Message
+from tunefarm.measure.sandbox.worker_process import (
     Role,
     WorkerEndedError,
     WorkerEndError,
@@ -14,12 +14,12 @@ from measure.sandbox.worker_process import (
     WorkerProcess,
     WorkerStartError,
 )
-from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.build_candidate import BuildResult
-from measure.worker.timer import TimingOptions
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.measure.worker.build_candidate import BuildResult
+from tunefarm.measure.worker.timer import TimingOptions
 
-BUILD = Role("build", "measure.worker.build_role:BuildRole", 1000)
-MEASURE = Role("measure", "measure.worker.measure_role:MeasureRole", 5000)
+BUILD = Role("build", "tunefarm.measure.worker.build_role:BuildRole", 1000)
+MEASURE = Role("measure", "tunefarm.measure.worker.measure_role:MeasureRole", 5000)
 _BLAMELESS = (Status.OK, Status.SCATTERED, Status.INFRASTRUCTURE)
 _BUILD_STATUS = {Status.RUN_TIMEOUT: Status.BUILD_TIMEOUT, Status.CRASHED: Status.BUILD_ERROR}
 

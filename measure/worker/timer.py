@@ -6,8 +6,8 @@ take turns in slices of some milliseconds, in an order that is drawn for each ro
 neighbour or a leftover in the caches meets either side as often. (Duet benchmarking: Bulej et al.,
 ICPE 2020; interleaved trials: Abedi and Brecht, ICPE 2017.)
 
-The kernel is called through `tunefarm_repeat` (compiler.llvm.repeat), so a slice is one call into
-machine code however short the kernel is.
+The kernel is called through `tunefarm_repeat` (tunefarm.compiler.llvm.repeat), so a slice is one
+call into machine code however short the kernel is.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import TypeAlias
 
-from compiler.errors import MeasureError
-from measure.compare import LogRatio, log_ratio
-from measure.worker.early_stop import FEWEST, is_clearly_slower, is_told
-from measure.worker.stability import UNSTABLE_SPREAD, scatters
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.compare import LogRatio, log_ratio
+from tunefarm.measure.worker.early_stop import FEWEST, is_clearly_slower, is_told
+from tunefarm.measure.worker.stability import UNSTABLE_SPREAD, scatters
 
 WIDE = 0.025
 """Deviation of a log-ratio above which more rounds are taken."""
@@ -119,8 +119,8 @@ def _calls(seconds: float, options: TimingOptions) -> int:
 class Timing:
     """Raw slices of each schedule in seconds per call, in the order taken.
 
-    The i-th slices of all were neighbours in time: pairs for `measure.compare`. `censored`: it was
-    ended early, because the first schedule is clearly slower than the second.
+    The i-th slices of all were neighbours in time: pairs for `tunefarm.measure.compare`.
+    `censored`: it was ended early, because the first schedule is clearly slower than the second.
     """
 
     samples: tuple[tuple[float, ...], ...]

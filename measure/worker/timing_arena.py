@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.types.tensor_type import Array
-from measure.placement import PERIOD, Placement, Span, buffer_sizes
-from measure.sandbox.guarded import holds, next_canary
-from measure.sandbox.guarded_pages import GuardedPages, view
-from measure.worker.reference import Reference
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.placement import PERIOD, Placement, Span, buffer_sizes
+from tunefarm.measure.sandbox.guarded import holds, next_canary
+from tunefarm.measure.sandbox.guarded_pages import GuardedPages, view
+from tunefarm.measure.worker.reference import Reference
 
 _HUGE_FROM = 4 * 1024 * 1024  # bytes: as NumPy does, which allocates the arenas of executables
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from measure.machine import Activity, activity
+from tunefarm.measure.machine import Activity, activity
 
 
 class CoreWatch:

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.kernel_sizes import needed_elements
-from compiler.loops.constant_layout import ConstantLayout
-from compiler.target import host_target
-from compiler.types.tensor_type import Array
-from measure.placement import Placement, buffer_sizes
-from measure.sandbox.guarded import GuardedBuffer
-from measure.worker.check_output import Mismatch, OutputCheck
-from measure.worker.constant_copies import ConstantCopies
-from measure.worker.reference import Reference
-from measure.worker.timing_arena import TimingArena
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.kernel_sizes import needed_elements
+from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.placement import Placement, buffer_sizes
+from tunefarm.measure.sandbox.guarded import GuardedBuffer
+from tunefarm.measure.worker.check_output import Mismatch, OutputCheck
+from tunefarm.measure.worker.constant_copies import ConstantCopies
+from tunefarm.measure.worker.reference import Reference
+from tunefarm.measure.worker.timing_arena import TimingArena
 
 _MOST_COPIES = 16  # of a kernel's constants
 _MOST_COPIED_BYTES = 64 * 1024 * 1024

@@ -8,10 +8,10 @@ from time import perf_counter
 
 import numpy as np
 
-from compiler.llvm.yardstick import YARDSTICK_SYMBOL, yardstick_object
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.llvm.yardstick import YARDSTICK_SYMBOL, yardstick_object
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 _SECONDS = 2e-4  # of one run, about
 _RUNS = 3  # the fastest counts: an interrupted run says nothing about the clock

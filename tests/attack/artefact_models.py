@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.pipeline import compile_model
-from compiler.runtime.artefact.artefact import save
-from compiler.target import baseline_target, host_target
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.sized_graphs import counted_graph, rows_graph
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.artefact.artefact import save
+from tunefarm.compiler.target import baseline_target, host_target
+from tunefarm.compiler.types.dtypes import DType
 
 
 def save_models(folder: Path) -> list[Path]:

@@ -18,20 +18,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from compiler.errors import ArtefactError
-from compiler.runtime.artefact import artefact
-from compiler.runtime.artefact.seal import json_text
-from compiler.runtime.execution import frame, sized_inputs, sized_outputs
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.sizes import padded_place
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, TensorType
-from measure.sandbox.guarded import GuardedBuffer
 from tests.attack.artefact_models import save_models
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import End, Forked, run_forked
 from tests.attack.manifest_edits import Edit, draw_edits, draw_text
 from tests.compiler.runtime.edited_artefacts import data_start, manifest_text, with_manifest
+from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact.seal import json_text
+from tunefarm.compiler.runtime.execution import frame, sized_inputs, sized_outputs
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.sizes import padded_place
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.measure.sandbox.guarded import GuardedBuffer
 
 _SECONDS = 20.0
 _POISON = 0xCC

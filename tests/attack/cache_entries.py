@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 import onnx
 
-from compiler.content_cache import ContentCache
-from configs.settings import load_settings
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import End, run_forked
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.building.flow import build
-from tuner.building.request import BuildRequest
+from tunefarm.compiler.content_cache import ContentCache
+from tunefarm.configs.settings import load_settings
+from tunefarm.tuner.building.flow import build
+from tunefarm.tuner.building.request import BuildRequest
 
 _HASH_BYTES = 32
 _FACTS: tuple[Any, ...] = (None, [], {}, 0, "x", [[]], {"kernels": None}, {"kept": {}}, 1e308)

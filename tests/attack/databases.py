@@ -27,15 +27,12 @@ import onnx
 import typer
 from typer.main import get_command
 
-import compiler
-import db
-import measure
-import tuner
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import End, run_forked
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
+from tunefarm import compiler, db, measure, tuner
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
 
 DATABASE, OTHER, MODEL, EXPORT = "tuning.db", "other.db", "tiny.onnx", "night.jsonl"
 PAGE = 4096

@@ -12,19 +12,19 @@ from typing import ClassVar
 
 import onnx
 
-import compiler
-from compiler.errors import ShapeError
-from compiler.frontend.import_onnx import import_onnx
-from compiler.pipeline import compile_model
-from compiler.runtime.execution.executable import Executable
-from compiler.target import Target
-from compiler.types.extents import Shapes
-from configs.settings import load_target
 from tests.attack.attack import Outcome
 from tests.attack.sized import Calls, Sized
 from tests.attack.sized_drawing import SizedDrawn
 from tests.compiler.runtime.emulated import COMPILER, EMULATOR
 from tests.compiler.runtime.emulated_sizes import sized_outputs
+from tunefarm import compiler
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.configs.settings import load_target
 
 ARMS = ("armv8-neon", "neoverse-v1")
 NO_EMULATOR = "no emulator"

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from measure.sandbox.limits import die_with
+from tunefarm.measure.sandbox.limits import die_with
 
 MEMORY_BYTES = 4 << 30
 SECONDS = 60.0

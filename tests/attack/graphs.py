@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 from onnx import printer
 
-import compiler
 from tests.attack.attack import Attack, Outcome
 from tests.attack.drawn_model import (
     Array,
@@ -25,6 +24,7 @@ from tests.attack.drawn_operators import add_node
 from tests.attack.forked import End, Forked
 from tests.attack.pickled import Made, made_in_fork
 from tests.attack.targets import drawn_target, told_of_target
+from tunefarm import compiler
 
 AnyDrawn = TypeVar("AnyDrawn", bound=Drawn)
 

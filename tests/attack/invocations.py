@@ -25,14 +25,14 @@ import numpy as np
 import onnx
 import typer
 
-from configs.remains import leave
 from tests.attack.attack import Attack, Outcome
 from tests.attack.campaign import empty
 from tests.attack.forked import End, run_forked
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.commands import streams
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
+from tunefarm.configs.remains import leave
+from tunefarm.tuner.commands import streams
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 180.0
@@ -271,7 +271,7 @@ class InvocationsAttack(Attack):
         self._work, self._temporary = folder / "work", folder / "tmp"
         with contextlib.chdir(self._common):
             _make_inputs()
-        import tuner.job  # noqa: F401 - forks have it
+        import tunefarm.tuner.job  # noqa: F401 - forks have it
 
     def attempt(self, seed: int) -> Outcome:
         rng = random.Random(seed)
@@ -343,7 +343,7 @@ class InvocationsAttack(Attack):
         changed = {"TMPDIR": str(self._temporary), "PYTHONPATH": str(ROOT)}
         caches = {"XDG_CACHE_HOME": str(self._common.parent / ".cache")}
         script = 'exec "$@"' + {"full": " > /dev/full", "closed": " >&-"}.get(invocation.stdout, "")
-        entry = [sys.executable, "-m", "tuner.commands.entry", *invocation.arguments]
+        entry = [sys.executable, "-m", "tunefarm.tuner.commands.entry", *invocation.arguments]
         try:
             ran = subprocess.run(
                 ["/bin/sh", "-c", script, "sh", *entry],
@@ -376,8 +376,8 @@ def _wrong(code: int, text: str) -> list[str]:
 
 def _make_inputs() -> None:
     """What commands read, into the working folder."""
-    from db.export import export_records
-    from db.store import Store
+    from tunefarm.db.export import export_records
+    from tunefarm.db.store import Store
 
     onnx.save(tiny_model(), "m.onnx")
     with Store.open("s.db") as store:

@@ -22,21 +22,21 @@ from typing import ClassVar
 import numpy as np
 import onnx
 
-import compiler.frontend.import_onnx  # noqa: F401 - here, so that no fork has to
-from compiler.errors import TunefarmError, VerifyError
-from compiler.limits import Limits
-from compiler.pipeline import compile_model
-from compiler.runtime.execution.executable import Executable
-from compiler.types.tensor_type import Array
-from measure.sandbox.import_role import ImportRole
-from measure.sandbox.imported_graph import graph_of
-from measure.sandbox.messages import Message
-from measure.sandbox.worker_settings import WorkerSettings
+import tunefarm.compiler.frontend.import_onnx  # noqa: F401 - here, so that no fork has to
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import MEMORY_BYTES, SECONDS, End, Forked, run_forked
 from tests.attack.growing_models import growing_model
 from tests.attack.model_bases import DATA, DATA_BYTES, bases, own_bases
 from tests.attack.model_mutations import mutate_bytes, mutate_field
+from tunefarm.compiler.errors import TunefarmError, VerifyError
+from tunefarm.compiler.limits import Limits
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.sandbox.import_role import ImportRole
+from tunefarm.measure.sandbox.imported_graph import graph_of
+from tunefarm.measure.sandbox.messages import Message
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
 LIMITS = Limits(bytes=1 << 30, nodes=10_000, seconds=25.0)
 """What a machine with the memory of an attempt would allow where import and build share it."""
@@ -170,7 +170,7 @@ class Models(Attack):
             **os.environ,
             **{f"TUNEFARM_LIMITS__{k.upper()}": str(v) for k, v in asdict(LIMITS).items()},
         }
-        program = "import tuner.commands.entry; tuner.commands.entry.main()"
+        program = "import tunefarm.tuner.commands.entry; tunefarm.tuner.commands.entry.main()"
         words = ["build", "--untuned", "--no-cache", "--model", str(path)]
         words += ["--output", str(self.folder / "built")]
 

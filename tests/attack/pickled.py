@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from compiler.errors import TunefarmError
 from tests.attack.forked import End, Forked, run_forked
+from tunefarm.compiler.errors import TunefarmError
 
 Made = TypeVar("Made")
 

@@ -11,12 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from compiler.frontend.import_onnx import import_onnx
-from compiler.pipeline import compile_model
-from compiler.plan.decisions.graph_plan import GraphPlan
-from compiler.runtime.execution.executable import Executable
-from compiler.target import Target
-from compiler.types.extents import Shapes
 from tests.attack.attack import Outcome
 from tests.attack.drawn_model import Array, Drawn
 from tests.attack.drawn_networks import draw_network
@@ -25,6 +19,12 @@ from tests.attack.sized import Sized
 from tests.attack.sized_drawing import SizedDrawn
 from tests.attack.targets import drawn_target
 from tests.compiler.plan.drawn_plans import drawn_plan
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.extents import Shapes
 
 AS_BY_RULES = "wrong or refused by the rules as well"
 

@@ -14,11 +14,11 @@ from typing import ClassVar
 import numpy as np
 import onnx
 
-import compiler
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import End, run_forked
 from tests.attack.targets import drawn_target, told_of_target
 from tests.compiler.drawn_quantised import draw
+from tunefarm import compiler
 
 SECONDS = 60.0
 SAME, TIES, WRONG, CRASH = "bit-equal", "equal but for ties", "wrong", "crash"

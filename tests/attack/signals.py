@@ -19,19 +19,19 @@ from pathlib import Path
 
 import onnx
 
-from configs.errors import DatabaseError
-from db.check import check
-from db.store import Store
-from measure.sandbox.reaper import Process, is_alive, run_processes
 from tests.attack.attack import Attack, Outcome
 from tests.end_to_end.tiny_model import tiny_model
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db.check import check
+from tunefarm.db.store import Store
+from tunefarm.measure.sandbox.reaper import Process, is_alive, run_processes
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = """
 import signal
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)  # ignored in a background job
-from tuner.commands.entry import main
+from tunefarm.tuner.commands.entry import main
 main()
 """
 MARK = "TESTS_ATTACK_SIGNALS"

@@ -23,10 +23,6 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-import compiler
-from compiler.runtime.execution.executable import Executable
-from compiler.target import Target
-from compiler.types.extents import Shapes
 from tests.attack.attack import Attack, Outcome
 from tests.attack.drawn_model import Array, run_session
 from tests.attack.forked import End, Forked
@@ -35,6 +31,10 @@ from tests.attack.pickled import Made, made_in_fork
 from tests.attack.sized_drawing import SizedDrawing, SizedDrawn
 from tests.attack.sized_kinds import add_node
 from tests.attack.targets import drawn_target, told_of_target
+from tunefarm import compiler
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.extents import Shapes
 
 SECONDS = 120.0
 SAME, REFUSED, WRONG, CRASH = "same", "refused", "wrong", "crash"

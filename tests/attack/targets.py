@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from compiler.target import Target
 from tests.attack.attack import Outcome
 from tests.compiler.runnable_targets import runnable_targets
+from tunefarm.compiler.target import Target
 
 
 def drawn_target(seed: int) -> Target:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from compiler.runtime.artefact import artefact
-from compiler.types.tensor_type import Array
 from tests.attack.artefacts import Artefacts
 from tests.attack.attack import Outcome
 from tests.attack.manifest_edits import Edit, draw_edits
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.types.tensor_type import Array
 
 
 @pytest.fixture(scope="module")

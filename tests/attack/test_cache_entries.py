@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from compiler import content_cache
 from tests.attack.attack import Outcome
 from tests.attack.cache_entries import CacheEntries
+from tunefarm.compiler import content_cache
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from db import prepare, schema
 from tests.attack import databases
 from tests.attack.databases import COMMANDS, DatabaseAttack, reading_commands
+from tunefarm.db import prepare, schema
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_without_checksums_a_changed_value_is_found(
 ) -> None:
     """The planted fault: rows are believed as they are."""
     monkeypatch.setattr(prepare, "damage", lambda table, row: "")
-    monkeypatch.setattr("db.raw_rows.damage", lambda table, row: "")
+    monkeypatch.setattr("tunefarm.db.raw_rows.damage", lambda table, row: "")
     monkeypatch.setattr(schema, "checksum_of", lambda row: row.checksum)
     monkeypatch.setattr(databases, "DAMAGES", [("another date", _change_dates)])
     monkeypatch.setattr(attack, "commands_per_attempt", len(COMMANDS) - len(databases._SLOW))

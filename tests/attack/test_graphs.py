@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from compiler.errors import UnsupportedOperatorError
-from compiler.frontend import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
 from tests.attack.attack import Outcome
 from tests.attack.graphs import CRASH, REFUSED, SAME, WRONG, Graphs, draw
+from tunefarm.compiler.errors import UnsupportedOperatorError
+from tunefarm.compiler.frontend import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
 
 PLANTED = "Abs"
 KINDS = 30

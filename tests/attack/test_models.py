@@ -9,13 +9,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from compiler.errors import ImportModelError
-from compiler.frontend import model_importer
-from compiler.frontend.converter import find_converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
 from tests.attack.growing_models import growing_model
 from tests.attack.models import Case, Models
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend import model_importer
+from tunefarm.compiler.frontend.converter import find_converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
 
 CONVOLUTION = Case("convolution")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.target import host_target
 from tests.attack.drawn_networks import draw_network
 from tests.attack.graphs import CONDITION, NO_REFERENCE, REWRITTEN, SAME
 from tests.attack.planned import Plans
 from tests.compiler.plan.drawn_plans import drawn_plan
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.target import host_target
 
 BY_DAY = 25
 BY_NIGHT = 500

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.frontend import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
 from tests.attack.quantised import SAME, WRONG, Quantised
 from tests.compiler.drawn_quantised import draw
+from tunefarm.compiler.frontend import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
 
 
 def test_planted_rounding_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

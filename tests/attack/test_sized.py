@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from compiler.operators.padding import PaddedUse
 from tests.attack import sized
 from tests.attack.attack import Outcome
 from tests.attack.sized import SAME, WRONG, Sized, draw
 from tests.attack.sized_drawing import SizedDrawing, SizedDrawn
+from tunefarm.compiler.operators.padding import PaddedUse
 
 KINDS = 50
 SEEDS = range(30)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from compiler.target import host_target
 from tests.attack.attack import Outcome
 from tests.attack.targets import drawn_target, told_of_target
 from tests.compiler.runnable_targets import runnable_targets
+from tunefarm.compiler.target import host_target
 
 SEEDS = range(500)
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from compiler.frontend.zoo import model_names, write_model
+from tunefarm.compiler.frontend.zoo import model_names, write_model
 
 _HERE = Path(__file__).resolve().parents[2]
 _MODELS = ("resnet18", "decoder_prefill")
@@ -31,12 +31,12 @@ _DEADLINE = 600.0  # seconds for one build
 _BUILD = """
 import gc, json, sys, time
 begun = time.process_time()
-from compiler.pipeline import compile_model
+from tunefarm.compiler.pipeline import compile_model
 imported = time.process_time()
 compiled = compile_model(sys.argv[1])
 built = time.process_time()
-from compiler.kernels.count_work import kernel_flops
-from compiler.llvm import compile_kernel
+from tunefarm.compiler.kernels.count_work import kernel_flops
+from tunefarm.compiler.llvm import compile_kernel
 most = max(compiled.schedules.values(), key=lambda item: kernel_flops(item.kernel))
 gc.collect()
 gc.freeze()  # else chance decides in which candidate all that the build has left is looked through

@@ -22,24 +22,24 @@ from statistics import median
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import KernelCall
-from compiler.llvm import compile_kernel
-from compiler.plan.choices.estimate import Estimator
-from compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
-from compiler.plan.fusion.chain_candidates import chain_candidates
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.fusion.group_kernels import GroupKernels
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.runtime.spec.buffers import aligned_empty
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import Spaces, default_schedule, schedule_space
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute
 from tests.benchmarks.kernels import sample
 from tests.compiler.graph.graph_helpers import GraphMaker
-from tuner.confirm.latency import outputs_agree, pinned
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.llvm import compile_kernel
+from tunefarm.compiler.plan.choices.estimate import Estimator
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
+from tunefarm.compiler.plan.fusion.chain_candidates import chain_candidates
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.spec.buffers import aligned_empty
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import Spaces, default_schedule, schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute
+from tunefarm.tuner.confirm.latency import outputs_agree, pinned
 
 # pixels, input, hidden and output channels, stride: the blocks of MobileNetV2 (224 x 224)
 RESIDUALS = (

@@ -19,17 +19,24 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.schedule.space import ScheduleSpace
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target
-from db import queries
-from db.records import BestRecord, JobTask, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
-from db.store import Store
 from tests.tuner.recorded import load
-from tuner.model.history import read_history
-from tuner.records.trials import SLICE_DIGITS, record_to_apply, task_key, unusable
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.schedule.space import ScheduleSpace
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.db import queries
+from tunefarm.db.records import (
+    BestRecord,
+    JobTask,
+    TargetRecord,
+    TaskKey,
+    TrialRecord,
+    WorkloadRecord,
+)
+from tunefarm.db.store import Store
+from tunefarm.tuner.model.history import read_history
+from tunefarm.tuner.records.trials import SLICE_DIGITS, record_to_apply, task_key, unusable
 
 TASKS = 100
 BATCH = 1000

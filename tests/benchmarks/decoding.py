@@ -21,14 +21,14 @@ from statistics import median
 
 import numpy as np
 
-import compiler
-from compiler.frontend.zoo import write_model
-from compiler.runtime.execution.executable import Executable
-from compiler.types.extents import Given
-from compiler.types.tensor_type import Array
-from measure.compare import compare_paired
 from tests.benchmarks.models import different
-from tuner.confirm.latency import LatencyOptions, interleaved_latencies, pinned
+from tunefarm import compiler
+from tunefarm.compiler.frontend.zoo import write_model
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.extents import Given
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.compare import compare_paired
+from tunefarm.tuner.confirm.latency import LatencyOptions, interleaved_latencies, pinned
 
 Bounds = dict[str, tuple[Given, ...]]
 PAST, PRESENT = "past_key_values", "present"

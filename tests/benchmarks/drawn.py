@@ -21,35 +21,35 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import structural_hash
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.serialize import kernel_to_json
-from compiler.pipeline import kernels_of
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target
-from configs.settings import SearchSettings, Settings
-from db import queries
-from db.records import TargetRecord, TrialRecord, WorkloadRecord
-from db.store import Store
-from measure.compare import Comparison, compare_paired, pair_of
-from measure.farm.runner import Runner
-from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.benchmarks.recording import Case, conv_model
-from tuner.building.compile import compile_with
-from tuner.job import Job
-from tuner.job_models import JobModels
-from tuner.model.cost_model import BoostedTrees
-from tuner.model.packed_space import PackedSpace
-from tuner.records.trials import record_to_apply, task_key, trial_record
-from tuner.reports.progress import make_progress
-from tuner.reports.report import format_ratio
-from tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
-from tuner.search.measuring import runner_of, timing_options
-from tuner.search.placements import model_placements
-from tuner.search.tasks import Planned, plan
-from tuner.search.time_plan import TimePlan
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import SearchSettings, Settings
+from tunefarm.db import queries
+from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.compare import Comparison, compare_paired, pair_of
+from tunefarm.measure.farm.runner import Runner
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.job import Job
+from tunefarm.tuner.job_models import JobModels
+from tunefarm.tuner.model.cost_model import BoostedTrees
+from tunefarm.tuner.model.packed_space import PackedSpace
+from tunefarm.tuner.records.trials import record_to_apply, task_key, trial_record
+from tunefarm.tuner.reports.progress import make_progress
+from tunefarm.tuner.reports.report import format_ratio
+from tunefarm.tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
+from tunefarm.tuner.search.measuring import runner_of, timing_options
+from tunefarm.tuner.search.placements import model_placements
+from tunefarm.tuner.search.tasks import Planned, plan
+from tunefarm.tuner.search.time_plan import TimePlan
 
 AGAIN = 12  # of the fastest, measured once more
 MEETING = 3  # of those, who meet what the search found

@@ -16,9 +16,9 @@ import onnx
 import onnxruntime
 import openvino
 
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.buffers import aligned_empty
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.buffers import aligned_empty
+from tunefarm.compiler.types.tensor_type import Array
 
 Arrays: TypeAlias = Mapping[str, Array]
 

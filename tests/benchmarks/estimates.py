@@ -18,18 +18,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.zoo import build_model
-from compiler.kernels.kernel import FusedKernel
-from compiler.pipeline import kernels_of
-from compiler.plan.choices.estimate import HERTZ, KINDS, Estimate, estimate
-from compiler.plan.layouts import choose_layouts
-from compiler.runtime.spec.buffers import aligned_empty
-from compiler.schedule.spaces import default_schedule
-from compiler.target import host_target
 from tests.benchmarks.fma_peak import fma_peak
 from tests.benchmarks.kernels import Timed, sample
-from tuner.confirm.latency import pinned
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.choices.estimate import HERTZ, KINDS, Estimate, estimate
+from tunefarm.compiler.plan.layouts import choose_layouts
+from tunefarm.compiler.runtime.spec.buffers import aligned_empty
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import host_target
+from tunefarm.tuner.confirm.latency import pinned
 
 MODELS = "resnet18,mobilenet_v2,squeezenet1_1,efficientnet_b0,encoder,yolov8n"
 COPIED = 40 << 20  # bytes of constants, in copies

@@ -32,24 +32,24 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from db import queries
-from db.store import Store
-from measure.farm.local_runner import LocalRunner
-from measure.farm.make_runner import create_runner
-from measure.farm.pipeline_runner import PipelineRunner
-from measure.farm.runner import RunnerOptions
-from measure.farm.slots import SlotPlan
-from measure.machine import available_cores
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.worker.build_candidate import BuildResult
 from tests.benchmarks.pairs import equal_pairs, repeated_pairs
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 from tests.tuner.setting import TILES, Setting
 from tests.tuner.synthetic import tile_space
-from tuner.confirm.race import Race, RaceOptions
-from tuner.confirm.verdict import judge
-from tuner.search.budget import Limits
-from tuner.search.standings import Estimate
+from tunefarm.db import queries
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.local_runner import LocalRunner
+from tunefarm.measure.farm.make_runner import create_runner
+from tunefarm.measure.farm.pipeline_runner import PipelineRunner
+from tunefarm.measure.farm.runner import RunnerOptions
+from tunefarm.measure.farm.slots import SlotPlan
+from tunefarm.measure.machine import available_cores
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.worker.build_candidate import BuildResult
+from tunefarm.tuner.confirm.race import Race, RaceOptions
+from tunefarm.tuner.confirm.verdict import judge
+from tunefarm.tuner.search.budget import Limits
+from tunefarm.tuner.search.standings import Estimate
 
 SPIN = 400_000  # additions of the kernels that are compared: some 0.5 ms
 SLOT_SECONDS = 0.2

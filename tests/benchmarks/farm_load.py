@@ -26,20 +26,20 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from db import queries
-from db.records import TaskKey
-from db.store import Store
-from measure.farm.make_runner import create_runner
-from measure.farm.pipeline_runner import Crew, PipelineRunner
-from measure.farm.runner import RunnerOptions
-from measure.farm.slots import SlotPlan
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.worker.build_candidate import BuildResult
 from tests.benchmarks import database as big
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 from tests.tuner.setting import Setting
 from tests.tuner.synthetic import matmul_kernel, small_space
-from tuner.search.budget import Limits
+from tunefarm.db import queries
+from tunefarm.db.records import TaskKey
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.make_runner import create_runner
+from tunefarm.measure.farm.pipeline_runner import Crew, PipelineRunner
+from tunefarm.measure.farm.runner import RunnerOptions
+from tunefarm.measure.farm.slots import SlotPlan
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.worker.build_candidate import BuildResult
+from tunefarm.tuner.search.budget import Limits
 
 PLAN = SlotPlan((0,), ((1,),))
 WINDOW_SECONDS = 30.0
@@ -254,8 +254,8 @@ def drive(address: str, length: int) -> None:
 
 def of_database(trials: int, keep: Path | None) -> None:
     """What commands ask of a large database, in seconds."""
-    from tuner.commands.database_commands import job_lines
-    from tuner.records.trials import record_to_apply
+    from tunefarm.tuner.commands.database_commands import job_lines
+    from tunefarm.tuner.records.trials import record_to_apply
 
     with tempfile.TemporaryDirectory() as folder:
         path = keep or Path(folder, "big.db")
@@ -288,7 +288,7 @@ def of_database(trials: int, keep: Path | None) -> None:
 
 
 def _job(store: Store, keys: Sequence[TaskKey]) -> None:
-    from db.records import JobTask
+    from tunefarm.db.records import JobTask
 
     job = store.start_job("model", "hash", {}, [JobTask(key, 1) for key in keys])
     store.finish_job(job.id, "finished")
@@ -297,7 +297,7 @@ def _job(store: Store, keys: Sequence[TaskKey]) -> None:
 def _page(path: Path, page: Path) -> None:
     subprocess.run(
         [
-            *(sys.executable, "-m", "tuner.commands.entry", "report"),
+            *(sys.executable, "-m", "tunefarm.tuner.commands.entry", "report"),
             *("--db", str(path), "--html", str(page)),
         ],
         check=True,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from compiler.llvm.machine import object_code
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 CHAINS, UNROLL, ROUNDS = 12, 8, 1000
 

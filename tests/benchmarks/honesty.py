@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from compiler.frontend.zoo import write_model
+from tunefarm.compiler.frontend.zoo import write_model
 
-ENTRY = "from tuner.commands.entry import main; main()"
+ENTRY = "from tunefarm.tuner.commands.entry import main; main()"
 
 
 def honesty(model: str, repeat: int, minutes: float) -> None:

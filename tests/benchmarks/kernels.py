@@ -26,24 +26,24 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from compiler import build
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.llvm import compile_kernel
-from compiler.llvm.emit_kernel import emit_kernel
-from compiler.llvm.machine import object_code
-from compiler.pipeline import kernels_of
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.runtime.spec.buffers import aligned_empty
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.choice import ScheduleChoice
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.space import ScheduleSpace
-from compiler.schedule.spaces import default_schedule, schedule_space
-from compiler.target import host_target
 from tests.benchmarks.fma_peak import copy_bandwidth, fma_peak
-from tuner.confirm.latency import outputs_agree, pinned
-from tuner.model.packed_space import PackedSpace
+from tunefarm.compiler import build
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.llvm import compile_kernel
+from tunefarm.compiler.llvm.emit_kernel import emit_kernel
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.spec.buffers import aligned_empty
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.space import ScheduleSpace
+from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.tuner.confirm.latency import outputs_agree, pinned
+from tunefarm.tuner.model.packed_space import PackedSpace
 
 MIB = 1 << 20
 ELEMENTS = 16 * MIB // 4

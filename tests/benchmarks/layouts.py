@@ -21,25 +21,30 @@ from statistics import median
 
 import onnx
 
-from compiler.frontend.import_onnx import import_onnx
-from compiler.frontend.zoo import write_model
-from compiler.frontend.zoo.network import Layer, NetworkBuilder
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import FusedKernel
-from compiler.plan.choices.estimate import estimate
-from compiler.plan.choices.graph_sites import graph_sites
-from compiler.plan.choices.layout_costs import Seconds
-from compiler.plan.choices.layout_problem import layout_problem
-from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
-from compiler.plan.layouts.layout_classes import layout_classes
-from compiler.plan.solving.solver import solve
-from compiler.schedule.spaces import default_schedule
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from measure.compare import compare_paired
 from tests.benchmarks.kernels import Timed, sample
 from tests.benchmarks.models import different, planned_build
-from tuner.confirm.latency import LatencyOptions, aligned_inputs, interleaved_latencies, pinned
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.frontend.zoo import write_model
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.plan.choices.estimate import estimate
+from tunefarm.compiler.plan.choices.graph_sites import graph_sites
+from tunefarm.compiler.plan.choices.layout_costs import Seconds
+from tunefarm.compiler.plan.choices.layout_problem import layout_problem
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.layouts.layout_classes import layout_classes
+from tunefarm.compiler.plan.solving.solver import solve
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.measure.compare import compare_paired
+from tunefarm.tuner.confirm.latency import (
+    LatencyOptions,
+    aligned_inputs,
+    interleaved_latencies,
+    pinned,
+)
 
 ODD = ((56, 20), (56, 24), (28, 40), (28, 53), (14, 116))
 """Extents of the image and channels of the net of odd channels."""

@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compiler.frontend.zoo import model_names, write_model
-from compiler.pipeline import compile_model
+from tunefarm.compiler.frontend.zoo import model_names, write_model
+from tunefarm.compiler.pipeline import compile_model
 
 
 def main(arguments: list[str]) -> int:

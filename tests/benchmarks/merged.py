@@ -23,17 +23,22 @@ from statistics import median
 
 import onnx
 
-from compiler.frontend.import_onnx import import_onnx
-from compiler.frontend.zoo import write_model
-from compiler.frontend.zoo.network import Layer, NetworkBuilder
-from compiler.plan.choices.estimated_merges import estimated_merges
-from compiler.plan.choices.graph_sites import graph_sites
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.schedule.spaces import Spaces
-from compiler.target import host_target
-from measure.compare import compare_paired
 from tests.benchmarks.models import different, planned_build
-from tuner.confirm.latency import LatencyOptions, aligned_inputs, interleaved_latencies, pinned
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.frontend.zoo import write_model
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder
+from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
+from tunefarm.compiler.plan.choices.graph_sites import graph_sites
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.target import host_target
+from tunefarm.measure.compare import compare_paired
+from tunefarm.tuner.confirm.latency import (
+    LatencyOptions,
+    aligned_inputs,
+    interleaved_latencies,
+    pinned,
+)
 
 MODELS = ("inception", "yolov8n", "encoder", "vit_tiny", "decoder_prefill", "decoder_step")
 

@@ -25,21 +25,21 @@ from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 
-import compiler
-from compiler.errors import TunefarmError
-from compiler.frontend.zoo import model_names, write_model
-from compiler.graph.ir import Graph
-from compiler.pipeline import compile_model
-from compiler.plan.decisions.graph_plan import GraphPlan
-from compiler.runtime.execution.executable import Executable
-from compiler.schedule.choice import ScheduleChoice
-from compiler.schedule.spaces import untiled_schedule
-from compiler.target import host_target
-from compiler.types.tensor_type import Array
-from measure.compare import Comparison, compare_paired
-from tuner import build as build_tuned
-from tuner.commands.engines import ENGINES, Asked
-from tuner.confirm.latency import (
+from tunefarm import compiler
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.frontend.zoo import model_names, write_model
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.spaces import untiled_schedule
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.compare import Comparison, compare_paired
+from tunefarm.tuner import build as build_tuned
+from tunefarm.tuner.commands.engines import ENGINES, Asked
+from tunefarm.tuner.confirm.latency import (
     LONGEST_SPIN,
     LatencyOptions,
     aligned_inputs,

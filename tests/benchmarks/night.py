@@ -32,15 +32,15 @@ from typing import Any
 
 import onnx
 
-from configs.errors import DatabaseError
-from db import queries
-from db.check import check
-from db.queue import entries
-from db.records import LOST_TO_NOISE, TaskKey, TrialRecord
-from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.queues.night import TIME_OVER
-from tuner.search.ranking import AGAIN_SHARE
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import queries
+from tunefarm.db.check import check
+from tunefarm.db.queue import entries
+from tunefarm.db.records import LOST_TO_NOISE, TaskKey, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.queues.night import TIME_OVER
+from tunefarm.tuner.search.ranking import AGAIN_SHARE
 
 ROOT = Path(__file__).resolve().parents[2]
 OFF = 0.03  # of the night, that its end may be off the deadline; before it, if there is work left
@@ -70,7 +70,7 @@ class NightOnFarm:
         return self.disk / "tuning.db"
 
     def tune(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "tuner.commands.entry", *arguments]
+        command = [sys.executable, "-m", "tunefarm.tuner.commands.entry", *arguments]
         done = subprocess.run(
             command,
             cwd=self.folder,
@@ -92,7 +92,7 @@ class NightOnFarm:
         log = (self.folder / "night.log").open("a")
         with log:
             self.runner = subprocess.Popen(
-                [sys.executable, "-m", "tuner.commands.entry", *arguments],
+                [sys.executable, "-m", "tunefarm.tuner.commands.entry", *arguments],
                 cwd=self.folder,
                 env=_environment(),
                 stdout=subprocess.PIPE,
@@ -126,7 +126,7 @@ class NightOnFarm:
             children = Path(f"/proc/{self.runner.pid}/task/{self.runner.pid}/children")
             for pid in children.read_text().split():
                 with suppress(OSError):
-                    if b"tuner.commands.turn" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    if b"tunefarm.tuner.commands.turn" in Path(f"/proc/{pid}/cmdline").read_bytes():
                         os.kill(int(pid), signal.SIGKILL)
                         self.kills += 1
                         self.say("the job of a turn is killed")

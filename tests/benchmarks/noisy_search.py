@@ -23,12 +23,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from db.store import Store
 from tests.measure.wandering_clock import STILL, make_clock
 from tests.tuner.former_search import FormerSearch
 from tests.tuner.recorded import RecordedKernel
 from tests.tuner.replayed import ReplayedSearch
-from tuner.search.budget import Limits
+from tunefarm.db.store import Store
+from tunefarm.tuner.search.budget import Limits
 
 WITHIN = 1.05  # of the best
 TRIALS = 64  # of a search

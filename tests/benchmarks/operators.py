@@ -33,14 +33,6 @@ from typing import Any
 
 import onnx
 
-import compiler
-from compiler.counted import counted
-from compiler.errors import TunefarmError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.target import Target, host_target
-from configs.settings import load_target
-from measure.compare import Comparison, compare_paired
-from measure.machine import fingerprint
 from tests.benchmarks.engines import (
     Arrays,
     Bound,
@@ -56,7 +48,15 @@ from tests.benchmarks.fma_peak import copy_bandwidth, fma_peak
 from tests.benchmarks.operator_cases.all_cases import all_cases
 from tests.benchmarks.operator_cases.case import OperatorCase
 from tests.benchmarks.operator_cases.count_flops import count_flops
-from tuner.confirm.latency import (
+from tunefarm import compiler
+from tunefarm.compiler.counted import counted
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.settings import load_target
+from tunefarm.measure.compare import Comparison, compare_paired
+from tunefarm.measure.machine import fingerprint
+from tunefarm.tuner.confirm.latency import (
     LONGEST_SPIN,
     LatencyOptions,
     interleaved_latencies,

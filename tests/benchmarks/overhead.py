@@ -23,13 +23,13 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from compiler import build
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.executable_spec import ENTRY_SYMBOL
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.confirm.drawn_inputs import seeded_inputs
-from tuner.confirm.latency import pinned
+from tunefarm.compiler import build
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.executable_spec import ENTRY_SYMBOL
+from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs
+from tunefarm.tuner.confirm.latency import pinned
 
 _ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
 

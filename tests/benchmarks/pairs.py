@@ -9,7 +9,7 @@ and with --load a core that builds without end beside the one that times. Run no
 `aa` shows where the ratios of equal schedules lie, and whether as many are within 1 and 1.96 of
 their claimed deviations as should be (68 % and 95 %). `again` measures two pairs in turn, so that
 both are loaded anew each time, and shows by how much their results differ beyond what they claim:
-`tuner.search.standings.BETWEEN_RUNS`.
+`tunefarm.tuner.search.standings.BETWEEN_RUNS`.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.zoo import build_model
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.pipeline import kernels_of
-from compiler.schedule.spaces import default_schedule, schedule_space
-from compiler.target import host_target
-from configs.settings import Settings
-from measure.compare import LogRatio, pair_of
-from measure.farm.make_runner import create_runner
-from measure.farm.runner import Runner, RunnerOptions
-from measure.farm.slots import plan_slots
-from measure.machine import available_cores
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.sandbox.python_path import python_path
-from tuner.search.make_tasks import distinct_kernels
-from tuner.search.measuring import timing_options
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import Settings
+from tunefarm.measure.compare import LogRatio, pair_of
+from tunefarm.measure.farm.make_runner import create_runner
+from tunefarm.measure.farm.runner import Runner, RunnerOptions
+from tunefarm.measure.farm.slots import plan_slots
+from tunefarm.measure.machine import available_cores
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.sandbox.module_command import module_command
+from tunefarm.tuner.search.make_tasks import distinct_kernels
+from tunefarm.tuner.search.measuring import timing_options
 
 NEAR = 0.2  # log-ratio to the default within which a rival of `again` lies
 MOST_DRAWS = 200  # schedules that are tried to find two that do
@@ -208,7 +208,6 @@ def _runner(load: bool) -> Iterator[Runner]:
 
 def _start_load(core: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "measure.farm.build_load", str(os.getpid()), str(core)],
+        module_command("tunefarm.measure.farm.build_load", str(os.getpid()), str(core)),
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": python_path()},
     )

@@ -15,9 +15,6 @@ from statistics import median
 
 import numpy as np
 
-from compiler.plan.solving.factors import Factors
-from compiler.plan.solving.integer_program import solve_program
-from compiler.plan.solving.solver import ChoiceProblem, Solution, solve
 from tests.compiler.plan.drawn_problems import (
     Edges,
     chain,
@@ -30,6 +27,9 @@ from tests.compiler.plan.drawn_problems import (
     tree,
     uniform,
 )
+from tunefarm.compiler.plan.solving.factors import Factors
+from tunefarm.compiler.plan.solving.integer_program import solve_program
+from tunefarm.compiler.plan.solving.solver import ChoiceProblem, Solution, solve
 
 
 def graphs(variables: int) -> dict[str, Edges]:

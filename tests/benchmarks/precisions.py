@@ -31,22 +31,22 @@ from time import perf_counter
 
 import numpy as np
 
-import compiler
-from compiler.errors import TunefarmError
-from compiler.frontend.import_onnx import import_onnx
-from compiler.frontend.zoo import model_names, write_model
-from compiler.graph.ir import Graph
-from compiler.plan.apply_precisions import apply_precisions, prepare
-from compiler.plan.precision.contractions import contractions
-from compiler.runtime.execution.executable import Executable
-from compiler.types.precision import Precision, PrecisionPlan
-from compiler.types.tensor_type import Array
-from tuner.calibration.collect import calibrate
-from tuner.calibration.data import SampleForm, Samples
-from tuner.calibration.ranges import METHODS, Method
-from tuner.calibration.solo import too_sensitive
-from tuner.commands.accuracy import error_of
-from tuner.confirm.drawn_inputs import seeded_inputs
+from tunefarm import compiler
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.frontend.zoo import model_names, write_model
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
+from tunefarm.compiler.plan.precision.contractions import contractions
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.precision import Precision, PrecisionPlan
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.tuner.calibration.collect import calibrate
+from tunefarm.tuner.calibration.data import SampleForm, Samples
+from tunefarm.tuner.calibration.ranges import METHODS, Method
+from tunefarm.tuner.calibration.solo import too_sensitive
+from tunefarm.tuner.commands.accuracy import error_of
+from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs
 
 FIRST_CALIBRATED = 100_000
 """The seed of the first input that ranges are of."""

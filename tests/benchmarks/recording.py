@@ -28,24 +28,24 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.kernels.serialize import kernel_to_json
-from compiler.pipeline import kernels_of
-from compiler.schedule.space import Candidate, ChoiceValue, ScheduleSpace
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target
-from configs.settings import Settings
-from db import queries
-from db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
-from db.store import Store
-from measure.farm.runner import Runner
-from measure.measurement import MeasureRequest, Status
 from tests.benchmarks.kernels import matmul_model, model_of
 from tests.tuner.recorded import FILE, STATUSES, RecordedKernel, load, save, thinned
-from tuner.records.trials import is_censored, latency_of, task_key, trial_record
-from tuner.search.measuring import runner_of, timing_options
-from tuner.search.tasks import plan
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.schedule.space import Candidate, ChoiceValue, ScheduleSpace
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import Settings
+from tunefarm.db import queries
+from tunefarm.db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.runner import Runner
+from tunefarm.measure.measurement import MeasureRequest, Status
+from tunefarm.tuner.records.trials import is_censored, latency_of, task_key, trial_record
+from tunefarm.tuner.search.measuring import runner_of, timing_options
+from tunefarm.tuner.search.tasks import plan
 
 AGAIN = 0.06  # share of the schedules, the fastest, that are measured a second time
 AGAIN_SAMPLES = 21

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.tuner.recorded import RecordedKernel
-from tuner.model.cost_model import BoostedTrees, CostModel, Scores, TrainingData
-from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.model.lessons import Lesson, data_of
-from tuner.model.packed_space import PackedSpace, Rows
-from tuner.model.trainer import Trainer
-from tuner.search.strategy import SearchProblem, make_strategy
-from tuner.search.task_search import TaskSearch
+from tunefarm.tuner.model.cost_model import BoostedTrees, CostModel, Scores, TrainingData
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.lessons import Lesson, data_of
+from tunefarm.tuner.model.packed_space import PackedSpace, Rows
+from tunefarm.tuner.model.trainer import Trainer
+from tunefarm.tuner.search.strategy import SearchProblem, make_strategy
+from tunefarm.tuner.search.task_search import TaskSearch
 
 WITHIN = 1.05  # of the best latency
 BATCH = 8

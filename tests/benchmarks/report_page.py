@@ -20,9 +20,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from db.store import Store
 from tests.tuner.pages.browser import chromium, running_browser
 from tests.tuner.pages.made_up import fill
+from tunefarm.db.store import Store
 
 OPENINGS = 5
 _LIMIT_SECONDS = 300.0

@@ -27,16 +27,16 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from configs.settings import CostModelSettings
 from tests.benchmarks.drawn import drawn
 from tests.benchmarks.honesty import honesty
 from tests.benchmarks.noisy_search import noisy
 from tests.benchmarks.regret import BATCH, WITHIN, Way, distorted, regret, searching
 from tests.measure.wandering_clock import NOISY
 from tests.tuner.recorded import STATUSES, RecordedKernel, load
-from tuner.model.cost_model import BoostedTrees, CostModel, TrainingData
-from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.model.lessons import Lesson, data_of
+from tunefarm.configs.settings import CostModelSettings
+from tunefarm.tuner.model.cost_model import BoostedTrees, CostModel, TrainingData
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.lessons import Lesson, data_of
 
 MOST = 700  # trials, then a strategy is given up
 

@@ -20,18 +20,18 @@ from statistics import median
 
 import numpy as np
 
-import compiler
-from compiler.graph.ir import Graph
-from compiler.pipeline import compile_model
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.execution.sized_programs import SizedPrograms
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.types.dtypes import DType
-from compiler.types.signature import AxisSource
-from compiler.types.tensor_type import Array
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.sized_graphs import SizedMaker, symbol
-from tuner.confirm.latency import pinned
+from tunefarm import compiler
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import AxisSource
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.tuner.confirm.latency import pinned
 
 HEADS, MOST, WIDTH = 2, 257, 4
 CALLS = 128

@@ -25,18 +25,18 @@ from pathlib import Path
 from random import Random
 from statistics import geometric_mean, median
 
-import compiler
-from compiler.errors import TunefarmError
-from compiler.frontend.zoo import write_model
-from compiler.runtime.execution.executable import Executable
-from compiler.types.extents import Extent, Given, extent_of
-from compiler.types.sizes import value_of
-from compiler.types.tensor_type import Array, TensorType
-from measure.compare import Comparison, compare_paired
 from tests.benchmarks.models import Runs, different
-from tuner.commands.engines import ENGINES, Asked, Run
-from tuner.confirm.drawn_inputs import seeded_inputs
-from tuner.confirm.latency import LatencyOptions, interleaved_latencies, pinned
+from tunefarm import compiler
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.frontend.zoo import write_model
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.extents import Extent, Given, extent_of
+from tunefarm.compiler.types.sizes import value_of
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.measure.compare import Comparison, compare_paired
+from tunefarm.tuner.commands.engines import ENGINES, Asked, Run
+from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs
+from tunefarm.tuner.confirm.latency import LatencyOptions, interleaved_latencies, pinned
 
 Bounds = dict[str, Given]
 _DEFAULT = ("batch=1..4", "sequence=1..512")

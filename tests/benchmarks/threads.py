@@ -23,28 +23,28 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from compiler import build
-from compiler.expr.nodes import binary, const
-from compiler.frontend.import_onnx import import_onnx
-from compiler.frontend.zoo import model_names, write_model
-from compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall
-from compiler.kernels.workload_key import workload_key
-from compiler.pipeline import kernels_of
-from compiler.runtime.machine.threads import make_runtime
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.choice import ChooseSchedule
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import default_schedule
-from compiler.schedule.steps.parallelize import Parallelize
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from db.store import Store
 from tests.benchmarks.kernels import Timed
 from tests.compiler.schedule.shares import longest_share, work
-from tuner.building.apply_best import choose_from
-from tuner.commands.engines import onnxruntime_session
-from tuner.confirm.latency import aligned_inputs, outputs_agree, pinned
+from tunefarm.compiler import build
+from tunefarm.compiler.expr.nodes import binary, const
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.frontend.zoo import model_names, write_model
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.runtime.machine.threads import make_runtime
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.choice import ChooseSchedule
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.apply_best import choose_from
+from tunefarm.tuner.commands.engines import onnxruntime_session
+from tunefarm.tuner.confirm.latency import aligned_inputs, outputs_agree, pinned
 
 
 class Threaded(Timed):

@@ -20,16 +20,16 @@ from statistics import median
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.pipeline import compile_model, kernels_of
-from compiler.runtime.execution.executable import Executable
-from compiler.schedule.choice import ScheduleChoice
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import compile_model, kernels_of
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 FORMS = ((4, 32), (4, 128), (8, 0))
 """Bits of a weight, and weights of a block, 0 for a whole column."""

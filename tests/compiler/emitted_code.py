@@ -10,22 +10,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from compiler import VERSION
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.zoo import build_model
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.kernels.workload_key import workload_key
-from compiler.llvm.emit_kernel import emit_kernel
-from compiler.loops.printer import format_loops
-from compiler.pipeline import kernels_of
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import default_schedule, schedule_space
-from compiler.target import Target
-from compiler.types.tensor_type import Attribute
-from configs.settings import load_target
 from tests.compiler.schedule.small_kernels import f32, graph_of, kernel_of
+from tunefarm.compiler import VERSION
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.llvm.emit_kernel import emit_kernel
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.tensor_type import Attribute
+from tunefarm.configs.settings import load_target
 
 Json = dict[str, Any]
 

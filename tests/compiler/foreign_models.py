@@ -8,8 +8,8 @@ from typing import Any
 
 from onnx import helper
 
-from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.runtime.c_models import cc
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 DOMAIN = "my.domain"
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from compiler.target import Target, baseline_target, host_target
-from configs.settings import load_target
+from tunefarm.compiler.target import Target, baseline_target, host_target
+from tunefarm.configs.settings import load_target
 
 _NAMED = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 _AVX2 = "x86-64-v3"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.counted import counted
+from tunefarm.compiler.counted import counted
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])

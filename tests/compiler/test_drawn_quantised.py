@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
-import compiler
-from compiler.frontend.import_onnx import import_onnx
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.optimise import optimise
 from tests.compiler.drawn_quantised import DrawnModel, Values, draw
 from tests.compiler.graph.graph_helpers import evaluate_program
+from tunefarm import compiler
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.optimise import optimise
 
 
 def _check(drawn: DrawnModel, path: Path, run: Callable[[Path, DrawnModel], Values]) -> None:

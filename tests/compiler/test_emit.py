@@ -10,18 +10,18 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.emit import assembly_text, llvm_text
-from compiler.frontend.import_onnx import import_onnx
-from compiler.kernels.kernel import FusedKernel
-from compiler.llvm.machine import object_code
-from compiler.pipeline import compile_model
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.schedule.choice import ScheduleChoice
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target
-from compiler.types.tensor_type import Array
 from tests.compiler.runtime.c_models import cc, odd_mlp, random_inputs
+from tunefarm.compiler.emit import assembly_text, llvm_text
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.tensor_type import Array
 
 
 def drawn(folder: Path, threads: int) -> tuple[ExecutableSpec, str, str]:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from compiler import VERSION
-from compiler.frontend.zoo import model_names
 from tests.compiler.emitted_code import (
     Json,
     differences,
@@ -20,6 +18,8 @@ from tests.compiler.emitted_code import (
     read_golden,
     write_golden,
 )
+from tunefarm.compiler import VERSION
+from tunefarm.compiler.frontend.zoo import model_names
 
 _FOLDER = Path(__file__).resolve().parents[1] / "golden" / "emitted"
 

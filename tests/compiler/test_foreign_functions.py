@@ -13,7 +13,10 @@ import onnx
 import pytest
 from onnx import helper
 
-from compiler import (
+from tests.compiler.foreign_models import DOMAIN, alike, first_alike, node, scaled_library
+from tests.compiler.frontend.onnx_models import BOOL, INT64, model, tensor
+from tests.compiler.runtime.c_models import cc, run
+from tunefarm.compiler import (
     CFunction,
     build,
     load,
@@ -21,7 +24,7 @@ from compiler import (
     try_function,
     unregister_function,
 )
-from compiler.errors import (
+from tunefarm.compiler.errors import (
     ArtefactError,
     ExportError,
     FunctionError,
@@ -29,18 +32,15 @@ from compiler.errors import (
     SettingsError,
     UnsupportedOperatorError,
 )
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.pipeline import compile_model
-from compiler.runtime.artefact.manifest import manifest_to_json
-from compiler.runtime.artefact.seal import json_text
-from compiler.runtime.c_library.export_c import export_library, export_object
-from compiler.runtime.execution.sized_programs import SizedPrograms
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, Attribute, TensorType
-from tests.compiler.foreign_models import DOMAIN, alike, first_alike, node, scaled_library
-from tests.compiler.frontend.onnx_models import BOOL, INT64, model, tensor
-from tests.compiler.runtime.c_models import cc, run
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.artefact.manifest import manifest_to_json
+from tunefarm.compiler.runtime.artefact.seal import json_text
+from tunefarm.compiler.runtime.c_library.export_c import export_library, export_object
+from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 Values = npt.NDArray[np.float32]
 PROGRAM = r"""

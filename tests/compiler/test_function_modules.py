@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from compiler import function_modules, unregister_function
-from compiler.errors import SettingsError
-from compiler.foreign_functions import registered_functions
-from compiler.function_modules import load_modules, loaded_modules
+from tunefarm.compiler import function_modules, unregister_function
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.foreign_functions import registered_functions
+from tunefarm.compiler.function_modules import load_modules, loaded_modules
 
 REGISTERS = """
-import compiler
-compiler.register_function(
+import tunefarm
+tunefarm.register_function(
     "file.domain::Twice", lambda x: 2 * x, lambda operands, attributes: [operands[0]], version="1"
 )
 """

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from compiler import kernel_stages
-from compiler.content_cache import ContentCache
-from compiler.errors import LimitError
-from compiler.kernel_stages import KERNEL_STAGES, ChosenSchedule, KernelStages
-from compiler.limits import Allowance, Limits
-from compiler.llvm.object_cache import ObjectCache
-from compiler.loops.ir import LoopNest
-from compiler.schedule.choice import ScheduleChoice
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import Spaces, default_schedule
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.stages import Stages
-from compiler.target import host_target
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tunefarm.compiler import kernel_stages
+from tunefarm.compiler.content_cache import ContentCache
+from tunefarm.compiler.errors import LimitError
+from tunefarm.compiler.kernel_stages import KERNEL_STAGES, ChosenSchedule, KernelStages
+from tunefarm.compiler.limits import Allowance, Limits
+from tunefarm.compiler.llvm.object_cache import ObjectCache
+from tunefarm.compiler.loops.ir import LoopNest
+from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import Spaces, default_schedule
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.stages import Stages
+from tunefarm.compiler.target import host_target
 
 KERNEL = kernel_of([f32(6, 32)], [("relu", ["x0"], {})])
 MISFIT = ScheduleChoice(Schedule((Vectorize("nothing", "i"),)), "tuned", "r1")

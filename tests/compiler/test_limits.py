@@ -10,15 +10,15 @@ import onnx
 import pytest
 from onnx import helper
 
-from compiler.errors import ArtefactError, LimitError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph import fold_constants
-from compiler.graph.ir import Graph
-from compiler.limits import Allowance, Limits
-from compiler.pipeline import compile_model, kernels_of
-from compiler.plan.optimise import optimise
-from compiler.runtime.execution.executable import Executable
 from tests.compiler.frontend.onnx_models import integers, model, tensor
+from tunefarm.compiler.errors import ArtefactError, LimitError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph import fold_constants
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.limits import Allowance, Limits
+from tunefarm.compiler.pipeline import compile_model, kernels_of
+from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.runtime.execution.executable import Executable
 
 SMALL = Limits(bytes=1 << 20, nodes=100)
 node = helper.make_node

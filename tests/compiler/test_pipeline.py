@@ -14,35 +14,35 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import compiler
-from compiler import kernel_stages
-from compiler.content_cache import ContentCache
-from compiler.emit import llvm_text
-from compiler.errors import ImportModelError, ScheduleError, SettingsError, VerifyError
-from compiler.frontend.import_onnx import import_model_proto, import_onnx
-from compiler.frontend.zoo import build_model
-from compiler.frontend.zoo.network import Size
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.llvm.compile_kernel import EmittedKernel, emit_loops
-from compiler.llvm.object_cache import ObjectCache
-from compiler.loops.ir import LoopNest
-from compiler.pipeline import STAGES, compile_model, kernels_of
-from compiler.runtime.artefact import artefact
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.machine.threads import make_runtime
-from compiler.schedule import spaces
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.choice import ScheduleChoice
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches.row_wise import row_wise_sketches
-from compiler.schedule.space import Sketch
-from compiler.schedule.spaces import default_schedule
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import TensorType
+from tunefarm import compiler
+from tunefarm.compiler import kernel_stages
+from tunefarm.compiler.content_cache import ContentCache
+from tunefarm.compiler.emit import llvm_text
+from tunefarm.compiler.errors import ImportModelError, ScheduleError, SettingsError, VerifyError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.llvm.compile_kernel import EmittedKernel, emit_loops
+from tunefarm.compiler.llvm.object_cache import ObjectCache
+from tunefarm.compiler.loops.ir import LoopNest
+from tunefarm.compiler.pipeline import STAGES, compile_model, kernels_of
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.machine.threads import make_runtime
+from tunefarm.compiler.schedule import spaces
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.sketches.row_wise import row_wise_sketches
+from tunefarm.compiler.schedule.space import Sketch
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import TensorType
 
 Vector = npt.NDArray[np.float32]
 

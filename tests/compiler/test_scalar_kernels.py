@@ -16,17 +16,17 @@ from typing import TypeAlias
 import onnx
 import pytest
 
-from compiler.errors import ScheduleError, TunefarmError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.zoo import build_model, model_names
-from compiler.graph.ir import Graph
-from compiler.llvm.scalar_work import scalar_work
-from compiler.pipeline import kernels_of
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import default_schedule
-from compiler.target import Target
-from configs.settings import load_target
 from tests.benchmarks.operator_cases.all_cases import all_cases
+from tunefarm.compiler.errors import ScheduleError, TunefarmError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo import build_model, model_names
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.llvm.scalar_work import scalar_work
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import load_target
 
 Models: TypeAlias = Iterator[tuple[str, Callable[[], onnx.ModelProto]]]
 _LIST = Path(__file__).resolve().parents[1] / "golden" / "scalar_kernels.json"

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.errors import SettingsError, VerifyError
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import KernelProgram
-from compiler.loops.ir import For, LoopKind, LoopNest, Memory
-from compiler.loops.printer import format_loops
-from compiler.stages import Stages
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.errors import SettingsError, VerifyError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import KernelProgram
+from tunefarm.compiler.loops.ir import For, LoopKind, LoopNest, Memory
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.stages import Stages
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import TensorType
 
 VECTOR = TensorType(DType.F32, (4,))
 GRAPH = Graph("g", ("x",), ("y",), (Node("relu", ("x",), "y"),), {"x": VECTOR, "y": VECTOR}, {})

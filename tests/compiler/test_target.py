@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 import pytest
 
-from compiler import target as module
-from compiler.target import (
+from tunefarm.compiler import target as module
+from tunefarm.compiler.target import (
     Target,
     baseline_target,
     host_features,
     host_target,
     host_tile_refusal,
 )
-from compiler.tile_set_up import TilePalette
-from compiler.types.dtypes import DType
-from configs.settings import load_target, targets
+from tunefarm.compiler.tile_set_up import TilePalette
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.configs.settings import load_target, targets
 
 FACTS = {
     "triple": "x86_64-unknown-linux-gnu",

@@ -13,13 +13,13 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import compiler
-from compiler.errors import ImportModelError, InputError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.serialize import graph_from_structure, structure_to_json
-from compiler.runtime.c_library.c_header import header_text
-from compiler.runtime.c_library.c_interface import c_interface
-from compiler.runtime.execution.executable import Executable
+from tunefarm import compiler
+from tunefarm.compiler.errors import ImportModelError, InputError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.serialize import graph_from_structure, structure_to_json
+from tunefarm.compiler.runtime.c_library.c_header import header_text
+from tunefarm.compiler.runtime.c_library.c_interface import c_interface
+from tunefarm.compiler.runtime.execution.executable import Executable
 
 node = helper.make_node
 FLOAT, INT64, STRING, BOOL = (

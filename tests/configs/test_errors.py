@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from configs.errors import TunefarmError
+from tunefarm.configs.errors import TunefarmError
 
 
 def test_message_keeps_its_beginning_and_its_end_when_it_is_too_long() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from configs import private_folder
-from configs.private_folder import is_own, make_private, writable_by_others
-from configs.settings import cache_folder, cache_problem, load_settings
+from tunefarm.configs import private_folder
+from tunefarm.configs.private_folder import is_own, make_private, writable_by_others
+from tunefarm.configs.settings import cache_folder, cache_problem, load_settings
 
 _NOBODY = 65534
 

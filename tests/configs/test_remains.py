@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from configs import remains
-from configs.remains import leave, make_folder, on_leaving, remove_folders_of_the_dead
+from tunefarm.configs import remains
+from tunefarm.configs.remains import leave, make_folder, on_leaving, remove_folders_of_the_dead
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_folders_of_a_process_that_is_gone_are_removed(folder: Path, repository: Path) -> None:
-    script = "from configs.remains import make_folder; print(make_folder('kind'))"
+    script = "from tunefarm.configs.remains import make_folder; print(make_folder('kind'))"
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(repository)}
     ran = subprocess.run(
         [sys.executable, "-c", script],

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from configs.errors import SettingsError, TunefarmError
-from configs.served_cpus import SERVED_BY
-from configs.settings import (
+from tunefarm.configs.errors import SettingsError, TunefarmError
+from tunefarm.configs.served_cpus import SERVED_BY
+from tunefarm.configs.settings import (
     Settings,
     load_settings,
     load_target,

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from compiler.errors import MeasureError, SettingsError
-from measure.farm.make_runner import create_runner
-from measure.farm.ray_watch import program_of
-from measure.farm.replay_runner import ReplayRunner, record_key
-from measure.farm.runner import Runner, RunnerOptions
-from measure.measurement import MeasureResult, Status
-from measure.sandbox.reaper import Process, is_alive, run_processes
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
+from tunefarm.compiler.errors import MeasureError, SettingsError
+from tunefarm.measure.farm.make_runner import create_runner
+from tunefarm.measure.farm.ray_watch import program_of
+from tunefarm.measure.farm.replay_runner import ReplayRunner, record_key
+from tunefarm.measure.farm.runner import Runner, RunnerOptions
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.measure.sandbox.reaper import Process, is_alive, run_processes
 
 TAG = "TUNEFARM_TEST"  # an environment variable that marks the processes of one test
 
@@ -173,8 +173,8 @@ def test_replay_of_an_unknown_schedule_is_a_typed_failure() -> None:
 _DRIVER = """
 import signal
 import sys
-from measure.farm.make_runner import create_runner
-from measure.farm.runner import RunnerOptions
+from tunefarm.measure.farm.make_runner import create_runner
+from tunefarm.measure.farm.runner import RunnerOptions
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 
 if __name__ == "__main__":

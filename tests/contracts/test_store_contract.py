@@ -10,21 +10,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from configs.errors import DatabaseError
-from db import model_queries, queries, schema
-from db.check import check
-from db.checksum import checksum_of
-from db.records import (
-    CONFIRMED,
-    JobTask,
-    TargetRecord,
-    TaskKey,
-    TrialRecord,
-    WorkloadRecord,
-    hash_json,
-)
-from db.store import Store
-from db.work import claim, close_lost_jobs, release_claims, renew_lease
 from tests.db.examples import (
     KEY,
     TARGET,
@@ -37,6 +22,21 @@ from tests.db.examples import (
     populate,
     trial,
 )
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import model_queries, queries, schema
+from tunefarm.db.check import check
+from tunefarm.db.checksum import checksum_of
+from tunefarm.db.records import (
+    CONFIRMED,
+    JobTask,
+    TargetRecord,
+    TaskKey,
+    TrialRecord,
+    WorkloadRecord,
+    hash_json,
+)
+from tunefarm.db.store import Store
+from tunefarm.db.work import claim, close_lost_jobs, release_claims, renew_lease
 
 KINDS = ("file", "memory", "url", "postgresql")
 

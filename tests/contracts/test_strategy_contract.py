@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from compiler.errors import SettingsError
-from compiler.schedule.space import Candidate, ScheduleSpace
 from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
-from tuner.model.cost_model import BoostedTrees, Scores
-from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.model.lessons import Lesson, data_of
-from tuner.model.packed_space import Rows
-from tuner.search.strategy import SearchProblem, make_strategy, strategy_names
-from tuner.search.task_search import TaskSearch
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
+from tunefarm.tuner.model.cost_model import BoostedTrees, Scores
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.lessons import Lesson, data_of
+from tunefarm.tuner.model.packed_space import Rows
+from tunefarm.tuner.search.strategy import SearchProblem, make_strategy, strategy_names
+from tunefarm.tuner.search.task_search import TaskSearch
 
 Answer = Callable[[ScheduleSpace, Candidate], float]
 

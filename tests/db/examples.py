@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from db import schema
-from db.records import (
+from tunefarm.db import schema
+from tunefarm.db.records import (
     BuildRecord,
     LatencyRecord,
     PlanRecord,
@@ -17,7 +17,7 @@ from db.records import (
     TrialRecord,
     WorkloadRecord,
 )
-from db.store import Store
+from tunefarm.db.store import Store
 
 KEY = TaskKey("89abcdef01234567", "x86-64-v3/8", 1, "default", "1")
 WORKLOAD = WorkloadRecord(KEY.workload, "conv_relu", {"stages": [["conv", 1.5, None]]})

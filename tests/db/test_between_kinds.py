@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import DatabaseError
-from db import queries
-from db.check import check
-from db.export import export_records, import_records, merge_records
-from db.store import Store
 from tests.db.examples import failed
 from tests.db.postgresql import Server
 from tests.db.test_merge import content, fill
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import queries
+from tunefarm.db.check import check
+from tunefarm.db.export import export_records, import_records, merge_records
+from tunefarm.db.store import Store
 
 
 @pytest.fixture

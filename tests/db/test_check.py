@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import DatabaseError
-from db import model_queries, queries, schema
-from db.check import check
-from db.checksum import checksum_of
-from db.store import Store
 from tests.db.examples import KEY, build, failed, populate, trial
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import model_queries, queries, schema
+from tunefarm.db.check import check
+from tunefarm.db.checksum import checksum_of
+from tunefarm.db.store import Store
 
 
 @pytest.fixture

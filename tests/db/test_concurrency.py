@@ -13,14 +13,14 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
-from db import queries
-from db.check import check
-from db.records import JobTask, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
-from db.store import Store
 from tests.db.examples import KEY, populate, trial
+from tunefarm.db import queries
+from tunefarm.db.check import check
+from tunefarm.db.records import JobTask, TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from tunefarm.db.store import Store
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["db.store", "tests.db.examples", "psycopg"])
+_CONTEXT.set_forkserver_preload(["tunefarm.db.store", "tests.db.examples", "psycopg"])
 
 WRITERS = 8
 TRIALS = 1000

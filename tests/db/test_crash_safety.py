@@ -9,14 +9,14 @@ import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from db import queries
-from db.check import check
-from db.store import Store
 from tests.db.examples import KEY, populate, trial
+from tunefarm.db import queries
+from tunefarm.db.check import check
+from tunefarm.db.store import Store
 
 # One process imports the libraries; every writer is forked from it.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["db.store", "tests.db.examples"])
+_CONTEXT.set_forkserver_preload(["tunefarm.db.store", "tests.db.examples"])
 
 KILLS = 20
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import DatabaseError
-from db import queries, sqlite_file
-from db.check import check
-from db.export import export_records
-from db.store import Store
 from tests.db.examples import KEY, build, paired, populate, trial
-from tuner.commands.database_commands import builds_table, list_table, list_to_json, listed
-from tuner.pages.page import page_of
-from tuner.records.prune import plan_pruning
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import queries, sqlite_file
+from tunefarm.db.check import check
+from tunefarm.db.export import export_records
+from tunefarm.db.store import Store
+from tunefarm.tuner.commands.database_commands import builds_table, list_table, list_to_json, listed
+from tunefarm.tuner.pages.page import page_of
+from tunefarm.tuner.records.prune import plan_pruning
 
 WRONG = {
     "another date": ("trials", "created", 2e9),

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import DatabaseUnavailableError
-from db import queries
-from db.check import check
-from db.records import BestRecord, JobTask
-from db.store import Store
 from tests.db.examples import KEY, populate, trial
+from tunefarm.configs.errors import DatabaseUnavailableError
+from tunefarm.db import queries
+from tunefarm.db.check import check
+from tunefarm.db.records import BestRecord, JobTask
+from tunefarm.db.store import Store
 
 SOURCE = Path(__file__).with_name("disk_faults.c")
 FAILING_CALLS = 3

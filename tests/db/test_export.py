@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from configs.errors import DatabaseError
-from db import model_queries, queries
-from db.export import VERSION, export_records, import_records
-from db.records import BestRecord, JobTask, hash_json
-from db.store import Store
 from tests.db.examples import KEY, build, failed, latency, paired, plan, populate, trial
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import model_queries, queries
+from tunefarm.db.export import VERSION, export_records, import_records
+from tunefarm.db.records import BestRecord, JobTask, hash_json
+from tunefarm.db.store import Store
 
 
 @pytest.fixture

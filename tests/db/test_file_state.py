@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from db import file_state
-from db.file_state import file_digest, records_stamp
-from db.store import Store
 from tests.db.examples import build, plan, populate, trial
+from tunefarm.db import file_state
+from tunefarm.db.file_state import file_digest, records_stamp
+from tunefarm.db.store import Store
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from configs.errors import DatabaseError
-from db import model_queries, queries
-from db.export import export_records, merge_records
-from db.records import BestRecord, JobTask, Record, TaskKey, TrialRecord, WorkloadRecord
-from db.store import Store
 from tests.db.examples import KEY, build, failed, latency, paired, plan, populate, trial
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import model_queries, queries
+from tunefarm.db.export import export_records, merge_records
+from tunefarm.db.records import BestRecord, JobTask, Record, TaskKey, TrialRecord, WorkloadRecord
+from tunefarm.db.store import Store
 
 
 def fill(store: Store, *numbers: int) -> None:

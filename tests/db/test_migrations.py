@@ -12,10 +12,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 
-from configs.errors import DatabaseError
-from db import migrate, queries, schema
-from db.store import Store
 from tests.db.examples import KEY, populate, trial
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import migrate, queries, schema
+from tunefarm.db.store import Store
 
 NEXT = """
 import sqlalchemy as sa

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import DatabaseError
-from db import queries, sqlite_file
-from db.store import Store
 from tests.db.examples import KEY, populate, trial
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import queries, sqlite_file
+from tunefarm.db.store import Store
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import URL, event, func, insert, select
 from sqlalchemy.engine import make_url
 
-from configs.errors import DatabaseError, DatabaseUnavailableError
-from db import queries, schema
-from db.check import check
-from db.store import Store
 from tests.db.examples import KEY, populate, trial
 from tests.db.postgresql import PASSWORD, USER, Server, running_server
+from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError
+from tunefarm.db import queries, schema
+from tunefarm.db.check import check
+from tunefarm.db.store import Store
 
 
 @pytest.fixture

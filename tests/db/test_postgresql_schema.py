@@ -13,17 +13,17 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy.engine import make_url
 
-from configs.errors import DatabaseError
-from db import queries, schema
-from db.check import check
-from db.checksum import added_columns
-from db.store import Store
 from tests.db.examples import KEY, populate, trial
 from tests.db.postgresql import Server
 from tests.db.test_migrations import next_migrations
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import queries, schema
+from tunefarm.db.check import check
+from tunefarm.db.checksum import added_columns
+from tunefarm.db.store import Store
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["db.store", "tests.db.examples"])
+_CONTEXT.set_forkserver_preload(["tunefarm.db.store", "tests.db.examples"])
 
 
 class Database:

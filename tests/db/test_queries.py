@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import event
 
-from db import queries
-from db.store import Store
 from tests.db.examples import KEY, populate, trial
+from tunefarm.db import queries
+from tunefarm.db.store import Store
 
 
 def plan(question: str, *arguments: int) -> str:

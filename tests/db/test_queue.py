@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import DatabaseError
-from db.check import check
-from db.queue import (
+from tests.db.examples import KEY, populate, trial
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db.check import check
+from tunefarm.db.queue import (
     add_entry,
     change_entry,
     entries,
@@ -25,9 +26,8 @@ from db.queue import (
     trials_of_jobs,
     trials_of_kernels,
 )
-from db.records import JobTask
-from db.store import Store
-from tests.db.examples import KEY, populate, trial
+from tunefarm.db.records import JobTask
+from tunefarm.db.store import Store
 
 ARGUMENTS = ("--model", "größer.onnx", "--threads", "2")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import DatabaseError
-from db.records import JobTask
-from db.requests import ask, asked
-from db.store import Store
 from tests.db.examples import KEY, populate
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db.records import JobTask
+from tunefarm.db.requests import ask, asked
+from tunefarm.db.store import Store
 
 
 @pytest.fixture(params=["file", "server"])

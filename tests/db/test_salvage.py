@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from configs.errors import DatabaseError
-from db import queries, schema
-from db.check import check
-from db.export import export_records
-from db.raw_rows import examined
-from db.records import BestRecord, JobTask
-from db.requests import ask
-from db.salvage import Salvage, salvage, table_of
-from db.sqlite_pages import layouts, rows
-from db.store import Store
-from db.work import claim
 from tests.db.examples import KEY, build, failed, paired, populate, trial
 from tests.db.test_upgrade import unpacked
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import queries, schema
+from tunefarm.db.check import check
+from tunefarm.db.export import export_records
+from tunefarm.db.raw_rows import examined
+from tunefarm.db.records import BestRecord, JobTask
+from tunefarm.db.requests import ask
+from tunefarm.db.salvage import Salvage, salvage, table_of
+from tunefarm.db.sqlite_pages import layouts, rows
+from tunefarm.db.store import Store
+from tunefarm.db.work import claim
 
 TRIALS = 400
 SOME = pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.layers import ENVIRONMENT_PREFIX
 from tests.db import postgresql
 from tests.db.postgresql import REQUIRED, Server, running_server
+from tunefarm.configs.layers import ENVIRONMENT_PREFIX
 
 OWNER = """
 import signal

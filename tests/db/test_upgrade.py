@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import DatabaseError
-from db import model_queries, queries, schema
-from db.check import check
-from db.migrate import known_revisions
-from db.records import JobTask, TaskKey
-from db.store import Store
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import model_queries, queries, schema
+from tunefarm.db.check import check
+from tunefarm.db.migrate import known_revisions
+from tunefarm.db.records import JobTask, TaskKey
+from tunefarm.db.store import Store
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 KEY = TaskKey("89abcdef01234567", "x86-64-v3/8", 1, "default", "1")

@@ -15,22 +15,22 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-import compiler
-from compiler.kernels.serialize import kernel_to_json
-from compiler.pipeline import kernels_of
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.schedule.spaces import schedule_space
-from compiler.target import Target, host_target
-from configs.settings import load_target
-from db.records import TargetRecord, TrialRecord, WorkloadRecord
-from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.building.fallback_targets import fallback_targets
-from tuner.building.request import ARTEFACT, FORMS, LIBRARY
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
-from tuner.records.trials import task_key
-from tuner.search.make_tasks import distinct_kernels
+from tunefarm import compiler
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.settings import load_target
+from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.fallback_targets import fallback_targets
+from tunefarm.tuner.building.request import ARTEFACT, FORMS, LIBRARY
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
+from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.search.make_tasks import distinct_kernels
 
 HOST = host_target()
 RECORDED = 96
@@ -138,7 +138,7 @@ def tune_process(
         "XDG_CACHE_HOME": str(folder / "caches"),
     }
     return subprocess.run(
-        [sys.executable, "-m", "tuner.commands.entry", *arguments],
+        [sys.executable, "-m", "tunefarm.tuner.commands.entry", *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -260,7 +260,7 @@ def test_a_build_says_once_that_it_goes_without_tiles(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("compiler.target.host_tile_refusal", lambda: refusal)
+    monkeypatch.setattr("tunefarm.compiler.target.host_tile_refusal", lambda: refusal)
     said = f"note: code is made without matrix tiles (AMX): {refusal}\n"
     assert build() == 0
     assert capsys.readouterr().err.count(said) == bool(refusal)

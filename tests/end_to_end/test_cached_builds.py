@@ -7,13 +7,13 @@ from pathlib import Path
 import onnx
 import pytest
 
-from compiler.content_cache import ContentCache
-from compiler.llvm.object_cache import ObjectCache
-from configs.settings import cache_folder, load_settings
 from tests.compiler.llvm.test_object_cache import entries
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
+from tunefarm.compiler.content_cache import ContentCache
+from tunefarm.compiler.llvm.object_cache import ObjectCache
+from tunefarm.configs.settings import cache_folder, load_settings
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
 
 
 @pytest.fixture

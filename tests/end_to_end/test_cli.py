@@ -18,16 +18,16 @@ import onnx
 import onnxruntime
 import pytest
 
-import compiler
-from db import queries
-from db.store import Store
 from tests.end_to_end.tiny_model import external_model, tiny_model, unsupported_model
 from tests.tuner.pages.parsed import details, parsed
-from tuner.commands.accuracy import error_of
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
-from tuner.confirm.drawn_inputs import seeded_inputs
-from tuner.records.model_latencies import measured_models, newest
+from tunefarm import compiler
+from tunefarm.db import queries
+from tunefarm.db.store import Store
+from tunefarm.tuner.commands.accuracy import error_of
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
+from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs
+from tunefarm.tuner.records.model_latencies import measured_models, newest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -590,7 +590,7 @@ def test_a_bug_gives_one_line_and_keeps_the_traceback(
     def broken(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("of our own making")
 
-    monkeypatch.setattr("tuner.tune_precisions.tune_model", broken)
+    monkeypatch.setattr("tunefarm.tuner.tune_precisions.tune_model", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = tune("--model", model)
     assert result.code == 1
@@ -604,7 +604,7 @@ ENTRY = """
 import signal
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)  # ignored in a background job
-from tuner.commands.entry import main
+from tunefarm.tuner.commands.entry import main
 main()
 """
 
@@ -672,8 +672,8 @@ def test_a_closed_pipe_ends_quietly(model: Path) -> None:
 
 def test_help_needs_no_heavy_library() -> None:
     script = (
-        "import sys; from tuner.commands.cli import app; "
-        "from tuner.commands.command_line import run_command; "
+        "import sys; from tunefarm.tuner.commands.cli import app; "
+        "from tunefarm.tuner.commands.command_line import run_command; "
         "run_command(app, ['--help']); "
         "print([m for m in ('ray', 'xgboost', 'optuna', 'onnx', 'numpy') if m in sys.modules])"
     )

@@ -9,11 +9,11 @@ import onnx
 import pytest
 from sqlalchemy.engine import make_url
 
-from db import queries
-from db.store import Store
 from tests.db.postgresql import PASSWORD, Server
 from tests.end_to_end.test_cli import CommandLine, trials_in
 from tests.end_to_end.tiny_model import tiny_model
+from tunefarm.db import queries
+from tunefarm.db.store import Store
 
 TUNING = ("--config", "ci", "--runner", "local")
 

@@ -12,13 +12,13 @@ import onnx
 import onnxruntime
 import pytest
 
-from compiler.graph.serialize import graph_from_structure
-from compiler.llvm.machine import object_code
-from compiler.target import host_target
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.building.request import FORMS
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
+from tunefarm.compiler.graph.serialize import graph_from_structure
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.target import host_target
+from tunefarm.tuner.building.request import FORMS
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
 
 LIBRARY = "c-header+shared-library"
 

@@ -8,15 +8,15 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.zoo import build_model
-from compiler.frontend.zoo.network import Size
-from compiler.pipeline import compile_model
-from compiler.target import Target
-from configs.settings import load_target
 from tests.compiler.runtime.emulated import cross_compiled, emulated, example_outputs
 from tests.end_to_end.test_models import SMALL, SPELLED_OUT
-from tuner.confirm.drawn_inputs import seeded_inputs
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import load_target
+from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs
 
 DEEP = dict.fromkeys(("resnet34", "resnet50", "vgg11"), Size(image=32, width=0.25, classes=10))
 MODELS = {**SMALL, **SPELLED_OUT, **DEEP}

@@ -13,18 +13,18 @@ import pytest
 from tests.compiler.runtime.c_models import cc, run
 
 MODULE = """
-import compiler
+import tunefarm
 
 def first(operands, attributes):
     return [operands[0]]
 
 
-compiler.register_function("my.domain::Twice", lambda x: FACTOR * x, first, version="1")
+tunefarm.register_function("my.domain::Twice", lambda x: FACTOR * x, first, version="1")
 """
 
 
 def tune(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tuner.commands.entry", *arguments]
+    command = [sys.executable, "-m", "tunefarm.tuner.commands.entry", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
@@ -78,7 +78,7 @@ def test_a_model_is_built_and_run_with_functions_of_a_file(folder: Path) -> None
 def test_a_crash_of_a_c_function_is_told_in_one_line(folder: Path) -> None:
     (folder / "twice.c").write_text(CRASHING)
     cc(folder, "-shared", "-fPIC", "-o", "libtwice.so", "twice.c")
-    registered = 'compiler.CFunction(str(Path(__file__).with_name("libtwice.so")), "twice")'
+    registered = 'tunefarm.CFunction(str(Path(__file__).with_name("libtwice.so")), "twice")'
     text = MODULE.replace("lambda x: FACTOR * x", registered)
     (folder / "mine.py").write_text(f"from pathlib import Path\n{text}")
     for threads in ("1", "2"):
@@ -102,7 +102,7 @@ def test_a_crash_says_the_sizes_where_they_are_open(folder: Path) -> None:
     onnx.save(onnx.parser.parse_model(text), folder / "m.onnx")
     (folder / "twice.c").write_text(CRASHING)
     cc(folder, "-shared", "-fPIC", "-o", "libtwice.so", "twice.c")
-    registered = f'compiler.CFunction({str(folder / "libtwice.so")!r}, "twice")'
+    registered = f'tunefarm.CFunction({str(folder / "libtwice.so")!r}, "twice")'
     (folder / "mine.py").write_text(MODULE.replace("lambda x: FACTOR * x", registered))
     built = tune(folder, *BUILD, "--shape", "n=1..3|4..8", "--functions", "mine.py")
     assert built.returncode == 0, built.stderr
@@ -118,7 +118,7 @@ def test_a_crash_says_the_sizes_where_they_are_open(folder: Path) -> None:
 def test_what_a_build_says_to_type_next_links_the_functions(folder: Path) -> None:
     (folder / "twice.c").write_text(CRASHING.replace("abort()", ";"))
     cc(folder, "-shared", "-fPIC", "-o", "libtwice.so", "twice.c")
-    registered = 'compiler.CFunction("libtwice.so", "twice")'
+    registered = 'tunefarm.CFunction("libtwice.so", "twice")'
     (folder / "mine.py").write_text(MODULE.replace("lambda x: FACTOR * x", registered))
     form = ("--emit", "c-header+shared-library", "--output", "m_c")
     built = tune(folder, "build", "--model", "m.onnx", "--untuned", "--functions", "mine.py", *form)

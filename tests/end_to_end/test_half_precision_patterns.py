@@ -11,12 +11,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from compiler import build
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.plan.optimise import optimise
-from compiler.types.dtypes import DType
-from compiler.types.numerics import STRICT_NUMERICS, is_narrow
-from compiler.types.tensor_type import Array
+from tunefarm.compiler import build
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import STRICT_NUMERICS, is_narrow
+from tunefarm.compiler.types.tensor_type import Array
 
 TOKENS, HEADS, WIDTH = 6, 2, 8
 FEATURES = HEADS * WIDTH

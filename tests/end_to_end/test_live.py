@@ -15,15 +15,15 @@ from pathlib import Path
 import onnx
 import pytest
 
-from configs.errors import DatabaseError
-from db import queries
-from db.check import check
-from db.records import JobRecord
-from db.store import Store
 from tests.end_to_end.test_cli import CommandLine
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.reports.traces import assert_nested, lanes
-from tuner.reports.job_state import JobState
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import queries
+from tunefarm.db.check import check
+from tunefarm.db.records import JobRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.reports.job_state import JobState
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 240.0
@@ -69,7 +69,7 @@ def tune(
 def started(folder: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """A command as a process, which is gone in the end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tuner.commands.entry", *map(str, arguments)],
+        [sys.executable, "-m", "tunefarm.tuner.commands.entry", *map(str, arguments)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -169,7 +169,7 @@ def test_a_job_that_was_begun_from_python_says_what_to_call(
     with Store.open(db) as store:
         store.finish_job(store.start_job("net.onnx", "h", {"search": {}}).id, "interrupted")
     line = tune.refuses("resume", "last", "--db", db)
-    assert 'tuner.tune("net.onnx"' in line and str(db) in line
+    assert 'tunefarm.tune("net.onnx"' in line and str(db) in line
 
 
 def test_a_folder_that_is_gone_is_named(tune: CommandLine, tmp_path: Path) -> None:

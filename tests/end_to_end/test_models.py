@@ -10,17 +10,17 @@ import onnx
 import onnxruntime
 import pytest
 
-import compiler
-from compiler.frontend.zoo import build_model
-from compiler.frontend.zoo.network import Size
-from compiler.kernels.kernel import FusedKernel
-from compiler.runtime.execution.executable import Executable
-from compiler.schedule.choice import ScheduleChoice
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target
-from compiler.types.tensor_type import Array
-from tuner.confirm.drawn_inputs import seeded_inputs
-from tuner.confirm.latency import outputs_agree
+from tunefarm import compiler
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs
+from tunefarm.tuner.confirm.latency import outputs_agree
 
 SMALL = {
     "resnet18": Size(image=64, width=0.25, classes=10),

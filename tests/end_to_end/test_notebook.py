@@ -1,4 +1,4 @@
-"""`tuner.tune` in the kernel of a notebook."""
+"""`tunefarm.tune` in the kernel of a notebook."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 
 PROGRESS = """
-from tuner.reports.notebook import library_progress
-from tuner.reports.report import TaskStatus
+from tunefarm.tuner.reports.notebook import library_progress
+from tunefarm.tuner.reports.report import TaskStatus
 
 progress = library_progress()
 progress.start()
@@ -25,14 +25,14 @@ for trials in (1, 2, 3):
 progress.stop()
 """
 TUNE = """
-import tuner
+import tunefarm
 
-result = tuner.tune("tiny.onnx", db="tuning.db", trials=6, runner="local", seed=1)
+result = tunefarm.tune("tiny.onnx", db="tuning.db", trials=6, runner="local", seed=1)
 """
 BUILD = """
-import tuner
+import tunefarm
 
-executable = tuner.build("tiny.onnx", db="tuning.db")
+executable = tunefarm.build("tiny.onnx", db="tuning.db")
 executable
 """
 
@@ -74,6 +74,6 @@ def test_a_job_shows_itself_in_a_notebook(folder: Path) -> None:
     tune, result, built, report = outputs_of(folder, TUNE, "result", BUILD, "result.build")
     assert [item["output_type"] for item in tune] == ["display_data"], tune
     assert "6 trials" in html_of(tune) and "<table>" in html_of(tune)  # the last update's
-    assert "whole model: " in html_of(result) and "next: tuner.build(" in html_of(result)
+    assert "whole model: " in html_of(result) and "next: tunefarm.build(" in html_of(result)
     assert "f32[1, 3, 12, 12]" in html_of(built)
     assert "of the estimated time runs tuned schedules" in html_of(report)

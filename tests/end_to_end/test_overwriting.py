@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
-from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
+from tunefarm.db.store import Store
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
 
 BUILD = "build --model m.onnx --output a.tuned --config c.toml"
 BENCH = "bench --model m.onnx --db s.db --config c.toml"

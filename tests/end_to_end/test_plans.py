@@ -11,22 +11,22 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.pipeline import kernels_of
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.runtime.execution.executable import load
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from configs.settings import Settings, load_settings
-from db import queries
-from db.store import Store
 from tests.tuner.plans.conv_net import conv_net
 from tests.tuner.plans.test_job_plans import FakeRunner, latency
-from tuner.building.flow import build
-from tuner.building.request import BuildRequest
-from tuner.confirm.latency import ModelLatency
-from tuner.confirm.whole_model import CompareSpecs
-from tuner.job_request import JobRequest
-from tuner.result import TuneResult, summary_lines
-from tuner.tune_model import tune_model
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.runtime.execution.executable import load
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.configs.settings import Settings, load_settings
+from tunefarm.db import queries
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.flow import build
+from tunefarm.tuner.building.request import BuildRequest
+from tunefarm.tuner.confirm.latency import ModelLatency
+from tunefarm.tuner.confirm.whole_model import CompareSpecs
+from tunefarm.tuner.job_request import JobRequest
+from tunefarm.tuner.result import TuneResult, summary_lines
+from tunefarm.tuner.tune_model import tune_model
 
 
 class Walk:
@@ -82,7 +82,7 @@ def twice_as_fast(seconds: float, agree: object) -> CompareSpecs:
 def test_a_job_tunes_and_a_build_takes_the_plan_that_was_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.job_models.compare_here", twice_as_fast)
+    monkeypatch.setattr("tunefarm.tuner.job_models.compare_here", twice_as_fast)
     walk = Walk(tmp_path)
     result = walk.tune(FakeRunner(), **{"search.trials_per_task": 1})
     assert result.plan is not None and result.plan.plan != RULES
@@ -101,7 +101,9 @@ def test_what_was_measured_for_a_plan_is_not_measured_by_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the rules stay, too: the job's kernels have their defaults by then."""
-    monkeypatch.setattr("tuner.job_models.compare_here", lambda *_: lambda specs: latency(1.0))
+    monkeypatch.setattr(
+        "tunefarm.tuner.job_models.compare_here", lambda *_: lambda specs: latency(1.0)
+    )
     runner = FakeRunner()
     result = Walk(tmp_path).tune(runner, **{"search.trials_per_task": 1})
     assert result.plan is not None and result.plan.plan == RULES
@@ -122,7 +124,7 @@ def test_the_walk_on_this_machine_twice_and_in_another_process(tmp_path: Path) -
         expected = walk.run(untuned=True)
         np.testing.assert_allclose(walk.run(), expected, rtol=1e-4, atol=1e-5)
     there = tmp_path / "there.tuned"
-    main = "from tuner.commands.entry import main; main()"
+    main = "from tunefarm.tuner.commands.entry import main; main()"
     command = [sys.executable, "-c", main, "build", "--model", str(walk.model), "--db"]
     command += [str(walk.db), "--output", str(there), "--no-cache"]
     subprocess.run(command, check=True, timeout=120)

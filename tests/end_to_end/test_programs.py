@@ -10,24 +10,24 @@ import onnx
 import onnxruntime
 import pytest
 
-import compiler
-from compiler.errors import InputError
-from compiler.kernels.serialize import kernel_to_json
-from compiler.pipeline import kernels_of
-from compiler.runtime.artefact import artefact
-from compiler.schedule.spaces import schedule_space
-from compiler.target import Target, host_target
-from configs.settings import load_target
-from db import model_queries
-from db.records import TargetRecord, TrialRecord, WorkloadRecord
-from db.store import Store
 from tests.compiler.runtime.c_models import compile_example, run
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.building.request import LIBRARY
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
-from tuner.records.trials import task_key
-from tuner.search.make_tasks import distinct_kernels
+from tunefarm import compiler
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.settings import load_target
+from tunefarm.db import model_queries
+from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.request import LIBRARY
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
+from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.search.make_tasks import distinct_kernels
 
 HOST = host_target()
 ABLE = [

@@ -13,13 +13,13 @@ from pathlib import Path
 import onnx
 import pytest
 
-from configs.errors import DatabaseError
-from db import queries
-from db.check import check
-from db.records import TaskKey, TrialRecord
-from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.records.trials import is_confirmed
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import queries
+from tunefarm.db.check import check
+from tunefarm.db.records import TaskKey, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.records.trials import is_confirmed
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 240.0
@@ -40,7 +40,7 @@ def arguments(tmp_path: Path) -> list[str]:
 
 def driver(arguments: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tuner.commands.entry", *arguments],
+        [sys.executable, "-m", "tunefarm.tuner.commands.entry", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

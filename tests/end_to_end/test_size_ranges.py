@@ -16,22 +16,22 @@ import onnx
 import onnxruntime
 import pytest
 
-import compiler
-from compiler.frontend.zoo import build_model
-from compiler.frontend.zoo.network import Size
-from compiler.runtime.execution.sized_programs import SizedPrograms
-from compiler.types.extents import Shapes
-from compiler.types.tensor_type import Array
-from configs.settings import load_settings
-from db import queries
-from db.records import hash_json
-from db.store import Store
-from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.end_to_end.test_cli import CommandLine
-from tuner.confirm import models_at_sizes, whole_model
-from tuner.confirm.latency import ModelLatency
-from tuner.job_request import JobRequest
-from tuner.tune_model import tune_model
+from tunefarm import compiler
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.configs.settings import load_settings
+from tunefarm.db import queries
+from tunefarm.db.records import hash_json
+from tunefarm.db.store import Store
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.tuner.confirm import models_at_sizes, whole_model
+from tunefarm.tuner.confirm.latency import ModelLatency
+from tunefarm.tuner.job_request import JobRequest
+from tunefarm.tuner.tune_model import tune_model
 
 SHAPES: Shapes = {"batch": (1,), "sequence": ("1..24",)}
 LENGTHS = (1, 7, 24)
@@ -74,7 +74,7 @@ class MadeUpRunner:
 
 RUN = """
 import sys, numpy, compiler
-executable = compiler.load(sys.argv[1])
+executable = tunefarm.load(sys.argv[1])
 (name,) = executable.inputs
 for length in map(int, sys.argv[3:]):
     x = numpy.load(f"{sys.argv[2]}-{length}.npy")

@@ -13,13 +13,13 @@ import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from compiler import build, load
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.runtime.artefact.array_files import write_outputs
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
 from tests.compiler.emitted_code import target_named
-from tuner.commands.run_model import run_model
+from tunefarm.compiler import build, load
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.runtime.artefact.array_files import write_outputs
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.tuner.commands.run_model import run_model
 
 FLOATS = {"float16": DType.F16, "bfloat16": DType.BF16}
 MACHINES = ("host", "x86-64-v3", "x86-64-v2")

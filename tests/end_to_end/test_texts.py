@@ -9,15 +9,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from compiler.frontend.import_onnx import import_onnx
-from compiler.runtime.execution.executable import Executable
-from compiler.target import host_target
-from configs.settings import Settings
-from tuner.building.compile import compile_with
-from tuner.commands.bench import bench
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
-from tuner.confirm.latency import LatencyOptions, compare_models
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import Settings
+from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.commands.bench import bench
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
+from tunefarm.tuner.confirm.latency import LatencyOptions, compare_models
 
 ML = "ai.onnx.ml"
 LABELS = ["cat", "dog", "cow"]

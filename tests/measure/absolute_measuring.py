@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
-from measure.farm.simulated_core import PREPARE_SECONDS, Clock, SimulatedCore
-from measure.worker.stability import relative_mad
+from tunefarm.measure.farm.simulated_core import PREPARE_SECONDS, Clock, SimulatedCore
+from tunefarm.measure.worker.stability import relative_mad
 
 SAMPLES = 7
 MIN_SAMPLES = 2

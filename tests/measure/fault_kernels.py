@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 
-from compiler.errors import LoweringError
-from compiler.expr.nodes import binary, const
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.llvm.machine import object_code
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from measure.measurement import MeasureRequest
-from measure.worker.build_candidate import BuiltCandidate
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.expr.nodes import binary, const
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.measure.measurement import MeasureRequest
+from tunefarm.measure.worker.build_candidate import BuiltCandidate
 
 COMPILE_FAULT = "tests.measure.fault_kernels:compile_fault"
 EXTENT = 1000  # 32 bytes of canary follow the output, then the guard page

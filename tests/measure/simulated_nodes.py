@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from compiler.errors import LoweringError
-from compiler.target import Target, host_target
-from configs.settings import load_target
-from measure.measurement import MeasureRequest
-from measure.worker.build_candidate import BuiltCandidate, compile_candidate
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.settings import load_target
+from tunefarm.measure.measurement import MeasureRequest
+from tunefarm.measure.worker.build_candidate import BuiltCandidate, compile_candidate
 
 KIND = "SIMULATED_KIND"
 """The variable of a node that names its target; this machine where it is not set. A path is that of

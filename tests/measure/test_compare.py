@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.errors import MeasureError
-from measure.compare import LogRatio, compare_paired, pooled
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.compare import LogRatio, compare_paired, pooled
 
 
 def noisy(rng: np.random.Generator, scale: float, pairs: int) -> list[float]:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.errors import MeasureError
-from measure.compare import LogRatio, log_ratio
 from tests.measure.clock_traces import KINDS, against_itself
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.compare import LogRatio, log_ratio
 
 DRAWS = 400
 ROUNDS = (3, 4, 7, 14, 28)

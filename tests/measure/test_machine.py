@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from measure import machine
+from tunefarm.measure import machine
 
 
 def test_fingerprint_is_stable_and_fits_in_json() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.errors import MeasureError
-from measure.placement import PERIOD, Placement, Span, placements_of
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.placement import PERIOD, Placement, Span, placements_of
 
 SIZES = st.lists(st.integers(1, 3 * PERIOD), min_size=1, max_size=5)
 OFFSETS = st.integers(0, 1 << 26).map(lambda lines: 64 * lines)

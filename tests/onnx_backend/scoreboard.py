@@ -40,14 +40,14 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from compiler.errors import ImportModelError, InputError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.evaluate_graph import evaluate_graph
-from compiler.graph.ir import Graph
-from compiler.types.signature import ResultSource
-from compiler.types.structure import Words, WordTable, gathered, spread
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.sized_models import true_part
+from tunefarm.compiler.errors import ImportModelError, InputError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.signature import ResultSource
+from tunefarm.compiler.types.structure import Words, WordTable, gathered, spread
+from tunefarm.compiler.types.tensor_type import Array
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 STATUSES = ("passed", "fixed", "refused", "WRONG", "CRASHED")
@@ -109,7 +109,7 @@ def _results(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
 
 def run_compiled(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The graph's outputs by machine code with default schedules."""
-    import compiler
+    from tunefarm import compiler
 
     return compiler.build(graph).run(dict(inputs))
 

@@ -26,11 +26,6 @@ import numpy as np
 import onnx
 from onnx.backend.test.case.test_case import TestCase
 
-from compiler.errors import ImportModelError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.operators.loop import INDEX, RESULT, STATE
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.sized_models import called
 from tests.onnx_backend.scoreboard import (
     RANDOM,
@@ -44,6 +39,11 @@ from tests.onnx_backend.scoreboard import (
     run_compiled,
     run_numpy,
 )
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.operators.loop import INDEX, RESULT, STATE
+from tunefarm.compiler.types.tensor_type import Array
 
 MORE = 3
 """By which the bounds of a symbol go beyond what the data has."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from compiler.schedule.space import Candidate
-from measure.measurement import Status
 from tests.measure.absolute_measuring import Absolute, AbsoluteMachine
 from tests.measure.wandering_clock import WanderingClock
 from tests.tuner.recorded import RecordedKernel
-from tuner.model.cost_model import BoostedTrees, Scores, TrainingData
-from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.model.lessons import Lesson, data_of
-from tuner.model.packed_space import Rows
-from tuner.model.trainer import Trainer
-from tuner.search.strategy import SearchProblem, make_strategy
-from tuner.search.task_search import TaskSearch
+from tunefarm.compiler.schedule.space import Candidate
+from tunefarm.measure.measurement import Status
+from tunefarm.tuner.model.cost_model import BoostedTrees, Scores, TrainingData
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.lessons import Lesson, data_of
+from tunefarm.tuner.model.packed_space import Rows
+from tunefarm.tuner.model.trainer import Trainer
+from tunefarm.tuner.search.strategy import SearchProblem, make_strategy
+from tunefarm.tuner.search.task_search import TaskSearch
 
 BATCH = 8
 FINALISTS = 3

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.serialize import kernel_from_json, kernel_to_json
-from compiler.schedule.space import Candidate, Choice, ChoiceValue, ScheduleSpace, Sketch
-from compiler.schedule.spaces import schedule_space
-from compiler.target import Target
-from measure.farm.replay_runner import RecordKey, record_key
-from measure.measurement import MeasureResult, Status
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
+from tunefarm.compiler.schedule.space import Candidate, Choice, ChoiceValue, ScheduleSpace, Sketch
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.measure.farm.replay_runner import RecordKey, record_key
+from tunefarm.measure.measurement import MeasureResult, Status
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "recorded.npz"
 FORMAT = 1

@@ -8,25 +8,25 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from compiler.kernels.serialize import kernel_to_json
-from db.records import TargetRecord, WorkloadRecord, hash_json
-from db.store import Store
-from measure.farm.replay_runner import RecordKey, ReplayRunner
-from measure.farm.simulated_core import Clock
-from measure.measurement import LOST_TO_NOISE, MeasureResult
 from tests.tuner.recorded import RecordedKernel, load
 from tests.tuner.setting import scorer
-from tuner.confirm.contenders import LEAST_CHANCE, STARTERS
-from tuner.model.cost_model import BoostedTrees
-from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.records.trials import task_key
-from tuner.reports.progress import Progress
-from tuner.reports.report import TaskStatus
-from tuner.search.budget import Budget, End, Limits, TaskProgress
-from tuner.search.session import SessionOptions, TuningSession
-from tuner.search.strategy import SearchProblem, make_strategy
-from tuner.search.task_search import TaskSearch
-from tuner.search.tasks import TuningTask, plan
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.db.records import TargetRecord, WorkloadRecord, hash_json
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.replay_runner import RecordKey, ReplayRunner
+from tunefarm.measure.farm.simulated_core import Clock
+from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureResult
+from tunefarm.tuner.confirm.contenders import LEAST_CHANCE, STARTERS
+from tunefarm.tuner.model.cost_model import BoostedTrees
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.reports.progress import Progress
+from tunefarm.tuner.reports.report import TaskStatus
+from tunefarm.tuner.search.budget import Budget, End, Limits, TaskProgress
+from tunefarm.tuner.search.session import SessionOptions, TuningSession
+from tunefarm.tuner.search.strategy import SearchProblem, make_strategy
+from tunefarm.tuner.search.task_search import TaskSearch
+from tunefarm.tuner.search.tasks import TuningTask, plan
 
 
 @cache

@@ -7,26 +7,26 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.schedule.space import Candidate, ScheduleSpace
-from db import queries
-from db.records import TargetRecord, TaskKey, WorkloadRecord, hash_json
-from db.store import Store
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.placement import Placement
 from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
-from tuner.confirm.finalists import Finalists
-from tuner.model.cost_model import BoostedTrees
-from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.reports.progress import Progress
-from tuner.search.budget import Budget, End, Limits, TaskProgress
-from tuner.search.pauses import Pauses
-from tuner.search.session import SessionOptions, TuningSession
-from tuner.search.strategy import Score, SearchProblem, make_strategy
-from tuner.search.task_search import TaskSearch
-from tuner.search.tasks import TuningTask, plan
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
+from tunefarm.db import queries
+from tunefarm.db.records import TargetRecord, TaskKey, WorkloadRecord, hash_json
+from tunefarm.db.store import Store
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.placement import Placement
+from tunefarm.tuner.confirm.finalists import Finalists
+from tunefarm.tuner.model.cost_model import BoostedTrees
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.reports.progress import Progress
+from tunefarm.tuner.search.budget import Budget, End, Limits, TaskProgress
+from tunefarm.tuner.search.pauses import Pauses
+from tunefarm.tuner.search.session import SessionOptions, TuningSession
+from tunefarm.tuner.search.strategy import Score, SearchProblem, make_strategy
+from tunefarm.tuner.search.task_search import TaskSearch
+from tunefarm.tuner.search.tasks import TuningTask, plan
 
 TILES = (matmul_kernel(), small_space(9), 1)
 OTHER = (matmul_kernel(7, 13, 97), small_space(7), 3)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.space import Candidate, Choice, ChoiceValue, ScheduleSpace, Sketch
-from compiler.schedule.steps.inline import Inline
-from compiler.target import Target
 from tests.compiler.kernels.matmul import matmul_kernel as matmul_kernel
-from tuner.model.features import FeatureExtractor, FeatureLayout, FeatureMatrix
-from tuner.model.packed_space import PackedSpace
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.space import Candidate, Choice, ChoiceValue, ScheduleSpace, Sketch
+from tunefarm.compiler.schedule.steps.inline import Inline
+from tunefarm.compiler.target import Target
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout, FeatureMatrix
+from tunefarm.tuner.model.packed_space import PackedSpace
 
 TARGET = Target("x86_64-unknown-linux-gnu", "made-up", (), 64, 32, 32768, 1048576, 33554432, 2)
 

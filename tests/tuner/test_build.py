@@ -1,4 +1,4 @@
-"""`tuner.build` where there is no database, or none that helps."""
+"""`tunefarm.build` where there is no database, or none that helps."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
-import compiler
-import tuner
-from compiler.errors import SettingsError, TunefarmError
-from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
-from tuner import UntunedWarning
+from tunefarm import compiler, tuner
+from tunefarm.compiler.errors import SettingsError, TunefarmError
+from tunefarm.db.store import Store
+from tunefarm.tuner import UntunedWarning
 
 PIXELS = np.linspace(-1, 1, 432, dtype=np.float32).reshape(1, 3, 12, 12)
 
@@ -27,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_model_is_built_untuned_without_a_database_and_that_is_said(folder: Path) -> None:
-    message = r"tiny.onnx is built untuned: there is no database tuning.db; tuner.tune"
+    message = r"tiny.onnx is built untuned: there is no database tuning.db; tunefarm.tune"
     with pytest.warns(UntunedWarning, match=message) as caught:
         executable = tuner.build(Path("tiny.onnx"))
     assert caught[0].filename == __file__

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
-import tuner
-from compiler import SessionOptions
-from compiler.errors import SettingsError
-from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
+from tunefarm import tuner
+from tunefarm.compiler import SessionOptions
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.db.store import Store
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.interrupt import SIGNALS, SignalHandler, interruptible
+from tunefarm.tuner.interrupt import SIGNALS, SignalHandler, interruptible
 
 
 class Clock:
@@ -97,7 +97,7 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 sys.argv[1:] = ["zoo", "mlp", "--output", "mlp.onnx"]
-from tuner.commands.entry import main
+from tunefarm.tuner.commands.entry import main
 main()
 """
 
@@ -122,11 +122,11 @@ def test_an_import_is_interrupted_in_one_line(
 
 THREADS = """
 import os, sys
-from tuner.commands.entry import main
-from tuner.interrupt import signals_held
+from tunefarm.tuner.commands.entry import main
+from tunefarm.tuner.interrupt import signals_held
 
 with signals_held():  # as the command does
-    import measure.farm.make_runner
+    import tunefarm.measure.farm.make_runner
 
 def look(*arguments, **options):
     for thread in os.listdir("/proc/self/task"):
@@ -141,7 +141,7 @@ def look(*arguments, **options):
     sys.stdout.flush()
     os._exit(0)
 
-measure.farm.make_runner.create_runner = look
+tunefarm.measure.farm.make_runner.create_runner = look
 sys.argv[1:] = ["--model", "tiny.onnx", "--config", "ci"]
 main()
 """

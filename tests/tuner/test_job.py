@@ -12,34 +12,34 @@ from typing import Any
 import onnx
 import pytest
 
-from compiler.graph.serialize import structural_hash
-from compiler.kernels.workload_key import workload_key
-from compiler.pipeline import kernels_of
-from compiler.target import host_target
-from configs.settings import load_settings
-from db import queries
-from db.records import BestRecord, TrialRecord
-from db.store import Store
-from measure.compare import LogRatio
-from measure.farm.replay_runner import ReplayRunner
-from measure.placement import buffer_sizes
-from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.synthetic import neighbours
-from tuner.building.size_plan import size_plan
-from tuner.confirm import whole_model
-from tuner.confirm.finalists import Settled
-from tuner.confirm.latency import ModelLatency, compare_models
-from tuner.job import Job
-from tuner.job_models import JobModels
-from tuner.model.cost_model import BoostedTrees
-from tuner.records.size_ranges import SizePlan, SizeRange
-from tuner.reports.progress import Progress
-from tuner.search.budget import End
-from tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
-from tuner.search.standings import Estimate
-from tuner.search.tasks import TuningTask, plan
-from tuner.search.time_plan import TimePlan
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import load_settings
+from tunefarm.db import queries
+from tunefarm.db.records import BestRecord, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.compare import LogRatio
+from tunefarm.measure.farm.replay_runner import ReplayRunner
+from tunefarm.measure.placement import buffer_sizes
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.building.size_plan import size_plan
+from tunefarm.tuner.confirm import whole_model
+from tunefarm.tuner.confirm.finalists import Settled
+from tunefarm.tuner.confirm.latency import ModelLatency, compare_models
+from tunefarm.tuner.job import Job
+from tunefarm.tuner.job_models import JobModels
+from tunefarm.tuner.model.cost_model import BoostedTrees
+from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
+from tunefarm.tuner.reports.progress import Progress
+from tunefarm.tuner.search.budget import End
+from tunefarm.tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
+from tunefarm.tuner.search.standings import Estimate
+from tunefarm.tuner.search.tasks import TuningTask, plan
+from tunefarm.tuner.search.time_plan import TimePlan
 
 
 class Setting:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from measure.compare import Comparison, LogRatio
-from tuner.confirm.latency import ModelLatency
-from tuner.reports.report import TaskStatus
-from tuner.result import Outcome, TrialCounts, TuneResult, summary_lines
-from tuner.search.budget import End
+from tunefarm.measure.compare import Comparison, LogRatio
+from tunefarm.tuner.confirm.latency import ModelLatency
+from tunefarm.tuner.reports.report import TaskStatus
+from tunefarm.tuner.result import Outcome, TrialCounts, TuneResult, summary_lines
+from tunefarm.tuner.search.budget import End
 
 
 def status(default: float, claimed: float, confirmed: float, *, occurrences: int = 1) -> TaskStatus:

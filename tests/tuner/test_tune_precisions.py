@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.graph.serialize import structural_hash
-from configs.settings import Settings, load_settings
-from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
-from tuner import tune_precisions
-from tuner.building.lowered import LoweredModel
-from tuner.calibration.options import PrecisionOptions
-from tuner.job_request import JobRequest
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.configs.settings import Settings, load_settings
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner import tune_precisions
+from tunefarm.tuner.building.lowered import LoweredModel
+from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.job_request import JobRequest
 
 
 def test_a_quantised_model_is_recorded_as_it_was_imported(

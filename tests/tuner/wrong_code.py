@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.target import Target
-from measure.measurement import MeasureRequest
-from measure.worker.build_candidate import BuiltCandidate
 from tests.measure.fault_kernels import compile_fault
+from tunefarm.compiler.target import Target
+from tunefarm.measure.measurement import MeasureRequest
+from tunefarm.measure.worker.build_candidate import BuiltCandidate
 
 COMPILE_WRONG = "tests.tuner.wrong_code:compile_wrong"
 COMPILE_CRASHING = "tests.tuner.wrong_code:compile_crashing"

@@ -6,6 +6,6 @@
             -> compiled, written in the form that is asked for, kept
             -> listed in the database
 
-`flow` is this picture in code, for `tune build`, `tune bench` and `tuner.build`. The room is not
+`flow` is this picture in code, for `tune build`, `tune bench` and `tunefarm.build`. The room is not
 named `build`: that is the function of the package above.
 """

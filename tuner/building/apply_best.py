@@ -7,19 +7,19 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from compiler.errors import DatabaseError, ScheduleError
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.workload_key import workload_key
-from compiler.runtime.spec.kernel_report import NAIVE, PREDICTED, TUNED, KernelReport
-from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from compiler.schedule.schedule import Schedule
-from compiler.target import Target
-from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Algorithm
-from configs.settings import Settings
-from db import queries
-from db.records import OK, BestRecord, TaskKey, TrialRecord
-from db.store import Store
-from tuner.records.trials import (
+from tunefarm.compiler.errors import DatabaseError, ScheduleError
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.runtime.spec.kernel_report import NAIVE, PREDICTED, TUNED, KernelReport
+from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Algorithm
+from tunefarm.configs.settings import Settings
+from tunefarm.db import queries
+from tunefarm.db.records import OK, BestRecord, TaskKey, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.records.trials import (
     record_to_apply,
     reference_note,
     task_key,
@@ -27,7 +27,7 @@ from tuner.records.trials import (
 )
 
 if TYPE_CHECKING:
-    from tuner.model.warm_start import WarmStart
+    from tunefarm.tuner.model.warm_start import WarmStart
 
 
 def choose_from(
@@ -82,8 +82,8 @@ def _predictor(store: Store, target: Target, like: TaskKey) -> ChooseSchedule:
 
     @cache
     def warm_start() -> WarmStart:
-        from tuner.model.history import read_history
-        from tuner.model.warm_start import WarmStart
+        from tunefarm.tuner.model.history import read_history
+        from tunefarm.tuner.model.warm_start import WarmStart
 
         return WarmStart(lambda: read_history(store, like, target), target, like)
 

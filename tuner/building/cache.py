@@ -7,7 +7,7 @@
 
 Where a `build` is found, neither is a record looked up nor a library imported that could. The
 `kernels` say whose schedules are to be looked up without reading the model. Artefacts lie beside
-the entries, by their digest. `compiler.content_cache` keeps all of them.
+the entries, by their digest. `tunefarm.compiler.content_cache` keeps all of them.
 """
 
 from __future__ import annotations
@@ -21,25 +21,30 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from compiler.content_cache import NOT_WHAT_WAS_KEPT, ContentCache, cache_key, source_digest
-from compiler.errors import ArtefactError, TunefarmError
-from compiler.function_modules import modules_digests
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.runtime.artefact.large_files import ChangedFileError, copy_file
-from compiler.runtime.spec.kernel_report import KernelReport
-from compiler.target import Target
-from compiler.types.extents import texts
-from configs.private_folder import make_private
-from configs.settings import cache_folder
-from db.file_state import file_digest, records_stamp
-from tuner.building.model_file import Meanwhile
-from tuner.building.report import BuildReport, require_share
-from tuner.building.request import ARTEFACT, BuildRequest, BuildResult, built_artefact
-from tuner.calibration.options import CHOSEN
+from tunefarm.compiler.content_cache import (
+    NOT_WHAT_WAS_KEPT,
+    ContentCache,
+    cache_key,
+    source_digest,
+)
+from tunefarm.compiler.errors import ArtefactError, TunefarmError
+from tunefarm.compiler.function_modules import modules_digests
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.runtime.artefact.large_files import ChangedFileError, copy_file
+from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.extents import texts
+from tunefarm.configs.private_folder import make_private
+from tunefarm.configs.settings import cache_folder
+from tunefarm.db.file_state import file_digest, records_stamp
+from tunefarm.tuner.building.model_file import Meanwhile
+from tunefarm.tuner.building.report import BuildReport, require_share
+from tunefarm.tuner.building.request import ARTEFACT, BuildRequest, BuildResult, built_artefact
+from tunefarm.tuner.calibration.options import CHOSEN
 
 if TYPE_CHECKING:
-    from compiler.kernels.kernel import FusedKernel
-    from compiler.schedule.choice import ScheduleChoice
+    from tunefarm.compiler.kernels.kernel import FusedKernel
+    from tunefarm.compiler.schedule.choice import ScheduleChoice
 
 _PACKAGES = ("configs", "db", "measure", "tuner")  # the compiler is in every key
 _LIBRARIES = ("numpy", "sqlalchemy", "xgboost")
@@ -149,8 +154,8 @@ class BuildCache:
         """What was read of the model before; None with a fallback, which is not looked up so."""
         if self._request.fallback:
             return None
-        from compiler.kernels.serialize import kernel_from_json
-        from compiler.kernels.workload_key import workload_key
+        from tunefarm.compiler.kernels.serialize import kernel_from_json
+        from tunefarm.compiler.kernels.workload_key import workload_key
 
         def known(facts: Any) -> KnownModel:
             kernels = [kernel_from_json(value) for value in facts["kernels"]]
@@ -181,7 +186,7 @@ class BuildCache:
         """Keep what `model` and `artefact` find."""
         if self._request.fallback:
             return
-        from compiler.kernels.serialize import kernel_to_json
+        from tunefarm.compiler.kernels.serialize import kernel_to_json
 
         values = [kernel_to_json(kernel) for kernel in model.kernels.values()]
         known = {

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from compiler.content_cache import ContentCache
-from compiler.graph.ir import Graph
-from compiler.llvm.object_cache import ObjectCache
-from compiler.pipeline import Compiled, compile_model
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.schedule.choice import ChooseSchedule
-from compiler.target import Target
-from compiler.types.numerics import Numerics
-from configs.settings import Settings, cache_folder
-from tuner.from_settings import limits_of
+from tunefarm.compiler.content_cache import ContentCache
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.llvm.object_cache import ObjectCache
+from tunefarm.compiler.pipeline import Compiled, compile_model
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.schedule.choice import ChooseSchedule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.configs.settings import Settings, cache_folder
+from tunefarm.tuner.from_settings import limits_of
 
 
 def compile_with(

@@ -7,28 +7,28 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from compiler.emit import assembly_text, llvm_text
-from compiler.errors import ExportError
-from compiler.foreign_functions import CFunction, find_function
-from compiler.graph.serialize import graph_to_json
-from compiler.pipeline import Compiled
-from compiler.runtime.c_library.c_header import compile_command, object_command
-from compiler.runtime.c_library.c_interface import c_interface
-from compiler.runtime.c_library.export_c import (
+from tunefarm.compiler.emit import assembly_text, llvm_text
+from tunefarm.compiler.errors import ExportError
+from tunefarm.compiler.foreign_functions import CFunction, find_function
+from tunefarm.compiler.graph.serialize import graph_to_json
+from tunefarm.compiler.pipeline import Compiled
+from tunefarm.compiler.runtime.c_library.c_header import compile_command, object_command
+from tunefarm.compiler.runtime.c_library.c_interface import c_interface
+from tunefarm.compiler.runtime.c_library.export_c import (
     check_folder,
     export_library,
     export_object,
     header_path,
     library_files,
 )
-from compiler.runtime.machine.check_target import platform_of
-from compiler.runtime.machine.toolchain import find_toolchain
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.target import Target, host_target
-from configs.files import write_text
-from tuner.building.request import LIBRARY, OBJECT, BuildRequest
-from tuner.building.size_values import programs_of
-from tuner.from_settings import targets_of
+from tunefarm.compiler.runtime.machine.check_target import platform_of
+from tunefarm.compiler.runtime.machine.toolchain import find_toolchain
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.files import write_text
+from tunefarm.tuner.building.request import LIBRARY, OBJECT, BuildRequest
+from tunefarm.tuner.building.size_values import programs_of
+from tunefarm.tuner.from_settings import targets_of
 
 
 def check_c(request: BuildRequest) -> tuple[str, ...]:

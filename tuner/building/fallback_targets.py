@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.target import Target, baseline_target
-from compiler.tile_state import TILE_FEATURES
-from configs.settings import load_target
+from tunefarm.compiler.target import Target, baseline_target
+from tunefarm.compiler.tile_state import TILE_FEATURES
+from tunefarm.configs.settings import load_target
 
 RARE = ("avx512fp16", "avxvnni")
 """What some CPUs lack that have all else that one with matrix tiles has: AVX512-VNNI and BF16."""

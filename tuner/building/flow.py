@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from configs.remains import make_folder
-from tuner.building.cache import BuildCache, KnownModel
-from tuner.building.model_file import Meanwhile, begin_digest
-from tuner.building.report import build_report, require_share
-from tuner.building.request import (
+from tunefarm.configs.remains import make_folder
+from tunefarm.tuner.building.cache import BuildCache, KnownModel
+from tunefarm.tuner.building.model_file import Meanwhile, begin_digest
+from tunefarm.tuner.building.report import build_report, require_share
+from tunefarm.tuner.building.request import (
     ARTEFACT,
     CODE_TEXTS,
     OF_SEVERAL,
@@ -23,18 +23,18 @@ from tuner.building.request import (
     BuildResult,
     built_artefact,
 )
-from tuner.from_settings import limits_of, target_of
+from tunefarm.tuner.from_settings import limits_of, target_of
 
 if TYPE_CHECKING:
-    from compiler.graph.ir import Graph
-    from compiler.pipeline import Compiled
-    from compiler.plan.decisions.graph_plan import GraphPlan
-    from compiler.runtime.execution.executable import Executable
-    from compiler.runtime.spec.executable_spec import ExecutableSpec
-    from compiler.target import Target
-    from configs.settings import Settings
-    from db.store import Store
-    from tuner.building.lowered import LoweredModel
+    from tunefarm.compiler.graph.ir import Graph
+    from tunefarm.compiler.pipeline import Compiled
+    from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
+    from tunefarm.compiler.runtime.execution.executable import Executable
+    from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+    from tunefarm.compiler.target import Target
+    from tunefarm.configs.settings import Settings
+    from tunefarm.db.store import Store
+    from tunefarm.tuner.building.lowered import LoweredModel
 
 
 def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) -> BuildResult:
@@ -50,7 +50,7 @@ def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) ->
     known = Meanwhile(lambda: None if cache is None else cache.model())
     is_read = not request.is_several
     graph = Meanwhile(lambda: _read(request) if is_read and known.result() is None else None)
-    from tuner.building.record import open_records, record_build
+    from tunefarm.tuner.building.record import open_records, record_build
 
     with open_records(request.settings.database.url, untuned=request.untuned) as store:
         if request.is_several:
@@ -73,8 +73,8 @@ def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) ->
 
 def _several(request: BuildRequest, store: Store | None, graph: Graph | None = None) -> BuildResult:
     """A build of several programs, listed once for each of their targets."""
-    from tuner.building.record import record_programs
-    from tuner.building.several import build_several
+    from tunefarm.tuner.building.record import record_programs
+    from tunefarm.tuner.building.several import build_several
 
     result = build_several(request, store, graph)
     if not result.digest or not request.listed or request.untuned:
@@ -96,7 +96,7 @@ def build_loaded(request: BuildRequest) -> tuple[Executable, BuildResult]:
     try:
         output = str(folder / f"{request.name}.tuned")
         result = build(replace(request, output=output, listed=False))
-        from compiler.runtime.execution.executable import load
+        from tunefarm.compiler.runtime.execution.executable import load
 
         return load(output), result  # maps the file, which lasts as long as that
     finally:
@@ -104,7 +104,7 @@ def build_loaded(request: BuildRequest) -> tuple[Executable, BuildResult]:
 
 
 def _read(request: BuildRequest) -> Graph:
-    from measure.sandbox.import_model import import_model
+    from tunefarm.measure.sandbox.import_model import import_model
 
     return import_model(request.model, request.shapes, limits_of(request.settings))
 
@@ -113,9 +113,9 @@ def _put_together(
     request: BuildRequest, target: Target, cache: BuildCache, model: KnownModel, store: Store | None
 ) -> BuildResult | None:
     """The artefact of the same kernels with the same schedules; None if there is none."""
-    from tuner.building.apply_best import Records
-    from tuner.building.recorded_plan import plan_to_apply
-    from tuner.building.size_plan import size_plan
+    from tunefarm.tuner.building.apply_best import Records
+    from tunefarm.tuner.building.recorded_plan import plan_to_apply
+    from tunefarm.tuner.building.size_plan import size_plan
 
     if size_plan(store, model.model_hash, request.settings, target) is not None:
         return None
@@ -144,15 +144,15 @@ def _compiled(
 
     `read` waits for the model: that is asked for when all is imported that compiles it.
     """
-    from compiler.graph.serialize import structural_hash
-    from compiler.runtime.artefact.artefact import digest_of, save
-    from tuner.building.apply_best import Records
-    from tuner.building.compile import compile_with
-    from tuner.building.fallback_targets import fallback_targets
-    from tuner.building.lowered import keep_choice, lower_model
-    from tuner.building.overflow import overflow_note
-    from tuner.building.recorded_plan import plan_to_apply
-    from tuner.building.size_plan import size_plan
+    from tunefarm.compiler.graph.serialize import structural_hash
+    from tunefarm.compiler.runtime.artefact.artefact import digest_of, save
+    from tunefarm.tuner.building.apply_best import Records
+    from tunefarm.tuner.building.compile import compile_with
+    from tunefarm.tuner.building.fallback_targets import fallback_targets
+    from tunefarm.tuner.building.lowered import keep_choice, lower_model
+    from tunefarm.tuner.building.overflow import overflow_note
+    from tunefarm.tuner.building.recorded_plan import plan_to_apply
+    from tunefarm.tuner.building.size_plan import size_plan
 
     settings, output, graph = request.settings, request.output, read()
     model_hash = structural_hash(graph)
@@ -186,7 +186,7 @@ def _compiled(
         note = keep_choice(lowered.chosen, request.name, graph, settings, target)
         report = replace(report, notes=(*report.notes, *filter(None, [note])))
     if request.form != ARTEFACT:
-        from tuner.building.emit import write_form
+        from tunefarm.tuner.building.emit import write_form
 
         files, command = write_form(request, built)
         return BuildResult(request.form, output, files, report, command)
@@ -209,9 +209,9 @@ def _fallback(
     lowered: LoweredModel, settings: Settings, target: Target, store: Store | None, model_hash: str
 ) -> ExecutableSpec:
     """The variant for other CPUs, from their own records, with their own plan if there is one."""
-    from tuner.building.apply_best import Records
-    from tuner.building.compile import compile_with
-    from tuner.building.recorded_plan import plan_to_apply
+    from tunefarm.tuner.building.apply_best import Records
+    from tunefarm.tuner.building.compile import compile_with
+    from tunefarm.tuner.building.recorded_plan import plan_to_apply
 
     choose, numerics = Records(store, settings, target).choose, lowered.numerics
 

@@ -6,12 +6,12 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.errors import UntunedWarning
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.kernel_report import TUNED
-from configs.settings import names_database
-from tuner.building.flow import build_executable
-from tuner.building.request import BuildRequest
+from tunefarm.compiler.errors import UntunedWarning
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.kernel_report import TUNED
+from tunefarm.configs.settings import names_database
+from tunefarm.tuner.building.flow import build_executable
+from tunefarm.tuner.building.request import BuildRequest
 
 
 def build_in_memory(request: BuildRequest, *, stacklevel: int) -> Executable:
@@ -28,7 +28,7 @@ def build_in_memory(request: BuildRequest, *, stacklevel: int) -> Executable:
     if sources and TUNED not in sources:
         reason = f"there is no database {url}" if without else "no record of the database applies"
         warnings.warn(
-            f"{request.model} is built untuned: {reason}; tuner.tune measures its kernels",
+            f"{request.model} is built untuned: {reason}; tunefarm.tune measures its kernels",
             UntunedWarning,
             stacklevel=stacklevel + 1,
         )

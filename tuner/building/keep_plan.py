@@ -6,12 +6,12 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import compiler
-from compiler.target import Target
-from configs.settings import Settings
+from tunefarm import compiler
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import Settings
 
 if TYPE_CHECKING:
-    from db.store import Store
+    from tunefarm.db.store import Store
 
 
 def keep_plan(
@@ -27,7 +27,7 @@ def keep_plan(
 
     Raises DatabaseError.
     """
-    from db.records import PlanRecord, TargetRecord
+    from tunefarm.db.records import PlanRecord, TargetRecord
 
     record = PlanRecord(
         id=uuid.uuid4().hex,

@@ -11,28 +11,28 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import compiler
-from compiler.errors import DatabaseError, SettingsError
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import structural_hash
-from compiler.plan.apply_precisions import apply_precisions, prepare
-from compiler.plan.precision.contractions import contractions
-from compiler.runtime.execution.executable import Executable
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
-from compiler.types.numerics import Numerics
-from compiler.types.precision import Precision
-from configs.settings import Settings
-from tuner.building.compile import compile_with
-from tuner.building.keep_plan import keep_plan
-from tuner.calibration.choice import RELATIVE_ERROR, ChoicePoint, PrecisionChoice
-from tuner.calibration.collect import calibrate
-from tuner.calibration.data import SampleForm, read_samples
-from tuner.calibration.options import AUTO, CHOSEN, INT8, PrecisionOptions
-from tuner.calibration.solo import too_sensitive
+from tunefarm import compiler
+from tunefarm.compiler.errors import DatabaseError, SettingsError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
+from tunefarm.compiler.plan.precision.contractions import contractions
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.compiler.types.precision import Precision
+from tunefarm.configs.settings import Settings
+from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.building.keep_plan import keep_plan
+from tunefarm.tuner.calibration.choice import RELATIVE_ERROR, ChoicePoint, PrecisionChoice
+from tunefarm.tuner.calibration.collect import calibrate
+from tunefarm.tuner.calibration.data import SampleForm, read_samples
+from tunefarm.tuner.calibration.options import AUTO, CHOSEN, INT8, PrecisionOptions
+from tunefarm.tuner.calibration.solo import too_sensitive
 
 if TYPE_CHECKING:
-    from db.store import Store
+    from tunefarm.db.store import Store
 
 _NAMED = 4
 """Contractions that a note names."""
@@ -127,7 +127,7 @@ def recorded_choice(
     graph: Graph, settings: Settings, target: Target, store: Store | None
 ) -> PrecisionChoice:
     """What was last chosen for the model under these settings. Raises SettingsError if nothing."""
-    from db import model_queries
+    from tunefarm.db import model_queries
 
     compile = settings.compile
     needs = {
@@ -160,7 +160,7 @@ def keep_choice(
 
     A build server may have the records for reading only: that is no reason to fail.
     """
-    from db.store import Store
+    from tunefarm.db.store import Store
 
     try:
         with Store.open(settings.database.url, create=False) as store:

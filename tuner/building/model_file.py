@@ -12,7 +12,7 @@ from collections.abc import Callable
 from os import PathLike
 from typing import Generic, TypeVar
 
-from configs.regular_file import open_regular
+from tunefarm.configs.regular_file import open_regular
 
 # The key that every reference of an ONNX file to another file contains.
 _REFERENCE = b"location"
@@ -48,7 +48,7 @@ def begin_digest(path: str | PathLike[str]) -> Meanwhile[str | None]:
 
     def digest() -> str | None:
         found = model_digest(path)
-        from compiler.target import host_target  # loading LLVM takes long
+        from tunefarm.compiler.target import host_target  # loading LLVM takes long
 
         host_target()
         return found

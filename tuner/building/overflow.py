@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.pipeline import Compiled
-from compiler.plan.apply_precisions import prepare
-from compiler.plan.precision.contractions import contractions
-from compiler.runtime.execution.executable import Executable
-from compiler.target import host_target
-from compiler.types.chosen_sizes import choose_sizes, put_sizes
-from compiler.types.conversions import converted
-from compiler.types.numerics import F16_NUMERICS
-from compiler.types.tensor_type import Array, TensorType
-from configs.settings import Settings
-from tuner.building.compile import compile_with
-from tuner.calibration.collect import with_outputs
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import Compiled
+from tunefarm.compiler.plan.apply_precisions import prepare
+from tunefarm.compiler.plan.precision.contractions import contractions
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.chosen_sizes import choose_sizes, put_sizes
+from tunefarm.compiler.types.conversions import converted
+from tunefarm.compiler.types.numerics import F16_NUMERICS
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.configs.settings import Settings
+from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.calibration.collect import with_outputs
 
 _NAMED = 4
 """Contractions that a note names."""

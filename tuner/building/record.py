@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-import compiler
-from compiler.errors import DatabaseError, SettingsError
-from compiler.target import Target
-from tuner.building.report import BuildReport
-from tuner.building.request import BuildRequest, BuildResult
-from tuner.from_settings import targets_of
+from tunefarm import compiler
+from tunefarm.compiler.errors import DatabaseError, SettingsError
+from tunefarm.compiler.target import Target
+from tunefarm.tuner.building.report import BuildReport
+from tunefarm.tuner.building.request import BuildRequest, BuildResult
+from tunefarm.tuner.from_settings import targets_of
 
 if TYPE_CHECKING:
-    from db.store import Store
+    from tunefarm.db.store import Store
 
 
 def open_records(url: str, *, untuned: bool) -> AbstractContextManager[Store | None]:
@@ -35,7 +35,7 @@ def open_records(url: str, *, untuned: bool) -> AbstractContextManager[Store | N
             f"no such database: {url}",
             hint="tune --model makes one; without one: --untuned, or in Python no db=",
         )
-    from db.store import Store
+    from tunefarm.db.store import Store
 
     return Store.open(url, create=False, read_only=True)
 
@@ -64,9 +64,9 @@ def record_programs(request: BuildRequest, result: BuildResult) -> str:
 def _record(
     request: BuildRequest, result: BuildResult, listed: Sequence[tuple[Target, BuildReport]]
 ) -> str:
-    from db import model_queries
-    from db.records import BuildRecord, TargetRecord
-    from db.store import Store
+    from tunefarm.db import model_queries
+    from tunefarm.db.records import BuildRecord, TargetRecord
+    from tunefarm.db.store import Store
 
     settings = request.settings
     records = [

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import compiler
-from compiler.errors import LimitError, PlanError
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.target import Target
-from configs.settings import Settings
-from tuner.building.keep_plan import keep_plan
-from tuner.records.graph_choice import GraphChoice
+from tunefarm import compiler
+from tunefarm.compiler.errors import LimitError, PlanError
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import Settings
+from tunefarm.tuner.building.keep_plan import keep_plan
+from tunefarm.tuner.records.graph_choice import GraphChoice
 
 if TYPE_CHECKING:
-    from compiler.pipeline import Compiled
-    from db.store import Store
+    from tunefarm.compiler.pipeline import Compiled
+    from tunefarm.db.store import Store
 
 BY_GRAPH = " by graph"
 """What the numerics' name ends with where a plan of a graph is recorded: no choice of precisions
@@ -70,7 +70,7 @@ def plan_to_apply(
         return PlanToApply()
     if store is None:
         return PlanToApply(by_estimates=True)
-    from db import model_queries
+    from tunefarm.db import model_queries
 
     threads, kind = settings.compile.threads, kind_of_plan(settings)
     asked = (store, model_hash, target.key, threads, kind)

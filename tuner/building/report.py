@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from compiler.errors import TunefarmError
-from compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelReport
-from tuner.records.graph_choice import GraphChoice
-from tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelReport
+from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from compiler.kernels.kernel import FusedKernel
+    from tunefarm.compiler.kernels.kernel import FusedKernel
 
 COLUMNS = "kernel key times share schedule record latency numerics note".split()
 NOTES_IN_A_HINT = 3
@@ -55,7 +55,7 @@ class BuildReport:
 
     def _repr_html_(self) -> str:
         """What notebooks show: a row per distinct kernel, and how much of the time is tuned."""
-        from compiler.runtime.execution.html_text import html_lines, html_table
+        from tunefarm.compiler.runtime.execution.html_text import html_lines, html_table
 
         share = f"{format_share(self.tuned_share)} of the estimated time runs tuned schedules"
         table = html_table(COLUMNS, [_cells(use) for use in _costliest_first(self)], texts=2)
@@ -150,7 +150,7 @@ def _scalar_note(uses: Sequence[KernelUse]) -> tuple[str, ...]:
 
 
 def _estimated_seconds(kernel: FusedKernel) -> float:
-    from compiler.kernels.count_work import kernel_bytes, kernel_flops  # with NumPy
+    from tunefarm.compiler.kernels.count_work import kernel_bytes, kernel_flops  # with NumPy
 
     return max(kernel_flops(kernel) / _FLOPS_PER_SECOND, kernel_bytes(kernel) / _BYTES_PER_SECOND)
 

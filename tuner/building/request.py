@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.types.extents import Shapes
-from configs.errors import SettingsError
-from configs.settings import Settings
-from tuner.building.report import BuildReport, ProgramReport
-from tuner.building.size_values import programs_of
-from tuner.calibration.options import PrecisionOptions
-from tuner.reports.report import format_share
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.configs.errors import SettingsError
+from tunefarm.configs.settings import Settings
+from tunefarm.tuner.building.report import BuildReport, ProgramReport
+from tunefarm.tuner.building.size_values import programs_of
+from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.reports.report import format_share
 
 if TYPE_CHECKING:
-    from tuner.building.cache import KeptArtefact
+    from tunefarm.tuner.building.cache import KeptArtefact
 
 ARTEFACT = "artefact"
 LIBRARY = "c-header+shared-library"
@@ -36,9 +36,10 @@ class BuildRequest:
     `untuned` builds take no database, others that of the settings, in which the artefact is
     `listed`. `require_tuned` is the share of the estimated time that must run tuned. With
     `fallback` an artefact gets variants for CPUs that cannot run the first. `dump_after` names a
-    stage of the compiler whose program is printed (see `compiler.pipeline`): then nothing is taken
-    from caches. `precision` has the calibration data of int8, or asks for a point of what was
-    chosen for the model. `compiler` is the C compiler for C forms, None: one for the target. With
+    stage of the compiler whose program is printed (see `tunefarm.compiler.pipeline`): then nothing
+    is taken from caches. `precision` has the calibration data of int8, or asks for a point of what
+    was chosen for the model. `compiler` is the C compiler for C forms, None: one for the target.
+    With
     `kernels` these have each kernel as a function too.
 
     Raises SettingsError for what cannot be asked for.
@@ -80,8 +81,8 @@ class BuildRequest:
         if not 0.0 <= self.require_tuned <= 1.0:
             raise SettingsError(f"require_tuned = {self.require_tuned}: must be between 0 and 1")
         if self.dump_after is not None:
-            from compiler.pipeline import STAGES
-            from compiler.stages import check_stage
+            from tunefarm.compiler.pipeline import STAGES
+            from tunefarm.compiler.stages import check_stage
 
             check_stage(self.dump_after, STAGES)
 
@@ -102,7 +103,7 @@ class BuildRequest:
         """
         if self.form not in (LIBRARY, OBJECT):
             return (self.output,)
-        from tuner.building.emit import check_c
+        from tunefarm.tuner.building.emit import check_c
 
         return check_c(self)
 

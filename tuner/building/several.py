@@ -12,37 +12,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from compiler.errors import SettingsError
-from compiler.graph.serialize import structural_hash
-from compiler.pipeline import Compiled
-from compiler.plan.decisions.graph_plan import GraphPlan
-from compiler.runtime.artefact.artefact import digest_of, save
-from compiler.runtime.machine.check_target import platform_of
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.runtime.spec.guards import SizeGuard, sizes_text
-from compiler.target import Target
-from measure.sandbox.import_model import import_model
-from tuner.building.apply_best import Records
-from tuner.building.compile import compile_with
-from tuner.building.fallback_targets import fallback_targets
-from tuner.building.lowered import keep_choice, lower_model
-from tuner.building.overflow import overflow_note
-from tuner.building.recorded_plan import plan_to_apply
-from tuner.building.report import BuildReport, ProgramReport, build_report, require_share
-from tuner.building.request import (
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.pipeline import Compiled
+from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
+from tunefarm.compiler.runtime.artefact.artefact import digest_of, save
+from tunefarm.compiler.runtime.machine.check_target import platform_of
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.guards import SizeGuard, sizes_text
+from tunefarm.compiler.target import Target
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.building.apply_best import Records
+from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.building.fallback_targets import fallback_targets
+from tunefarm.tuner.building.lowered import keep_choice, lower_model
+from tunefarm.tuner.building.overflow import overflow_note
+from tunefarm.tuner.building.recorded_plan import plan_to_apply
+from tunefarm.tuner.building.report import BuildReport, ProgramReport, build_report, require_share
+from tunefarm.tuner.building.request import (
     ARTEFACT,
     OF_SEVERAL,
     BuildRequest,
     BuildResult,
     built_artefact,
 )
-from tuner.building.size_plan import RangeProgram, range_programs, size_plan
-from tuner.building.size_values import guards_of, programs_of
-from tuner.from_settings import limits_of, targets_of
+from tunefarm.tuner.building.size_plan import RangeProgram, range_programs, size_plan
+from tunefarm.tuner.building.size_values import guards_of, programs_of
+from tunefarm.tuner.from_settings import limits_of, targets_of
 
 if TYPE_CHECKING:
-    from compiler.graph.ir import Graph
-    from db.store import Store
+    from tunefarm.compiler.graph.ir import Graph
+    from tunefarm.db.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def build_several(
     reports = tuple(map(_told, built))
     first = reports[0].report
     if request.form != ARTEFACT:
-        from tuner.building.emit import write_programs
+        from tunefarm.tuner.building.emit import write_programs
 
         files, command = write_programs(request, specs)
         return BuildResult(request.form, request.output, files, first, command, programs=reports)

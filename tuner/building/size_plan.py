@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import compiler
-from compiler.errors import ScheduleError
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.workload_key import workload_key
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.runtime.spec.kernel_report import TUNED
-from compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from compiler.schedule.schedule import Schedule
-from compiler.target import Target
-from compiler.types.signature import AxisSource
-from configs.settings import Settings
-from db import model_queries
-from db.store import Store
-from tuner.building.keep_plan import keep_plan
-from tuner.records.size_ranges import SizePlan, SizeRange
+from tunefarm import compiler
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.runtime.spec.kernel_report import TUNED
+from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.signature import AxisSource
+from tunefarm.configs.settings import Settings
+from tunefarm.db import model_queries
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.keep_plan import keep_plan
+from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
 
 
 @dataclass(frozen=True, slots=True)

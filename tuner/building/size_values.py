@@ -13,12 +13,12 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
-from compiler.types.extents import Extent, Given, Shapes, check_lists, extent_of
-from configs.errors import SettingsError
+from tunefarm.compiler.types.extents import Extent, Given, Shapes, check_lists, extent_of
+from tunefarm.configs.errors import SettingsError
 
 if TYPE_CHECKING:
-    from compiler.graph.ir import Graph
-    from compiler.runtime.spec.guards import SizeGuard
+    from tunefarm.compiler.graph.ir import Graph
+    from tunefarm.compiler.runtime.spec.guards import SizeGuard
 
 MOST_PROGRAMS = 64
 """For so many combinations of values a model is built at most."""
@@ -96,8 +96,8 @@ def guards_of(
     graphs: Sequence[Graph], programs: Sequence[ProgramSizes]
 ) -> list[tuple[SizeGuard, ...]]:
     """What tells the programs apart: the axes of inputs in which the graphs differ."""
-    from compiler.runtime.spec.guards import SizeGuard
-    from compiler.types.signature import SIZES
+    from tunefarm.compiler.runtime.spec.guards import SizeGuard
+    from tunefarm.compiler.types.signature import SIZES
 
     guards: list[list[SizeGuard]] = [[] for _ in graphs]
     for name in (name for name in graphs[0].inputs if name != SIZES):
@@ -113,7 +113,7 @@ def guards_of(
 
 def _bounds(graph: Graph, name: str, axis: int) -> tuple[int, int]:
     """The least and the greatest extent of an input's axis."""
-    from compiler.types.sizes import bounds_of
+    from tunefarm.compiler.types.sizes import bounds_of
 
     ports = () if graph.signature is None else graph.signature.inputs
     for port in ports:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from compiler.errors import DatabaseError, SettingsError
-from compiler.types.precision import Calibration, Precision, PrecisionPlan
+from tunefarm.compiler.errors import DatabaseError, SettingsError
+from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
 
 RELATIVE_ERROR = "relative error"
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from compiler.errors import SettingsError
-from compiler.graph import dead_code
-from compiler.graph.ir import Graph
-from compiler.plan.precision.contractions import contractions
-from compiler.runtime.execution.executable import Executable
-from compiler.types.dims import extent_of, true_shape, whole_dims
-from compiler.types.precision import Calibration
-from compiler.types.signature import SizedPort
-from compiler.types.structure import NO_STRUCTURE
-from tuner.calibration.data import Samples
-from tuner.calibration.ranges import Method, ValueRange
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.graph import dead_code
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.precision.contractions import contractions
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.dims import extent_of, true_shape, whole_dims
+from tunefarm.compiler.types.precision import Calibration
+from tunefarm.compiler.types.signature import SizedPort
+from tunefarm.compiler.types.structure import NO_STRUCTURE
+from tunefarm.tuner.calibration.data import Samples
+from tunefarm.tuner.calibration.ranges import Method, ValueRange
 
 MOST_BYTES = 512 * 1024 * 1024
 """Of the values that one executable gives beside the model's outputs."""

@@ -17,11 +17,11 @@ from random import Random
 
 import numpy as np
 
-from compiler.errors import InputError, SettingsError
-from compiler.graph.ir import Graph
-from compiler.types.signature import SIZES, Signature, SizedPort
-from compiler.types.tensor_type import Array, TensorType
-from tuner.calibration.open_shapes import open_runs
+from tunefarm.compiler.errors import InputError, SettingsError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.signature import SIZES, Signature, SizedPort
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.tuner.calibration.open_shapes import open_runs
 
 CHECK_SHARE = REPORT_SHARE = 0.25
 LEAST_SAMPLES = 8

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from compiler.errors import SettingsError
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.types.tensor_type import Array
 
 Outputs: TypeAlias = Mapping[str, Array]
 UserFunction: TypeAlias = Callable[[dict[str, Array], Array | None], Any]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compiler.errors import InputError
-from compiler.types.chosen_sizes import choose_sizes, sizes_of_shapes
-from compiler.types.signature import Signature, SizedPort, ValueSource
-from compiler.types.sizes import Size, Symbol, value_of
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.types.chosen_sizes import choose_sizes, sizes_of_shapes
+from tunefarm.compiler.types.signature import Signature, SizedPort, ValueSource
+from tunefarm.compiler.types.sizes import Size, Symbol, value_of
+from tunefarm.compiler.types.tensor_type import Array
 
 Run = dict[str, Array]
 

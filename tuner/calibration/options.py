@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from configs.errors import SettingsError
+from tunefarm.configs.errors import SettingsError
 
 if TYPE_CHECKING:  # NumPy: most commands need none of it
-    from tuner.calibration.metric import Metric
-    from tuner.calibration.ranges import Method
+    from tunefarm.tuner.calibration.metric import Metric
+    from tunefarm.tuner.calibration.ranges import Method
 
 INT8, AUTO = "int8", "auto"
 CHOSEN = (INT8, AUTO)
@@ -79,7 +79,7 @@ class PrecisionOptions:
 
     def method(self) -> Method:
         """How ranges follow from values. Raises SettingsError for a method that is none."""
-        from tuner.calibration.ranges import MINMAX, Method
+        from tunefarm.tuner.calibration.ranges import MINMAX, Method
 
         return Method.of(self.calibration_method or MINMAX)
 
@@ -87,7 +87,7 @@ class PrecisionOptions:
         """The user's metric with its labels. Raises SettingsError if it is not there."""
         if self.metric is None:
             return None
-        from tuner.calibration.metric import Metric
+        from tunefarm.tuner.calibration.metric import Metric
 
         return Metric.load(self.metric, self.labels)
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compiler.errors import SettingsError
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.types.tensor_type import Array
 
 MINMAX, PERCENTILE, MSE = "minmax", "percentile", "mse"
 METHODS = (MINMAX, PERCENTILE, MSE)

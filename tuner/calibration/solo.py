@@ -9,13 +9,13 @@ from math import fsum, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from compiler.graph.ir import Graph
-from compiler.plan.precision.contractions import Contraction, contractions
-from compiler.plan.precision.switch_precisions import Switches, switched
-from compiler.runtime.execution.executable import Executable
-from compiler.types.precision import Calibration, Precision
-from compiler.types.tensor_type import Array
-from tuner.calibration.data import Samples
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.precision.contractions import Contraction, contractions
+from tunefarm.compiler.plan.precision.switch_precisions import Switches, switched
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.precision import Calibration, Precision
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.tuner.calibration.data import Samples
 
 SOLO_SAMPLES = 4
 """Runs that say what a contraction alone costs."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
-from tuner.commands.engines import Inputs, Run
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.tuner.commands.engines import Inputs, Run
 
 MOST_INPUTS = 50
 MOST_SECONDS = 3.0

@@ -6,12 +6,12 @@ import sys
 
 import typer
 
-from compiler.types.extents import Shapes
-from configs.settings import Settings
-from tuner.calibration.options import PrecisionOptions
-from tuner.commands.command_line import show
-from tuner.interrupt import exit_code, signals_held
-from tuner.records.job_command import JobCommand
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.configs.settings import Settings
+from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.commands.command_line import show
+from tunefarm.tuner.interrupt import exit_code, signals_held
+from tunefarm.tuner.records.job_command import JobCommand
 
 
 def choose_and_show(
@@ -31,11 +31,11 @@ def choose_and_show(
     TunefarmError.
     """
     with signals_held():  # libraries start threads
-        from tuner.job_request import JobRequest
-        from tuner.precision.report import contractions_table, points_table, summary_lines
-        from tuner.reports.progress import make_progress
-        from tuner.search.monitor import Monitor
-        from tuner.tune_precisions import tune_auto
+        from tunefarm.tuner.job_request import JobRequest
+        from tunefarm.tuner.precision.report import contractions_table, points_table, summary_lines
+        from tunefarm.tuner.reports.progress import make_progress
+        from tunefarm.tuner.search.monitor import Monitor
+        from tunefarm.tuner.tune_precisions import tune_auto
     progress = make_progress()
     monitor = Monitor(metrics=metrics, trace=trace, tell=progress.message)
     asked = JobRequest(model, settings, options, shapes, progress, command=typed, monitor=monitor)

@@ -11,17 +11,17 @@ from typing import Any
 
 from rich.table import Table
 
-from compiler.errors import MeasureError, SettingsError
-from compiler.plan.precision.choose_precision import NARROW
-from compiler.runtime.execution.executable import Executable
-from compiler.types.numerics import Algorithm
-from compiler.types.structure import NO_STRUCTURE, Structure, Words, WordTable, plain
-from compiler.types.tensor_type import Array
-from configs.layers import suggestion
-from measure.compare import compare_paired
-from measure.worker.stability import relative_mad
-from tuner.commands.accuracy import Accuracy, References
-from tuner.commands.engines import (
+from tunefarm.compiler.errors import MeasureError, SettingsError
+from tunefarm.compiler.plan.precision.choose_precision import NARROW
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.numerics import Algorithm
+from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure, Words, WordTable, plain
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.configs.layers import suggestion
+from tunefarm.measure.compare import compare_paired
+from tunefarm.measure.worker.stability import relative_mad
+from tunefarm.tuner.commands.accuracy import Accuracy, References
+from tunefarm.tuner.commands.engines import (
     ENGINES,
     QUANTISED,
     Asked,
@@ -30,8 +30,8 @@ from tuner.commands.engines import (
     is_quantised,
     onnxruntime_session,
 )
-from tuner.confirm.drawn_inputs import drawn_inputs
-from tuner.confirm.latency import (
+from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
+from tunefarm.tuner.confirm.latency import (
     LONGEST_SPIN,
     LatencyOptions,
     aligned_inputs,
@@ -39,7 +39,7 @@ from tuner.confirm.latency import (
     outputs_agree,
     pinned,
 )
-from tuner.reports.report import format_ratio, format_seconds, format_share
+from tunefarm.tuner.reports.report import format_ratio, format_seconds, format_share
 
 OURS = "tunefarm"
 

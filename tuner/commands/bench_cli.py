@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from compiler.function_modules import load_modules
-from tuner.commands.command_line import prepare, show
-from tuner.commands.options import (
+from tunefarm.compiler.function_modules import load_modules
+from tunefarm.tuner.commands.command_line import prepare, show
+from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
     FunctionsOption,
@@ -23,7 +23,7 @@ from tuner.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from tuner.commands.bench_sizes import SizedBench
+    from tunefarm.tuner.commands.bench_sizes import SizedBench
 
 
 def bench(
@@ -44,22 +44,22 @@ def bench(
     """Time the built model against other engines in interleaved runs, at several sizes if open."""
     load_modules(functions or ())
     shapes = shapes_of(shape)
-    from configs.settings import load_settings
+    from tunefarm.configs.settings import load_settings
 
     values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}
     settings = load_settings(config, values)
     prepare(settings, config, model, [json])
-    from tuner.building.flow import build_loaded
-    from tuner.building.request import BuildRequest
-    from tuner.commands import bench as benchmark
-    from tuner.confirm.latency import LatencyOptions
+    from tunefarm.tuner.building.flow import build_loaded
+    from tunefarm.tuner.building.request import BuildRequest
+    from tunefarm.tuner.commands import bench as benchmark
+    from tunefarm.tuner.confirm.latency import LatencyOptions
 
     engines = benchmark.parse_engines(against)
     request = BuildRequest(model, "", settings, shapes, untuned=untuned)
     ours, built = build_loaded(request)
     options = LatencyOptions(rounds=rounds)
-    from tuner.commands.bench_record import record_bench
-    from tuner.commands.bench_sizes import bench_sizes, has_sizes, sizes_table
+    from tunefarm.tuner.commands.bench_record import record_bench
+    from tunefarm.tuner.commands.bench_sizes import bench_sizes, has_sizes, sizes_table
 
     result: benchmark.BenchResult | SizedBench
     if has_sizes(ours):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from compiler.errors import DatabaseError
-from compiler.runtime.execution.executable import Executable
-from compiler.target import llvm_version
-from db.store import Store
-from measure.machine import fingerprint
-from tuner.building.request import BuildRequest, BuildResult
-from tuner.commands.bench import BenchResult, EngineLatency
-from tuner.commands.bench_sizes import AtSize, SizedBench
-from tuner.confirm.model_times import with_kernels, with_roof, with_steps
-from tuner.records.model_latencies import (
+from tunefarm.compiler.errors import DatabaseError
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.target import llvm_version
+from tunefarm.db.store import Store
+from tunefarm.measure.machine import fingerprint
+from tunefarm.tuner.building.request import BuildRequest, BuildResult
+from tunefarm.tuner.commands.bench import BenchResult, EngineLatency
+from tunefarm.tuner.commands.bench_sizes import AtSize, SizedBench
+from tunefarm.tuner.confirm.model_times import with_kernels, with_roof, with_steps
+from tunefarm.tuner.records.model_latencies import (
     Conditions,
     EngineTime,
     ModelTimes,

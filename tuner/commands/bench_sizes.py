@@ -16,14 +16,14 @@ from typing import Any
 
 from rich.table import Table
 
-from compiler.errors import InputError, MeasureError
-from compiler.runtime.execution.executable import Executable
-from compiler.types.numerics import Algorithm
-from compiler.types.tensor_type import Array
-from tuner.commands.accuracy import Accuracy, error_of
-from tuner.commands.bench import OURS, EngineLatency, all_engines, latency_of
-from tuner.commands.engines import ENGINES, Asked, Engine, Inputs, is_quantised
-from tuner.confirm.latency import (
+from tunefarm.compiler.errors import InputError, MeasureError
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.numerics import Algorithm
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.tuner.commands.accuracy import Accuracy, error_of
+from tunefarm.tuner.commands.bench import OURS, EngineLatency, all_engines, latency_of
+from tunefarm.tuner.commands.engines import ENGINES, Asked, Engine, Inputs, is_quantised
+from tunefarm.tuner.confirm.latency import (
     LONGEST_SPIN,
     NEAR,
     LatencyOptions,
@@ -32,8 +32,8 @@ from tuner.confirm.latency import (
     outputs_agree,
     pinned,
 )
-from tuner.records.size_ranges import SizePoint, points_of
-from tuner.reports.report import format_ratio, format_seconds
+from tunefarm.tuner.records.size_ranges import SizePoint, points_of
+from tunefarm.tuner.reports.report import format_ratio, format_seconds
 
 
 @dataclass(frozen=True, slots=True)

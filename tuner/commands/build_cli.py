@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from compiler.function_modules import load_modules
-from tuner.calibration.options import PrecisionOptions
-from tuner.commands.command_line import prepare, show, tell_of_tiles
-from tuner.commands.entry import short_lived
-from tuner.commands.options import (
+from tunefarm.compiler.function_modules import load_modules
+from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.commands.command_line import prepare, show, tell_of_tiles
+from tunefarm.tuner.commands.entry import short_lived
+from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
     DumpOption,
@@ -30,7 +30,7 @@ from tuner.commands.options import (
     shapes_of,
     target_names,
 )
-from tuner.commands.precision_options import (
+from tunefarm.tuner.commands.precision_options import (
     CalibrationOption,
     MaxErrorOption,
     MethodOption,
@@ -102,13 +102,13 @@ def build(
     shapes = shapes_of(shape)
     if cc is not None and (emit not in _C_FORMS or not cc.strip()):
         raise UsageError(f"--cc names the C compiler of --emit {' or '.join(_C_FORMS)}")
-    from tuner.building.model_file import begin_digest
+    from tunefarm.tuner.building.model_file import begin_digest
 
     digest = begin_digest(model)  # while settings are read, and what a build needs is imported
-    from configs.settings import load_settings
-    from tuner.building.flow import build as build_model
-    from tuner.building.report import build_tables
-    from tuner.building.request import BuildRequest
+    from tunefarm.configs.settings import load_settings
+    from tunefarm.tuner.building.flow import build as build_model
+    from tunefarm.tuner.building.report import build_tables
+    from tunefarm.tuner.building.request import BuildRequest
 
     values = {
         "database.url": db,

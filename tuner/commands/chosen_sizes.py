@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compiler.errors import InputError
-from compiler.runtime.execution.executable import Executable
-from compiler.types.chosen_sizes import sizes_of_shapes
-from compiler.types.signature import Signature
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.chosen_sizes import sizes_of_shapes
+from tunefarm.compiler.types.signature import Signature
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -11,21 +11,21 @@ from typing import Annotated
 
 import typer
 
-from compiler.function_modules import load_modules
-from tuner.calibration.options import AUTO
-from tuner.commands.bench_cli import bench
-from tuner.commands.build_cli import build
-from tuner.commands.command_line import prepare, show, tell_of_tiles
-from tuner.commands.database_cli import database
-from tuner.commands.docs_cli import docs
-from tuner.commands.doctor_cli import doctor
-from tuner.commands.entry import began, begins
-from tuner.commands.farm_cli import farm
-from tuner.commands.inspect_cli import inspect
-from tuner.commands.jobs_cli import jobs
-from tuner.commands.live_cli import add_live_commands
-from tuner.commands.next_build import next_build
-from tuner.commands.options import (
+from tunefarm.compiler.function_modules import load_modules
+from tunefarm.tuner.calibration.options import AUTO
+from tunefarm.tuner.commands.bench_cli import bench
+from tunefarm.tuner.commands.build_cli import build
+from tunefarm.tuner.commands.command_line import prepare, show, tell_of_tiles
+from tunefarm.tuner.commands.database_cli import database
+from tunefarm.tuner.commands.docs_cli import docs
+from tunefarm.tuner.commands.doctor_cli import doctor
+from tunefarm.tuner.commands.entry import began, begins
+from tunefarm.tuner.commands.farm_cli import farm
+from tunefarm.tuner.commands.inspect_cli import inspect
+from tunefarm.tuner.commands.jobs_cli import jobs
+from tunefarm.tuner.commands.live_cli import add_live_commands
+from tunefarm.tuner.commands.next_build import next_build
+from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
     FunctionsOption,
@@ -40,7 +40,7 @@ from tuner.commands.options import (
     TraceOption,
     UsageError,
 )
-from tuner.commands.precision_options import (
+from tunefarm.tuner.commands.precision_options import (
     CalibrationOption,
     LabelsOption,
     MaxErrorOption,
@@ -48,14 +48,14 @@ from tuner.commands.precision_options import (
     MethodOption,
     MetricOption,
 )
-from tuner.commands.report_cli import report
-from tuner.commands.run_cli import run
-from tuner.commands.tune_options import tune_options
-from tuner.commands.typed_command import to_go_on, typed_command
-from tuner.commands.usage import FIRST_STEPS, Workflow
-from tuner.commands.verify_cli import verify
-from tuner.commands.zoo_cli import zoo
-from tuner.interrupt import exit_code, signals_held
+from tunefarm.tuner.commands.report_cli import report
+from tunefarm.tuner.commands.run_cli import run
+from tunefarm.tuner.commands.tune_options import tune_options
+from tunefarm.tuner.commands.typed_command import to_go_on, typed_command
+from tunefarm.tuner.commands.usage import FIRST_STEPS, Workflow
+from tunefarm.tuner.commands.verify_cli import verify
+from tunefarm.tuner.commands.zoo_cli import zoo
+from tunefarm.tuner.interrupt import exit_code, signals_held
 
 app = typer.Typer(
     cls=Workflow,
@@ -125,17 +125,17 @@ def tune(
     command = next_build(model, settings, config, shapes, db, functions or ())
     typed = typed_command(context, settings, started)
     if settings.compile.numerics == AUTO:
-        from tuner.commands.auto import choose_and_show
+        from tunefarm.tuner.commands.auto import choose_and_show
 
         choose_and_show(model, settings, precision, shapes, json, command, typed, metrics, trace)
         return
     with signals_held():  # libraries start threads
-        from tuner.job_request import JobRequest
-        from tuner.reports.progress import make_progress
-        from tuner.reports.task_table import TaskTable
-        from tuner.result import summary_lines
-        from tuner.search.monitor import Monitor
-        from tuner.tune_sizes import tune_sizes
+        from tunefarm.tuner.job_request import JobRequest
+        from tunefarm.tuner.reports.progress import make_progress
+        from tunefarm.tuner.reports.task_table import TaskTable
+        from tunefarm.tuner.result import summary_lines
+        from tunefarm.tuner.search.monitor import Monitor
+        from tunefarm.tuner.tune_sizes import tune_sizes
 
         tell_of_tiles(settings)
     progress = make_progress()

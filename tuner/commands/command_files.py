@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from configs.errors import SettingsError
+from tunefarm.configs.errors import SettingsError
 
 DEFAULT_DATABASE = "tuning.db"
 STDOUT = "-"
@@ -115,7 +115,7 @@ def database_file(path_or_url: str | None) -> str | None:
         return path_or_url
     if not path_or_url.startswith("sqlite"):
         return None
-    from db.backend import backend_of
+    from tunefarm.db.backend import backend_of
 
     name = backend_of(path_or_url).name
     return None if name == ":memory:" else name

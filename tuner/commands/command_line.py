@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.exceptions import TyperException
 
-from configs.errors import SettingsError, TunefarmError
-from configs.files import write_text
-from tuner.commands.command_files import check_files
-from tuner.commands.streams import OutputError, abandon_stdout
-from tuner.commands.usage import is_help, usage_message
-from tuner.interrupt import exit_code, interrupted
-from tuner.reports.terminal import console, printable_json, printable_streams
+from tunefarm.configs.errors import SettingsError, TunefarmError
+from tunefarm.configs.files import write_text
+from tunefarm.tuner.commands.command_files import check_files
+from tunefarm.tuner.commands.streams import OutputError, abandon_stdout
+from tunefarm.tuner.commands.usage import is_help, usage_message
+from tunefarm.tuner.interrupt import exit_code, interrupted
+from tunefarm.tuner.reports.terminal import console, printable_json, printable_streams
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from configs.settings import Settings
+    from tunefarm.configs.settings import Settings
 
 
 _NAMES = ("tune", "tunefarm")
@@ -95,7 +95,7 @@ def program_name() -> str:
 
 def _completed(command: Any, name: str) -> int | None:
     """The exit code of an answer to a shell that completes, which gives no arguments, else None."""
-    from configs.settings import completion_asked
+    from tunefarm.configs.settings import completion_asked
 
     variable = f"_{name.upper()}_COMPLETE"
     asked = completion_asked(variable)
@@ -103,7 +103,7 @@ def _completed(command: Any, name: str) -> int | None:
         return None
     from typer.completion import shell_complete
 
-    from tuner.commands.completion import complete_values
+    from tunefarm.tuner.commands.completion import complete_values
 
     complete_values(command)
     return shell_complete(command, {}, name, variable, asked)
@@ -144,7 +144,7 @@ def prepare(
     `config` is what the settings were read from, `reads` are other files beside the model. Raises
     SettingsError.
     """
-    from configs.settings import cache_problem, files_read
+    from tunefarm.configs.settings import cache_problem, files_read
 
     read: list[str | PathLike[str]] = [*files_read(config, settings), *reads]
     check_files(writes=writes, reads=read, databases=[settings.database.url], model=model)
@@ -154,8 +154,8 @@ def prepare(
 
 def tell_of_tiles(settings: Settings) -> None:
     """Say so if code for this machine goes without the matrix tiles that its CPU tells of."""
-    from compiler.target import host_tile_refusal  # loading LLVM takes long
-    from configs.settings import HOST
+    from tunefarm.compiler.target import host_tile_refusal  # loading LLVM takes long
+    from tunefarm.configs.settings import HOST
 
     named = settings.compile.targets or (settings.compile.target or HOST,)
     if HOST in named and (refusal := host_tile_refusal()):

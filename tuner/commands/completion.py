@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import typer
 
-from compiler.errors import TunefarmError
-from tuner.commands.command_files import DEFAULT_DATABASE
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE
 
 Values: TypeAlias = Callable[[typer.Context, str], Sequence[str]]
 """The values that may be meant by the beginning of one."""
@@ -89,49 +89,49 @@ def _listed(values: Values) -> Values:
 
 
 def _presets(context: typer.Context, incomplete: str) -> list[str]:
-    from configs.settings import presets
+    from tunefarm.configs.settings import presets
 
     return [*presets(), *_files(".toml")(context, incomplete)]
 
 
 def _targets(context: typer.Context, incomplete: str) -> list[str]:
-    from configs.settings import HOST, targets
+    from tunefarm.configs.settings import HOST, targets
 
     return [HOST, *targets(), *_files(".toml")(context, incomplete)]
 
 
 def _forms(context: typer.Context, incomplete: str) -> Sequence[str]:
-    from tuner.building.request import FORMS
+    from tunefarm.tuner.building.request import FORMS
 
     return FORMS
 
 
 def _engines(context: typer.Context, incomplete: str) -> Sequence[str]:
-    from tuner.commands.engines import ENGINES
+    from tunefarm.tuner.commands.engines import ENGINES
 
     return sorted(ENGINES)
 
 
 def _compiler_stages(context: typer.Context, incomplete: str) -> Sequence[str]:
-    from compiler.pipeline import STAGES
+    from tunefarm.compiler.pipeline import STAGES
 
     return ["all", *STAGES]
 
 
 def _programs(context: typer.Context, incomplete: str) -> Sequence[str]:
-    from tuner.commands.inspect_model import PROGRAMS
+    from tunefarm.tuner.commands.inspect_model import PROGRAMS
 
     return PROGRAMS
 
 
 def _networks(context: typer.Context, incomplete: str) -> Sequence[str]:
-    from compiler.frontend.zoo import model_names
+    from tunefarm.compiler.frontend.zoo import model_names
 
     return sorted(model_names())
 
 
 def _pages(context: typer.Context, incomplete: str) -> Sequence[str]:
-    from tuner.docs.pages import PAGES
+    from tunefarm.tuner.docs.pages import PAGES
 
     return sorted(path.stem for path in PAGES.glob("*.md"))
 
@@ -141,8 +141,8 @@ def _jobs(context: typer.Context, incomplete: str) -> list[str]:
     database = str(context.params.get("db") or DEFAULT_DATABASE)
     if "://" not in database and not Path(database).is_file():
         return []
-    from db import queries
-    from db.store import Store
+    from tunefarm.db import queries
+    from tunefarm.db.store import Store
 
     with Store.open(database, create=False, read_only=True) as store:
         newest = sorted(queries.jobs(store), key=lambda job: -job.started)[:_MOST_JOBS]

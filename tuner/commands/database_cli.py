@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from configs.errors import DatabaseError
-from tuner.commands.command_files import DEFAULT_DATABASE, check_files
-from tuner.commands.command_line import show
-from tuner.commands.options import DbOption, JsonOption, UsageError
-from tuner.commands.usage import Workflow
-from tuner.reports.terminal import console
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE, check_files
+from tunefarm.tuner.commands.command_line import show
+from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError
+from tunefarm.tuner.commands.usage import Workflow
+from tunefarm.tuner.reports.terminal import console
 
 if TYPE_CHECKING:
-    from db.store import Store
+    from tunefarm.db.store import Store
 
 database = typer.Typer(
     cls=Workflow, rich_markup_mode=None, no_args_is_help=True, help="Look after the records."
@@ -27,13 +27,13 @@ database = typer.Typer(
 def db_list(db: DbOption = None, json: JsonOption = None) -> None:
     """List what is recorded: kernels with their targets and thread counts, plans, open jobs."""
     check_files(writes=[json], databases=[db])
-    from tuner.commands.database_commands import (
+    from tunefarm.tuner.commands.database_commands import (
         job_lines,
         list_table,
         list_to_json,
         listed,
     )
-    from tuner.commands.plan_records import plan_list
+    from tunefarm.tuner.commands.plan_records import plan_list
 
     with open_database(db) as store:
         tasks, lines = listed(store), [*plan_list(store), *job_lines(store)]
@@ -49,8 +49,8 @@ def db_show(
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Trials to show.")] = 10,
 ) -> None:
     """Show one kernel, its best trials and the schedule that a build would use; or a plan."""
-    from tuner.commands.database_commands import show_lines
-    from tuner.commands.plan_records import shown_plans
+    from tunefarm.tuner.commands.database_commands import show_lines
+    from tunefarm.tuner.commands.plan_records import shown_plans
 
     with open_database(db) as store:
         print("\n".join(shown_plans(store, workload) or show_lines(store, workload, top)))
@@ -62,7 +62,7 @@ def db_builds(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many.")] = 50,
 ) -> None:
     """List the models that were built from the records."""
-    from tuner.commands.database_commands import builds_table
+    from tunefarm.tuner.commands.database_commands import builds_table
 
     with open_database(db) as store:
         console().print(builds_table(store, limit))
@@ -85,11 +85,11 @@ def db_export(
     check_files(writes=[output, optuna], databases=[db])
     with open_database(db) as store:
         if output is not None:
-            from db.export import export_records
+            from tunefarm.db.export import export_records
 
             print(f"{export_records(store, Path(output))} trials written to {output}")
         if optuna is not None:
-            from tuner.records.optuna_study import export_studies
+            from tunefarm.tuner.records.optuna_study import export_studies
 
             studies, trials = export_studies(store, Path(optuna))
             print(f"{trials} trials of {studies} kernels written to {optuna}")
@@ -102,7 +102,7 @@ def db_import(
     db: DbOption = None,
 ) -> None:
     """Add the records of an exported file that are not in the database yet."""
-    from db.export import import_records
+    from tunefarm.db.export import import_records
 
     if not Path(file).is_file():
         raise DatabaseError(f"there is no file {file}")
@@ -116,7 +116,7 @@ def db_merge(
     db: DbOption = None,
 ) -> None:
     """Add the records of another database that are not in this one yet."""
-    from db.export import merge_records
+    from tunefarm.db.export import merge_records
 
     with open_database(other) as source, open_database(db, write=True, create=True) as store:
         print(f"{merge_records(store, source)} new trials")
@@ -131,7 +131,7 @@ def db_prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
 ) -> None:
     """Delete trials that nothing applies and that teach a search little, and say which."""
-    from tuner.records.prune import plan_pruning, prune
+    from tunefarm.tuner.records.prune import plan_pruning, prune
 
     with open_database(db, write=not dry_run) as store:
         tasks = plan_pruning(store, keep)
@@ -156,7 +156,7 @@ def db_check(
     ] = 16,
 ) -> None:
     """Check the database and replay some records; exits with 1 if something is wrong."""
-    from tuner.commands.database_commands import check_lines
+    from tunefarm.tuner.commands.database_commands import check_lines
 
     with open_database(db, check_rows=False) as store:
         lines, sound = check_lines(store, replay)
@@ -172,8 +172,8 @@ def db_salvage(
 ) -> None:
     """Write what is intact of a damaged database to a new one, and say what is lost."""
     check_files(writes=[output], databases=[file])
-    from db.salvage import salvage
-    from tuner.commands.database_commands import salvage_lines
+    from tunefarm.db.salvage import salvage
+    from tunefarm.tuner.commands.database_commands import salvage_lines
 
     result = salvage(Path(file), Path(output))
     print("\n".join(salvage_lines(result)))
@@ -183,7 +183,7 @@ def db_salvage(
 @database.command("upgrade")
 def db_upgrade(db: DbOption = None) -> None:
     """Bring an older database to this version's schema; a backup is made first."""
-    from db import schema
+    from tunefarm.db import schema
 
     with open_database(db, write=True) as store:
         if store.upgraded_from is None:
@@ -197,7 +197,7 @@ def open_database(
     db: str | None, *, write: bool = False, create: bool = False, check_rows: bool = True
 ) -> Store:
     """A database, `tuning.db` if none is named, open for reading unless it is to be written."""
-    from db.store import Store
+    from tunefarm.db.store import Store
 
     location = DEFAULT_DATABASE if db is None else db
     return Store.open(location, create=create, read_only=not write, check_rows=check_rows)

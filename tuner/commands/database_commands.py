@@ -9,19 +9,19 @@ from typing import Any
 
 from rich.table import Table
 
-from compiler.counted import counted
-from compiler.errors import DatabaseError
-from compiler.kernels.printer import format_kernel
-from compiler.kernels.serialize import kernel_from_json
-from db import model_queries, queries
-from db.check import check
-from db.queries import TaskSummary
-from db.records import TaskKey, TrialRecord
-from db.salvage import Salvage
-from db.store import Store
-from tuner.records.replay import replay_records
-from tuner.records.trials import latency_of, record_to_apply, reference_note, search_trials
-from tuner.reports.report import format_seconds, format_share, format_time, format_times
+from tunefarm.compiler.counted import counted
+from tunefarm.compiler.errors import DatabaseError
+from tunefarm.compiler.kernels.printer import format_kernel
+from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.db import model_queries, queries
+from tunefarm.db.check import check
+from tunefarm.db.queries import TaskSummary
+from tunefarm.db.records import TaskKey, TrialRecord
+from tunefarm.db.salvage import Salvage
+from tunefarm.db.store import Store
+from tunefarm.tuner.records.replay import replay_records
+from tunefarm.tuner.records.trials import latency_of, record_to_apply, reference_note, search_trials
+from tunefarm.tuner.reports.report import format_seconds, format_share, format_time, format_times
 
 _DIGITS = 12  # of a digest in a table
 

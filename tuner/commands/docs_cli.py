@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tuner.commands.options import UsageError
-from tuner.reports.terminal import console
+from tunefarm.tuner.commands.options import UsageError
+from tunefarm.tuner.reports.terminal import console
 
 _WIDTH = 100  # columns of a page, at most
 
@@ -31,7 +31,7 @@ def docs(
     if sum((page is not None, build is not None, serve)) > 1:
         raise UsageError("a page, --build or --serve: one of them")
     if build is not None:
-        from tuner.docs.site import build_site, check_folder
+        from tunefarm.tuner.docs.site import build_site, check_folder
 
         folder = Path(build)
         check_folder(folder)
@@ -44,7 +44,7 @@ def docs(
 
 
 def _serve(port: int) -> None:
-    from tuner.docs.site import address_of, served_site
+    from tunefarm.tuner.docs.site import address_of, served_site
 
     with served_site(port) as server:
         print(address_of(server), flush=True)
@@ -54,8 +54,8 @@ def _serve(port: int) -> None:
 def _print_page(name: str | None) -> None:
     from rich.markdown import Markdown
 
-    from tuner.commands.docs_hooks import root_command
-    from tuner.docs.pages import all_pages, find_page, title_of
+    from tunefarm.tuner.commands.docs_hooks import root_command
+    from tunefarm.tuner.docs.pages import all_pages, find_page, title_of
 
     pages = all_pages(root_command())
     if name is None:

@@ -7,8 +7,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from tuner.commands.cli import app
-from tuner.docs.command_pages import COMMANDS, command_pages, path_of, walk
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.docs.command_pages import COMMANDS, command_pages, path_of, walk
 
 
 def on_config(config: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tuner.commands.command_files import check_files
-from tuner.commands.command_line import write_json
-from tuner.commands.options import ConfigOption, DbOption, JsonOption
+from tunefarm.tuner.commands.command_files import check_files
+from tunefarm.tuner.commands.command_line import write_json
+from tunefarm.tuner.commands.options import ConfigOption, DbOption, JsonOption
 
 
 def doctor(
@@ -29,8 +29,8 @@ def doctor(
     if there is a problem.
     """
     check_files(writes=[json])
-    from tuner.doctor.checkup import checkup, report_json
-    from tuner.doctor.findings import Finding, Grade, Question, summary, worst
+    from tunefarm.tuner.doctor.checkup import checkup, report_json
+    from tunefarm.tuner.doctor.findings import Finding, Grade, Question, summary, worst
 
     told = f", and its noise for {seconds:g} s" if seconds else ""
     print(f"looking at this machine{told}", file=sys.stderr)

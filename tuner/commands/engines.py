@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from compiler.errors import SettingsError
-from compiler.limits import Allowance
-from compiler.types.dtypes import DType
-from compiler.types.structure import plain
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.structure import plain
+from tunefarm.compiler.types.tensor_type import Array
 
 Inputs: TypeAlias = Mapping[str, Array]
 Run: TypeAlias = Callable[[Inputs], Mapping[str, Array]]
@@ -49,7 +49,7 @@ class Asked:
 
 def is_quantised(model: str) -> bool:
     """Whether the file's network computes on integers that stand for real numbers."""
-    from compiler.frontend.read_model import read_model
+    from tunefarm.compiler.frontend.read_model import read_model
 
     proto = read_model(Path(model), Allowance())
     return any(node.op_type in _OF_QUANTISED for node in proto.graph.node)

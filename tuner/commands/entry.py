@@ -7,8 +7,8 @@ import os
 import sys
 import time
 
-from configs.remains import leave
-from tuner.interrupt import (
+from tunefarm.configs.remains import leave
+from tunefarm.tuner.interrupt import (
     catch_signals,
     end_interrupted,
     exit_code,
@@ -32,9 +32,9 @@ def main() -> None:
     gc.disable()  # until a command begins: what imports and options make stays
     code = None
     try:
-        from tuner.commands.cli import app
-        from tuner.commands.command_line import run_command
-        from tuner.commands.streams import prepare_streams
+        from tunefarm.tuner.commands.cli import app
+        from tunefarm.tuner.commands.command_line import run_command
+        from tunefarm.tuner.commands.streams import prepare_streams
 
         prepare_streams()
         code = run_command(app, sys.argv[1:])
@@ -81,6 +81,8 @@ def short_lived() -> None:
 
 
 if __name__ == "__main__":
-    from tuner.commands import entry  # the module that commands speak to, not this copy of it
+    from tunefarm.tuner.commands import (
+        entry,  # the module that commands speak to, not this copy of it
+    )
 
     entry.main()

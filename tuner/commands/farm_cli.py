@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.commands.command_files import check_files
-from tuner.commands.command_line import show, write_json
-from tuner.commands.options import JsonOption
-from tuner.commands.usage import Workflow
+from tunefarm.tuner.commands.command_files import check_files
+from tunefarm.tuner.commands.command_line import show, write_json
+from tunefarm.tuner.commands.options import JsonOption
+from tunefarm.tuner.commands.usage import Workflow
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from measure.farm.farm_records import FarmRecord
-    from measure.farm.farm_status import FarmStatus
+    from tunefarm.measure.farm.farm_records import FarmRecord
+    from tunefarm.measure.farm.farm_status import FarmStatus
 
 farm = typer.Typer(
     cls=Workflow,
@@ -56,7 +56,7 @@ def farm_start(
     token_file: TokenOption = None,
 ) -> None:
     """Start a farm on this machine, and say how others join and how to tune on it."""
-    from measure.farm.farm_process import FarmOptions, is_loopback, start_farm
+    from tunefarm.measure.farm.farm_process import FarmOptions, is_loopback, start_farm
 
     _tell_of_dead()
     record = start_farm(FarmOptions(slots, niceness, host, port), token_file)
@@ -84,7 +84,7 @@ def farm_join(
     host: HostOption = None,
 ) -> None:
     """Have this machine measure for a farm; jobs that run already use it at once."""
-    from measure.farm.farm_process import FarmOptions, join_farm
+    from tunefarm.measure.farm.farm_process import FarmOptions, join_farm
 
     _tell_of_dead()
     record = join_farm(address, token_file, FarmOptions(slots, niceness, host, port))
@@ -103,14 +103,14 @@ def farm_status_command(
 ) -> None:
     """Show what runs here, and the nodes and jobs of the farm."""
     check_files(writes=[json])
-    from measure.farm.farm_records import records
+    from tunefarm.measure.farm.farm_records import records
 
     here = records()
     running = [record for record in here if record.is_alive]
     addresses = [address] if address else list(dict.fromkeys(r.address for r in running))
     farms = []
     if addresses:
-        from measure.farm.farm_status import farm_status
+        from tunefarm.measure.farm.farm_status import farm_status
 
         farms = [farm_status(each, token_file) for each in addresses]
     value = {
@@ -125,7 +125,7 @@ def farm_status_command(
 def farm_stop(json: JsonOption = None) -> None:
     """End what tune farm has started on this machine; jobs measure on the rest of the farm."""
     check_files(writes=[json])
-    from measure.farm.farm_process import stop_farm
+    from tunefarm.measure.farm.farm_process import stop_farm
 
     _tell_of_dead()
     ended = stop_farm()
@@ -141,7 +141,7 @@ def farm_stop(json: JsonOption = None) -> None:
 
 def _tell_of_dead() -> None:
     """Say what was started here and has ended by itself, and forget it."""
-    from measure.farm.farm_process import forget_dead
+    from tunefarm.measure.farm.farm_process import forget_dead
 
     for record in forget_dead():
         what = "the farm" if record.role == "head" else "a node of the farm"

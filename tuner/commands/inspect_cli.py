@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from compiler.function_modules import load_modules
-from tuner.commands.command_files import check_files
-from tuner.commands.options import (
+from tunefarm.compiler.function_modules import load_modules
+from tunefarm.tuner.commands.command_files import check_files
+from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
     DumpOption,
@@ -41,9 +41,9 @@ def inspect(
     load_modules(functions or ())
     shapes = shapes_of(shape)
     check_files(model=model)
-    from configs.settings import load_settings
-    from tuner.building.record import open_records
-    from tuner.commands.inspect_model import inspect_model
+    from tunefarm.configs.settings import load_settings
+    from tunefarm.tuner.building.record import open_records
+    from tunefarm.tuner.commands.inspect_model import inspect_model
 
     values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}
     settings = load_settings(config, values)

@@ -8,27 +8,27 @@ from functools import partial
 from os import PathLike
 from typing import TypeAlias
 
-from compiler.errors import SettingsError
-from compiler.kernel_stages import ChosenSchedule, KernelStages
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.printer import format_kernel
-from compiler.limits import Allowance
-from compiler.llvm.machine import assembly
-from compiler.pipeline import STAGES, kernels_of
-from compiler.schedule.choice import ChooseSchedule
-from compiler.schedule.spaces import Spaces, schedule_space
-from compiler.stages import Stages, check_stage, format_program
-from compiler.target import Target
-from compiler.types.extents import Shapes
-from configs.settings import CompileSettings, Settings
-from db.store import Store
-from measure.sandbox.import_model import import_model
-from tuner.building.apply_best import choose_from
-from tuner.building.compile import compile_with
-from tuner.building.lowered import lower_model
-from tuner.calibration.options import CHOSEN, PrecisionOptions
-from tuner.commands.inspect_plan import applied_plan, plan_text
-from tuner.from_settings import limits_of, target_of
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.kernel_stages import ChosenSchedule, KernelStages
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.printer import format_kernel
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.llvm.machine import assembly
+from tunefarm.compiler.pipeline import STAGES, kernels_of
+from tunefarm.compiler.schedule.choice import ChooseSchedule
+from tunefarm.compiler.schedule.spaces import Spaces, schedule_space
+from tunefarm.compiler.stages import Stages, check_stage, format_program
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.configs.settings import CompileSettings, Settings
+from tunefarm.db.store import Store
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.building.apply_best import choose_from
+from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.building.lowered import lower_model
+from tunefarm.tuner.calibration.options import CHOSEN, PrecisionOptions
+from tunefarm.tuner.commands.inspect_plan import applied_plan, plan_text
+from tunefarm.tuner.from_settings import limits_of, target_of
 
 Model: TypeAlias = str | PathLike[str]
 

@@ -5,30 +5,30 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import structural_hash
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.workload_key import workload_key
-from compiler.limits import Allowance
-from compiler.plan.choices.describe import describe_plan
-from compiler.plan.choices.estimate import Estimator
-from compiler.plan.choices.estimated_plan import estimated_plan
-from compiler.plan.choices.graph_sites import graph_sites
-from compiler.plan.choices.layout_questions import layout_questions
-from compiler.plan.choices.plan_costs import Cost, KernelCost, PlanCosts
-from compiler.plan.choices.verify_plan import verify_plan
-from compiler.plan.decisions.graph_plan import RULES
-from compiler.schedule.spaces import Spaces
-from compiler.target import Target
-from compiler.types.numerics import Numerics
-from configs.settings import Settings
-from db.store import Store
-from tuner.building.lowered import LoweredModel
-from tuner.building.recorded_plan import PlanToApply, plan_to_apply
-from tuner.from_settings import limits_of
-from tuner.plans.costs import KernelCosts
-from tuner.records.graph_choice import GraphChoice
-from tuner.records.trials import task_key
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.plan.choices.describe import describe_plan
+from tunefarm.compiler.plan.choices.estimate import Estimator
+from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
+from tunefarm.compiler.plan.choices.graph_sites import graph_sites
+from tunefarm.compiler.plan.choices.layout_questions import layout_questions
+from tunefarm.compiler.plan.choices.plan_costs import Cost, KernelCost, PlanCosts
+from tunefarm.compiler.plan.choices.verify_plan import verify_plan
+from tunefarm.compiler.plan.decisions.graph_plan import RULES
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.configs.settings import Settings
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.lowered import LoweredModel
+from tunefarm.tuner.building.recorded_plan import PlanToApply, plan_to_apply
+from tunefarm.tuner.from_settings import limits_of
+from tunefarm.tuner.plans.costs import KernelCosts
+from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.records.trials import task_key
 
 BY_ESTIMATES = "by estimates, without a database"
 """How a plan is called that an untuned build takes."""

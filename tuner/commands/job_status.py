@@ -10,14 +10,14 @@ from typing import Any
 
 from rich.table import Table
 
-from configs.errors import DatabaseError
-from db.records import JobRecord
-from db.requests import ask
-from db.store import Store
-from tuner.records.job_command import JobCommand, ended
-from tuner.records.jobs import find_job, short_id
-from tuner.reports.job_state import JobState
-from tuner.reports.report import (
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db.records import JobRecord
+from tunefarm.db.requests import ask
+from tunefarm.db.store import Store
+from tunefarm.tuner.records.job_command import JobCommand, ended
+from tunefarm.tuner.records.jobs import find_job, short_id
+from tunefarm.tuner.reports.job_state import JobState
+from tunefarm.tuner.reports.report import (
     format_duration,
     format_latency,
     format_ratio,
@@ -167,7 +167,7 @@ def resuming(
         raise DatabaseError(f"{told} is running", hint=f"tune watch {short_id(job)} follows it")
     command = JobCommand.of(job)
     if command is None:
-        call = f'tuner.tune("{job.model_name}", db="{store.name}")'
+        call = f'tunefarm.tune("{job.model_name}", db="{store.name}")'
         raise DatabaseError(
             f"{told} was begun from Python, or by an older version: no command is recorded",
             hint=f"{call} or tune --model goes on from what it measured",

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from configs.errors import DatabaseError, SettingsError
-from tuner.commands.command_files import check_files, database_file
-from tuner.commands.command_line import prepare, show, write_file, write_json
-from tuner.commands.database_cli import open_database
-from tuner.commands.options import DbOption, JsonOption, UsageError
-from tuner.commands.usage import Workflow
-from tuner.interrupt import exit_code, signals_held
+from tunefarm.configs.errors import DatabaseError, SettingsError
+from tunefarm.tuner.commands.command_files import check_files, database_file
+from tunefarm.tuner.commands.command_line import prepare, show, write_file, write_json
+from tunefarm.tuner.commands.database_cli import open_database
+from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError
+from tunefarm.tuner.commands.usage import Workflow
+from tunefarm.tuner.interrupt import exit_code, signals_held
 
 if TYPE_CHECKING:
-    from db.queue import QueueEntry
-    from db.store import Store
-    from tuner.queues.new_entries import Kernels, NewEntry
-    from tuner.queues.night import Night
-    from tuner.queues.summary import NightSummary
+    from tunefarm.db.queue import QueueEntry
+    from tunefarm.db.store import Store
+    from tunefarm.tuner.queues.new_entries import Kernels, NewEntry
+    from tunefarm.tuner.queues.night import Night
+    from tunefarm.tuner.queues.summary import NightSummary
 
 jobs = typer.Typer(
     cls=Workflow,
@@ -73,7 +73,7 @@ def jobs_add(
     json: JsonOption = None,
 ) -> None:
     """Add a job for each model, thread count and target. Takes the other options of tune too."""
-    from tuner.queues.summary import summary_of
+    from tunefarm.tuner.queues.summary import summary_of
 
     check_files(writes=[json], databases=[db])
     counts: list[int | None] = [*threads] if threads else [None]
@@ -87,7 +87,7 @@ def jobs_add(
     ]
     url, _ = _location(db)
     with open_database(url, write=True, create=True) as store:
-        from db.queue import add_entry, entries
+        from tunefarm.db.queue import add_entry, entries
 
         waiting = {item.arguments for item in entries(store) if item.state != "finished"}
         added = []
@@ -118,8 +118,8 @@ def _checked(
     known: dict[str, Kernels],
 ) -> NewEntry:
     """An entry with absolute paths, checked as its job will be."""
-    from tuner.commands.tune_options import parsed_tune, tune_options
-    from tuner.commands.typed_command import typed_command
+    from tunefarm.tuner.commands.tune_options import parsed_tune, tune_options
+    from tunefarm.tuner.commands.typed_command import typed_command
 
     typed = ["--model", os.path.abspath(model)]
     typed += [] if threads is None else ["--threads", str(threads)]
@@ -127,13 +127,13 @@ def _checked(
     tune = parsed_tune([*typed, *rest])
     if tune.params["model"] != typed[1]:
         raise UsageError("--model is given among other options")
-    from compiler.function_modules import load_modules
+    from tunefarm.compiler.function_modules import load_modules
 
     load_modules(tune.params["functions"] or ())
     given = {**tune.params, "minutes": tune.params["minutes"] if minutes is None else minutes}
     options = tune_options(given)
     prepare(options.settings, given["config"], typed[1], [json], options.precision.files())
-    from tuner.queues.new_entries import check_model, new_entry
+    from tunefarm.tuner.queues.new_entries import check_model, new_entry
 
     kernels = check_model(typed[1], options.settings, options.shapes, known)
     arguments = typed_command(tune, options.settings, time.monotonic()).arguments
@@ -146,8 +146,8 @@ def _checked(
 def jobs_list(db: DbOption = None, json: JsonOption = None) -> None:
     """List the queue: order, state, what each entry has cost and gained, and why it failed."""
     check_files(writes=[json], databases=[db])
-    from db.queue import entries
-    from tuner.queues.summary import entries_table, summary_of
+    from tunefarm.db.queue import entries
+    from tunefarm.tuner.queues.summary import entries_table, summary_of
 
     url, _ = _location(db)
     with open_database(url) as store:
@@ -169,8 +169,8 @@ def jobs_remove(
     """Take entries out of the queue. What their jobs have measured stays."""
     if bool(ids) == finished:
         raise UsageError("say what to remove: IDs of tune jobs list, or --finished")
-    from db.queue import entries, remove_entry
-    from tuner.queues.entry_options import name_of, options_of
+    from tunefarm.db.queue import entries, remove_entry
+    from tunefarm.tuner.queues.entry_options import name_of, options_of
 
     url, _ = _location(db)
     with open_database(url, write=True) as store:
@@ -227,14 +227,14 @@ def jobs_run(
     now = time.time()
     deadline = None if minutes is None else now + 60.0 * minutes
     if until is not None:
-        from tuner.queues.deadline import moment_of
+        from tunefarm.tuner.queues.deadline import moment_of
 
         deadline = moment_of(until, now)
     with signals_held():  # libraries start threads
-        from configs.remains import make_folder
-        from db.queue import entries
-        from tuner.queues.night import Night
-        from tuner.reports.progress import make_progress
+        from tunefarm.configs.remains import make_folder
+        from tunefarm.db.queue import entries
+        from tunefarm.tuner.queues.night import Night
+        from tunefarm.tuner.reports.progress import make_progress
 
     url, database = _location(db)
     with open_database(url, write=True) as store:
@@ -253,8 +253,8 @@ def jobs_run(
 
 
 def _summary(store: Store, night: Night) -> NightSummary:
-    from db.queue import entries
-    from tuner.queues.summary import NightSummary, status_of, summary_of
+    from tunefarm.db.queue import entries
+    from tunefarm.tuner.queues.summary import NightSummary, status_of, summary_of
 
     found = tuple(summary_of(store, entry) for entry in entries(store))
     status = exit_code() if night.interrupted else status_of(found)
@@ -264,7 +264,7 @@ def _summary(store: Store, night: Night) -> NightSummary:
 
 
 def _tell(summary: NightSummary, json: str | None, html: str | None) -> None:
-    from tuner.queues.summary import entries_table, night_lines, night_page
+    from tunefarm.tuner.queues.summary import entries_table, night_lines, night_page
 
     if html is not None:
         write_file(html, night_page(summary))
@@ -298,7 +298,7 @@ def _finish(
 def _location(db: str | None) -> tuple[str, str | None]:
     """The database, and how processes in other folders are told of it: None if they know it from
     the environment, which may hold a password."""
-    from configs.settings import load_settings
+    from tunefarm.configs.settings import load_settings
 
     url = load_settings(None, {"database.url": db}).database.url
     file = database_file(url)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from configs.errors import DatabaseError
-from tuner.commands.command_files import DEFAULT_DATABASE, check_files
-from tuner.commands.command_line import show
-from tuner.commands.database_cli import open_database
-from tuner.commands.options import DbOption, JsonOption
-from tuner.commands.typed_command import resumed
-from tuner.reports.terminal import console
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE, check_files
+from tunefarm.tuner.commands.command_line import show
+from tunefarm.tuner.commands.database_cli import open_database
+from tunefarm.tuner.commands.options import DbOption, JsonOption
+from tunefarm.tuner.commands.typed_command import resumed
+from tunefarm.tuner.reports.terminal import console
 
 if TYPE_CHECKING:
-    from db.store import Store
+    from tunefarm.db.store import Store
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="Its id, or the start of it; last: the newest.")
@@ -33,8 +33,8 @@ def add_live_commands(app: typer.Typer) -> None:
 def status(db: DbOption = None, json: JsonOption = None) -> None:
     """List all jobs: their states, the best so far, trials, the time that is left."""
     check_files(writes=[json], databases=[db])
-    from db import queries
-    from tuner.commands.job_status import status_table, status_to_json
+    from tunefarm.db import queries
+    from tunefarm.tuner.commands.job_status import status_table, status_to_json
 
     with open_database(db) as store:
         jobs = queries.jobs(store)
@@ -62,8 +62,8 @@ def watch(
         if serve:
             _serve(store, job, port)
             return
-        from tuner.commands.watch_job import Watch, end_parts
-        from tuner.reports.progress import make_progress
+        from tunefarm.tuner.commands.watch_job import Watch, end_parts
+        from tunefarm.tuner.reports.progress import make_progress
 
         table, line = end_parts(Watch(store, make_progress(), job).follow())
         console().print(table)
@@ -72,7 +72,7 @@ def watch(
 
 def _serve(store: Store, job: str | None, port: int) -> None:
     """Serve the page until Ctrl-C."""
-    from tuner.commands.live_server import LiveServer
+    from tunefarm.tuner.commands.live_server import LiveServer
 
     with LiveServer(store, job, port) as server:
         print(server.url, flush=True)
@@ -89,7 +89,7 @@ def stop(
     ] = 60.0,
 ) -> None:
     """End a running job as Ctrl-C would, wherever it runs; everything that it measured is kept."""
-    from tuner.commands.job_status import stop_job
+    from tunefarm.tuner.commands.job_status import stop_job
 
     with open_database(db, write=True) as store:
         print(stop_job(store, job, wait, "" if db is None else db))
@@ -109,7 +109,7 @@ def resume(
     ] = None,
 ) -> None:
     """Go on with a job that was interrupted or lost, by the arguments that it was begun with."""
-    from tuner.commands.job_status import resuming
+    from tunefarm.tuner.commands.job_status import resuming
 
     database = DEFAULT_DATABASE if db is None else db
     if "://" not in database:

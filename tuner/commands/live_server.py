@@ -12,15 +12,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
-from configs.errors import DatabaseError, SettingsError, TunefarmError
-from db import queries
-from db.store import Store
-from tuner.commands.job_status import RUNNING, status_to_json
-from tuner.pages.page import page_of
-from tuner.records.jobs import find_job
-from tuner.reports import report
-from tuner.reports.job_state import JobState
-from tuner.reports.terminal import printable_json
+from tunefarm.configs.errors import DatabaseError, SettingsError, TunefarmError
+from tunefarm.db import queries
+from tunefarm.db.store import Store
+from tunefarm.tuner.commands.job_status import RUNNING, status_to_json
+from tunefarm.tuner.pages.page import page_of
+from tunefarm.tuner.records.jobs import find_job
+from tunefarm.tuner.reports import report
+from tunefarm.tuner.reports.job_state import JobState
+from tunefarm.tuner.reports.terminal import printable_json
 
 ADDRESS = "127.0.0.1"
 _NAMES = (ADDRESS, "localhost")

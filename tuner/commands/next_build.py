@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.types.extents import Shapes
+from tunefarm.compiler.types.extents import Shapes
 
 if TYPE_CHECKING:  # Pydantic, which may be missing
-    from configs.settings import Settings
+    from tunefarm.configs.settings import Settings
 
 
 def next_build(

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from compiler.errors import ShapeError
-from compiler.types.extents import extent_of
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.types.extents import extent_of
 
 DbOption = Annotated[
     str | None,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import compiler
-from compiler.counted import counted
-from compiler.errors import PlanError
-from db import model_queries
-from db.records import PlanRecord
-from db.store import Store
-from tuner.building.recorded_plan import BY_GRAPH
-from tuner.records.graph_choice import GraphChoice
-from tuner.reports.report import format_seconds, format_time
+from tunefarm import compiler
+from tunefarm.compiler.counted import counted
+from tunefarm.compiler.errors import PlanError
+from tunefarm.db import model_queries
+from tunefarm.db.records import PlanRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.recorded_plan import BY_GRAPH
+from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.reports.report import format_seconds, format_time
 
 _DIGITS = 12  # of an id in a line
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from tuner.commands.command_files import check_files
-from tuner.commands.command_line import write_file, write_json
-from tuner.commands.database_cli import open_database
-from tuner.commands.options import DbOption, JsonOption, UsageError
+from tunefarm.tuner.commands.command_files import check_files
+from tunefarm.tuner.commands.command_line import write_file, write_json
+from tunefarm.tuner.commands.database_cli import open_database
+from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError
 
 
 def report(
@@ -50,9 +50,9 @@ def report(
     if against is not None and builds is not None:
         raise UsageError("--against compares jobs and --builds builds: one page has one of them")
     check_files(reads=bench or [], writes=[html, json], databases=[db])
-    from tuner.pages.contents import PageOptions
-    from tuner.pages.page import html_of, json_of, parts_of
-    from tuner.reports.size_curves import read_curves
+    from tunefarm.tuner.pages.contents import PageOptions
+    from tunefarm.tuner.pages.page import html_of, json_of, parts_of
+    from tunefarm.tuner.reports.size_curves import read_curves
 
     curves = [read_curves(path) for path in bench or []]
     options = PageOptions(job, against, builds, curves, full)

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from compiler.function_modules import load_modules
-from tuner.commands.command_files import check_files
-from tuner.commands.command_line import show
-from tuner.commands.options import (
+from tunefarm.compiler.function_modules import load_modules
+from tunefarm.tuner.commands.command_files import check_files
+from tunefarm.tuner.commands.command_line import show
+from tunefarm.tuner.commands.options import (
     FunctionsOption,
     JsonOption,
     ThreadsOption,
@@ -60,9 +60,9 @@ def run(
     shapes = numbers_of(shape)
     files = named_values(input, "--input", "NAME=FILE.npy")
     check_files(writes=[output, trace, json], reads=[artefact, *files.values()])
-    import compiler
-    from compiler.runtime.artefact.array_files import write_outputs
-    from tuner.commands.run_model import run_model, run_parts
+    from tunefarm import compiler
+    from tunefarm.compiler.runtime.artefact.array_files import write_outputs
+    from tunefarm.tuner.commands.run_model import run_model, run_parts
 
     executable = compiler.load(artefact, threads, fallback=fallback)
     outputs, result = run_model(
@@ -74,7 +74,7 @@ def run(
         profile=profile or trace is not None,
     )
     if trace is not None and result.profile is not None:
-        from tuner.commands.run_trace import write_run_trace
+        from tunefarm.tuner.commands.run_trace import write_run_trace
 
         write_run_trace(result.profile, result.model, result.threads, trace)
     if output is not None:

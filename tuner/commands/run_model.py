@@ -10,19 +10,19 @@ from typing import Any
 
 from rich.table import Table
 
-from compiler.counted import counted
-from compiler.runtime.artefact.array_files import as_stored, read_array
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.execution.profile import KernelTime, Profile
-from compiler.runtime.execution.try_run import require_surviving_run
-from compiler.runtime.spec.guards import sizes_text
-from compiler.types.dtypes import DType
-from compiler.types.structure import plain
-from compiler.types.tensor_type import Array, TensorType
-from measure.worker.stability import relative_mad
-from tuner.commands.chosen_sizes import sizes_of
-from tuner.confirm.drawn_inputs import drawn_inputs
-from tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
+from tunefarm.compiler.counted import counted
+from tunefarm.compiler.runtime.artefact.array_files import as_stored, read_array
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution.profile import KernelTime, Profile
+from tunefarm.compiler.runtime.execution.try_run import require_surviving_run
+from tunefarm.compiler.runtime.spec.guards import sizes_text
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.structure import plain
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.measure.worker.stability import relative_mad
+from tunefarm.tuner.commands.chosen_sizes import sizes_of
+from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
+from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
 _PROFILE_REPEAT = 20
 

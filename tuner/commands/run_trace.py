@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compiler.runtime.execution.profile import Profile
-from configs.errors import SettingsError
-from tuner.reports.trace import Trace
+from tunefarm.compiler.runtime.execution.profile import Profile
+from tunefarm.configs.errors import SettingsError
+from tunefarm.tuner.reports.trace import Trace
 
 
 def run_trace(profile: Profile, model: str, threads: int) -> Trace:

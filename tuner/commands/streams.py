@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import suppress
 
-from configs.errors import TunefarmError
+from tunefarm.configs.errors import TunefarmError
 
 
 class OutputError(TunefarmError):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from compiler.types.extents import Shapes
-from tuner.calibration.options import PrecisionOptions
-from tuner.commands.options import UsageError, memory_bytes, shapes_of, target_names
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.commands.options import UsageError, memory_bytes, shapes_of, target_names
 
 if TYPE_CHECKING:
-    from configs.settings import Settings
+    from tunefarm.configs.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def tune_options(given: Mapping[str, Any]) -> TuneOptions:
     Raises UsageError and SettingsError for values that make no sense, alone or together.
     """
     shapes = shapes_of(given["shape"])
-    from configs.settings import load_settings
+    from tunefarm.configs.settings import load_settings
 
     values = {
         "database.url": given["db"],
@@ -65,7 +65,7 @@ def parsed_tune(arguments: Sequence[str]) -> typer.Context:
 
     Raises UsageError for what it would refuse, and for anything that is no option.
     """
-    from tuner.commands.cli import app
+    from tunefarm.tuner.commands.cli import app
 
     command = typer.main.get_command(app)
     with command.make_context("tune", list(arguments), resilient_parsing=True) as context:

@@ -1,6 +1,6 @@
 """The process of a turn of the queue: `tune`, which ends when the process that started it does.
 
-python -m tuner.commands.turn PARENT --model FILE …
+python -m tunefarm.tuner.commands.turn PARENT --model FILE …
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import signal
 import sys
 
-from measure.sandbox.limits import die_with
-from tuner.commands import entry
+from tunefarm.measure.sandbox.limits import die_with
+from tunefarm.tuner.commands import entry
 
 
 def main() -> None:

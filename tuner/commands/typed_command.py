@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tuner.records.job_command import JobCommand
+from tunefarm.tuner.records.job_command import JobCommand
 
 if TYPE_CHECKING:
-    from configs.settings import Settings
+    from tunefarm.configs.settings import Settings
 
 _FILES = {"model", "calibration", "labels", "json", "trace", "metrics"}
 _STDOUT = "-"
@@ -45,7 +45,7 @@ def typed_command(context: typer.Context, settings: Settings, started: float) ->
 
 def _anywhere(name: str, value: Any) -> str:
     """The value of an option, with files as absolute paths."""
-    from configs.settings import presets
+    from tunefarm.configs.settings import presets
 
     text = str(value)
     if name in _FILES:

@@ -9,7 +9,7 @@ from typing import Any
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from tuner.commands.options import UsageError
+from tunefarm.tuner.commands.options import UsageError
 
 ORDER = (
     *("zoo", "build", "run", "bench", "report", "verify", "doctor"),

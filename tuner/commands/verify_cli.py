@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from compiler.function_modules import load_modules
-from tuner.commands.command_line import prepare, show, tell_of_tiles
-from tuner.commands.options import (
+from tunefarm.compiler.function_modules import load_modules
+from tunefarm.tuner.commands.command_line import prepare, show, tell_of_tiles
+from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
     FunctionsOption,
@@ -56,20 +56,20 @@ def verify(
     """
     load_modules(functions or ())
     shapes = shapes_of(shape)
-    from configs.settings import load_settings
+    from tunefarm.configs.settings import load_settings
 
     values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}
     settings = load_settings(config, values)
     prepare(settings, config, model, [json])
-    from tuner.building.request import BuildRequest
-    from tuner.verify.drift import EXIT_CODES
-    from tuner.verify.show import (
+    from tunefarm.tuner.building.request import BuildRequest
+    from tunefarm.tuner.verify.drift import EXIT_CODES
+    from tunefarm.tuner.verify.show import (
         history_lines,
         kernel_table,
         verification_lines,
         verification_to_json,
     )
-    from tuner.verify.verify import verify_model
+    from tunefarm.tuner.verify.verify import verify_model
 
     def tell(text: str) -> None:
         print(text, file=sys.stderr)

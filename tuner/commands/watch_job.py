@@ -7,16 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from configs.errors import DatabaseUnavailableError
-from db import queries
-from db.records import JobRecord
-from db.store import Store
-from tuner.commands.job_status import RUNNING, time_left, time_taken
-from tuner.records.jobs import find_job, short_id
-from tuner.reports.job_state import JobState
-from tuner.reports.progress import Progress
-from tuner.reports.report import format_duration, format_latency, format_ratio, format_seconds
-from tuner.reports.task_table import TaskTable
+from tunefarm.configs.errors import DatabaseUnavailableError
+from tunefarm.db import queries
+from tunefarm.db.records import JobRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.commands.job_status import RUNNING, time_left, time_taken
+from tunefarm.tuner.records.jobs import find_job, short_id
+from tunefarm.tuner.reports.job_state import JobState
+from tunefarm.tuner.reports.progress import Progress
+from tunefarm.tuner.reports.report import (
+    format_duration,
+    format_latency,
+    format_ratio,
+    format_seconds,
+)
+from tunefarm.tuner.reports.task_table import TaskTable
 
 POLL_SECONDS = 1.0
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from tuner.commands.command_files import check_files
-from tuner.commands.options import UsageError
+from tunefarm.tuner.commands.command_files import check_files
+from tunefarm.tuner.commands.options import UsageError
 
 
 def zoo(
@@ -32,9 +32,9 @@ def zoo(
 ) -> None:
     """Write a well-known network with seeded random weights as an ONNX file."""
     check_files(writes=[output])
-    import compiler
-    from compiler.frontend.zoo import build_model, dynamic_shapes, model_names, write_model
-    from compiler.frontend.zoo.models import check_form
+    from tunefarm import compiler
+    from tunefarm.compiler.frontend.zoo import build_model, dynamic_shapes, model_names, write_model
+    from tunefarm.compiler.frontend.zoo.models import check_form
 
     check_form(form)
     if name is None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
-from compiler.pipeline import kernels_of
-from compiler.plan.choices.program_steps import ProgramStep, program_steps
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.target import Target
-from compiler.types.numerics import Numerics
-from configs.settings import Settings
-from tuner.from_settings import limits_of
-from tuner.records.model_graphs import ModelGraphs
-from tuner.records.model_latencies import ModelTimes
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.choices.program_steps import ProgramStep, program_steps
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.configs.settings import Settings
+from tunefarm.tuner.from_settings import limits_of
+from tunefarm.tuner.records.model_graphs import ModelGraphs
+from tunefarm.tuner.records.model_latencies import ModelTimes
 
 
 def with_graphs(

@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from db import queries
-from db.records import BestRecord, TrialRecord
-from db.store import Store
-from tuner.confirm.verdict import EFFECT
-from tuner.records.trials import is_censored, is_confirmed, search_trials
-from tuner.search.posterior import Posterior
-from tuner.search.standings import Estimate
-from tuner.search.tasks import TuningTask
+from tunefarm.db import queries
+from tunefarm.db.records import BestRecord, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.confirm.verdict import EFFECT
+from tunefarm.tuner.records.trials import is_censored, is_confirmed, search_trials
+from tunefarm.tuner.search.posterior import Posterior
+from tunefarm.tuner.search.standings import Estimate
+from tunefarm.tuner.search.tasks import TuningTask
 
 LEAST_CHANCE = 0.04  # of being the best, of those who meet from the beginning
 STARTERS = 6  # of these at most, apart from the incumbent and the default

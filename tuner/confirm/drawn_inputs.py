@@ -7,12 +7,12 @@ from itertools import islice
 
 import numpy as np
 
-from compiler.errors import InputError
-from compiler.runtime.execution.executable import Executable
-from compiler.types.chosen_sizes import choose_sizes, put_sizes
-from compiler.types.conversions import converted
-from compiler.types.signature import ResultSource, Signature
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.chosen_sizes import choose_sizes, put_sizes
+from tunefarm.compiler.types.conversions import converted
+from tunefarm.compiler.types.signature import ResultSource, Signature
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 
 def seeded_inputs(types: Mapping[str, TensorType], seed: int = 0) -> dict[str, Array]:

@@ -2,7 +2,7 @@
 
     specs -> artefacts, as bytes -> a node of the target's kind -> their latencies
 
-Only a runner whose nodes can be called does so (`measure.farm.runner.CallsNodes`).
+Only a runner whose nodes can be called does so (`tunefarm.measure.farm.runner.CallsNodes`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import compiler
-from compiler.errors import MeasureError
-from compiler.runtime.artefact import artefact
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.target import Target
-from measure.farm.runner import CallsNodes
-from tuner.confirm.latency import (
+from tunefarm import compiler
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.target import Target
+from tunefarm.measure.farm.runner import CallsNodes
+from tunefarm.tuner.confirm.latency import (
     COMPARISON,
     Agree,
     ModelLatency,

@@ -1,9 +1,9 @@
 """Finalists: the best of a search meet the incumbent, side by side, before one of them is believed.
 
 The lowest of hundreds of noisy ratios is partly luck. So those that may be the best of a task
-(`tuner.confirm.contenders`), the schedule that is applied so far and the default one race in fresh
-processes (`tuner.confirm.race`), and `tuner.confirm.verdict` says who wins. Who fails here is out,
-however fast the search found it.
+(`tunefarm.tuner.confirm.contenders`), the schedule that is applied so far and the default one race
+in fresh processes (`tunefarm.tuner.confirm.race`), and `tunefarm.tuner.confirm.verdict` says who
+wins. Who fails here is out, however fast the search found it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from db import queries
-from db.records import BestRecord, TaskKey, TrialRecord
-from db.store import Store
-from measure.compare import pair_of
-from measure.farm.runner import Runner
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from tuner.confirm.contenders import Lineup, lineup_of
-from tuner.confirm.race import Race, RaceOptions
-from tuner.confirm.verdict import judge
-from tuner.records.trials import trial_record
-from tuner.search.measuring import TIMING_SHARE
-from tuner.search.monitor import FINAL
-from tuner.search.standings import Estimate
-from tuner.search.tasks import TuningTask
+from tunefarm.db import queries
+from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.compare import pair_of
+from tunefarm.measure.farm.runner import Runner
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.tuner.confirm.contenders import Lineup, lineup_of
+from tunefarm.tuner.confirm.race import Race, RaceOptions
+from tunefarm.tuner.confirm.verdict import judge
+from tunefarm.tuner.records.trials import trial_record
+from tunefarm.tuner.search.measuring import TIMING_SHARE
+from tunefarm.tuner.search.monitor import FINAL
+from tunefarm.tuner.search.standings import Estimate
+from tunefarm.tuner.search.tasks import TuningTask
 
 POLL_SECONDS = 0.25
 SLICE_SECONDS = 0.25  # of all slices of one schedule in a process, at most

@@ -17,17 +17,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from compiler.errors import MeasureError
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.buffers import aligned_empty
-from compiler.runtime.spec.executable_spec import ALIGNMENT
-from compiler.types.dtypes import WIDE_FLOATS, DType
-from compiler.types.tensor_type import Array
-from measure.compare import Comparison
-from measure.machine import available_cores, on_cores
-from measure.worker.stability import relative_mad
-from tuner.confirm.drawn_inputs import drawn_inputs
-from tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.buffers import aligned_empty
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
+from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.compare import Comparison
+from tunefarm.measure.machine import available_cores, on_cores
+from tunefarm.measure.worker.stability import relative_mad
+from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
+from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare
 
 SLOWER = 0.01  # by how much a model must lose to be refused
 LEAST_ROUNDS = 3

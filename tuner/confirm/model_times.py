@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from compiler.content_cache import ContentCache, cache_key
-from compiler.errors import TunefarmError
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.execution.profile import COPY, StepTime
-from compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec, FunctionStep
-from compiler.runtime.spec.kernel_report import TUNED, KernelReport
-from compiler.runtime.spec.step_reads import step_reads
-from compiler.target import Target, llvm_version
-from configs.settings import Settings, cache_folder
-from db import queries
-from db.store import Store
-from measure.compare import Comparison
-from measure.machine import fingerprint
-from measure.worker.roof import measure_roof
-from tuner.confirm.latency import ModelLatency, aligned_inputs, pinned
-from tuner.records.model_latencies import AppliedKernel, MachineRoof, ModelStep, ModelTimes, Ratio
+from tunefarm.compiler.content_cache import ContentCache, cache_key
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution.profile import COPY, StepTime
+from tunefarm.compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec, FunctionStep
+from tunefarm.compiler.runtime.spec.kernel_report import TUNED, KernelReport
+from tunefarm.compiler.runtime.spec.step_reads import step_reads
+from tunefarm.compiler.target import Target, llvm_version
+from tunefarm.configs.settings import Settings, cache_folder
+from tunefarm.db import queries
+from tunefarm.db.store import Store
+from tunefarm.measure.compare import Comparison
+from tunefarm.measure.machine import fingerprint
+from tunefarm.measure.worker.roof import measure_roof
+from tunefarm.tuner.confirm.latency import ModelLatency, aligned_inputs, pinned
+from tunefarm.tuner.records.model_latencies import (
+    AppliedKernel,
+    MachineRoof,
+    ModelStep,
+    ModelTimes,
+    Ratio,
+)
 
 MOST_ROUNDS = 20
 

@@ -11,18 +11,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.target import Target
-from tuner.building.size_plan import range_programs
-from tuner.confirm.latency import (
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.target import Target
+from tunefarm.tuner.building.size_plan import range_programs
+from tunefarm.tuner.confirm.latency import (
     COMPARISON,
     Agree,
     aligned_inputs,
     compare_models,
 )
-from tuner.confirm.whole_model import ModelBuilds
-from tuner.records.size_ranges import SizePlan, SizePoint, merged
+from tunefarm.tuner.confirm.whole_model import ModelBuilds
+from tunefarm.tuner.records.size_ranges import SizePlan, SizePoint, merged
 
 RUNS = 3  # of which the fastest counts, where a rough figure will do
 LONG = 1.0  # seconds after which no run is repeated

@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from db import queries
-from db.records import TaskKey
-from db.store import Store
-from measure.compare import LogRatio, pair_of
-from measure.farm.runner import Runner
-from measure.measurement import MeasureRequest, Status
-from measure.placement import Placement, buffer_sizes
-from tuner.confirm.finalists import POLL_SECONDS, Settled
-from tuner.reports.report import KEY_CHARACTERS, TaskStatus
-from tuner.search.tasks import TuningTask
+from tunefarm.db import queries
+from tunefarm.db.records import TaskKey
+from tunefarm.db.store import Store
+from tunefarm.measure.compare import LogRatio, pair_of
+from tunefarm.measure.farm.runner import Runner
+from tunefarm.measure.measurement import MeasureRequest, Status
+from tunefarm.measure.placement import Placement, buffer_sizes
+from tunefarm.tuner.confirm.finalists import POLL_SECONDS, Settled
+from tunefarm.tuner.reports.report import KEY_CHARACTERS, TaskStatus
+from tunefarm.tuner.search.tasks import TuningTask
 
 MOVES = 0.03  # a kernel that changes by less, beyond doubt, is not worth a word
 SAMPLES = 28  # of each side

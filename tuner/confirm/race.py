@@ -6,7 +6,7 @@ loses to the leader leaves; while the leader may still be beaten there is anothe
 search expects more of one who waits than the leader has shown, that one joins. (Racing: Maron and
 Moore, "Hoeffding races", NIPS 1994.) The incumbent and the default take part in every process: the
 first is who must be beaten, the second what speed-ups are told against. It knows neither schedules
-nor runners; who wins in the end is up to `tuner.confirm.verdict`.
+nor runners; who wins in the end is up to `tunefarm.tuner.confirm.verdict`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from tuner.confirm.verdict import EFFECT, LEAST_PAIRS, Meeting, standing
-from tuner.search.standings import BETWEEN_RUNS, Estimate
+from tunefarm.tuner.confirm.verdict import EFFECT, LEAST_PAIRS, Meeting, standing
+from tunefarm.tuner.search.standings import BETWEEN_RUNS, Estimate
 
 SAME = 0.02  # a rival that cannot be faster than the leader by more than this is not waited for
 LOST = 0.01  # chance of being the faster one after all below which a rival leaves

@@ -13,14 +13,14 @@ from itertools import zip_longest
 from statistics import median
 from typing import Any
 
-from compiler.kernels.kernel_sizes import greatest_sizes
-from db import queries
-from db.store import Store
-from measure.farm.runner import Runner
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from tuner.confirm.finalists import POLL_SECONDS, Settled
-from tuner.records.size_ranges import SizePlan, SizePoint, SizeRange, cover, merged
-from tuner.search.tasks import Planned, TuningTask
+from tunefarm.compiler.kernels.kernel_sizes import greatest_sizes
+from tunefarm.db import queries
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.runner import Runner
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.tuner.confirm.finalists import POLL_SECONDS, Settled
+from tunefarm.tuner.records.size_ranges import SizePlan, SizePoint, SizeRange, cover, merged
+from tunefarm.tuner.search.tasks import Planned, TuningTask
 
 CONTENDERS = 6
 SAMPLES = 10

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist, median
 from typing import TypeAlias
 
-from measure.compare import Comparison, log_ratio, pooled
-from tuner.search.standings import BETWEEN_RUNS, Estimate
+from tunefarm.measure.compare import Comparison, log_ratio, pooled
+from tunefarm.tuner.search.standings import BETWEEN_RUNS, Estimate
 
 LEAST_PAIRS = 9
 EFFECT = 0.02  # smaller gains are not worth a change, and drift of that size is common

@@ -6,24 +6,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import FusedKernel
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.schedule.choice import ChooseSchedule
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.numerics import Numerics
-from configs.settings import Settings
-from db import queries
-from db.records import BestRecord
-from db.store import Store
-from tuner.building.apply_best import choose_from
-from tuner.building.compile import compile_with
-from tuner.building.report import BuildReport, build_report
-from tuner.confirm.finalists import Settled
-from tuner.confirm.latency import (
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.schedule.choice import ChooseSchedule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.configs.settings import Settings
+from tunefarm.db import queries
+from tunefarm.db.records import BestRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.apply_best import choose_from
+from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.building.report import BuildReport, build_report
+from tunefarm.tuner.confirm.finalists import Settled
+from tunefarm.tuner.confirm.latency import (
     COMPARISON,
     Agree,
     ModelLatency,

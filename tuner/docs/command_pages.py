@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tuner.docs.examples import EXAMPLES
+from tunefarm.tuner.docs.examples import EXAMPLES
 
 if TYPE_CHECKING:
     from typer.core import TyperGroup

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.errors import SettingsError
-from tuner.docs.command_pages import COMMANDS, command_pages
+from tunefarm.configs.errors import SettingsError
+from tunefarm.tuner.docs.command_pages import COMMANDS, command_pages
 
 if TYPE_CHECKING:
     from typer.core import TyperGroup

@@ -11,7 +11,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from configs.errors import SettingsError
+from tunefarm.configs.errors import SettingsError
 
 CONFIGURATION = Path(__file__).parent / "mkdocs.yml"
 LOOPBACK = "127.0.0.1"

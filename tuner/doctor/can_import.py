@@ -1,4 +1,4 @@
-"""Import one library and no more: `python -m tuner.doctor.can_import NAME`."""
+"""Import one library and no more: `python -m tunefarm.tuner.doctor.can_import NAME`."""
 
 from __future__ import annotations
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tuner.doctor.files import check_cache, check_database, check_temporary
-from tuner.doctor.findings import Finding, Question
-from tuner.doctor.machine import check_cores, check_cpu, check_governor, check_memory, check_target
-from tuner.doctor.measuring import check_noise, check_ray
-from tuner.doctor.program import check_compiler, check_libraries, check_program, check_settings
+from tunefarm.tuner.doctor.files import check_cache, check_database, check_temporary
+from tunefarm.tuner.doctor.findings import Finding, Question
+from tunefarm.tuner.doctor.machine import (
+    check_cores,
+    check_cpu,
+    check_governor,
+    check_memory,
+    check_target,
+)
+from tunefarm.tuner.doctor.measuring import check_noise, check_ray
+from tunefarm.tuner.doctor.program import (
+    check_compiler,
+    check_libraries,
+    check_program,
+    check_settings,
+)
 
 CheckFunction = Callable[[Question], list[Finding]]
 

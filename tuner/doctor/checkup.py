@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from measure.sandbox.isolated import Answer, ask_isolated
-from tuner.doctor.findings import Finding, Grade, Question
+from tunefarm.measure.sandbox.isolated import Answer, ask_isolated
+from tunefarm.tuner.doctor.findings import Finding, Grade, Question
 
-CHILD = "tuner.doctor.child"
+CHILD = "tunefarm.tuner.doctor.child"
 AT_ONCE = 2  # checks that run at the same time; the machine may have few cores
 _MORE = 60.0  # seconds of a check that measures, beside those that it is to take
 
@@ -29,7 +29,7 @@ class Check:
     name: str
     seconds: float = 60.0
     broken: Grade = Grade.PROBLEM
-    advice: str = "the same check by itself tells more: python -m tuner.doctor.child"
+    advice: str = "the same check by itself tells more: python -m tunefarm.tuner.doctor.child"
     measures: bool = False
 
 

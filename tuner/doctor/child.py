@@ -1,4 +1,5 @@
-"""The process of one check: `python -m tuner.doctor.child NAME [QUESTION]`, findings on stdout.
+"""The process of one check: `python -m tunefarm.tuner.doctor.child NAME [QUESTION]`, findings on
+stdout.
 
 What a check imports, it imports when it runs: nothing above it does.
 """
@@ -10,8 +11,8 @@ import os
 import sys
 import traceback
 
-from tuner.doctor.checkup import CHECKS
-from tuner.doctor.findings import Finding, Question
+from tunefarm.tuner.doctor.checkup import CHECKS
+from tunefarm.tuner.doctor.findings import Finding, Question
 
 
 def main(arguments: list[str]) -> int:
@@ -25,7 +26,7 @@ def main(arguments: list[str]) -> int:
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)  # whatever libraries print is no answer
         try:
-            from tuner.doctor.checks import CHECK_FUNCTIONS
+            from tunefarm.tuner.doctor.checks import CHECK_FUNCTIONS
 
             findings = CHECK_FUNCTIONS[name](question)
         except Exception as error:  # noqa: BLE001 - whatever is broken is what was asked for

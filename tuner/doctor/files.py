@@ -9,10 +9,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from configs.errors import DatabaseError
-from tuner.doctor.asked_settings import settings_of
-from tuner.doctor.findings import Finding, Question, ok, problem, warning
-from tuner.reports.report import format_bytes
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.tuner.doctor.asked_settings import settings_of
+from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, warning
+from tunefarm.tuner.reports.report import format_bytes
 
 _MOUNTS = Path("/proc/mounts")
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "afs", "ceph", "lustre")
@@ -42,7 +42,7 @@ def check_temporary(question: Question) -> list[Finding]:
 
 def check_cache(question: Question) -> list[Finding]:
     """Whether compiled kernels are kept, where, how much room they take and have."""
-    from configs.settings import cache_folder, cache_problem
+    from tunefarm.configs.settings import cache_folder, cache_problem
 
     name, settings = "compile cache", settings_of(question)
     if reason := cache_problem(settings):
@@ -69,9 +69,9 @@ def check_cache(question: Question) -> list[Finding]:
 
 def check_database(question: Question) -> list[Finding]:
     """Whether the database can be read and written, is sound, and of this version's schema."""
-    from db import schema
-    from db.backend import backend_of
-    from db.look import schema_of
+    from tunefarm.db import schema
+    from tunefarm.db.backend import backend_of
+    from tunefarm.db.look import schema_of
 
     name, location = "database", settings_of(question).database.url
     location = question.db or location
@@ -109,9 +109,9 @@ def _missing(path: Path, *, asked: bool) -> Finding:
 
 def _content(location: str, shown: str, size: int | None, again: str) -> list[Finding]:
     """What is in the database, and whether it is sound."""
-    from db import queries
-    from db.check import check
-    from db.store import Store
+    from tunefarm.db import queries
+    from tunefarm.db.check import check
+    from tunefarm.db.store import Store
 
     whole = size is None or size <= _READ_WHOLE
     try:
@@ -138,7 +138,7 @@ def _content(location: str, shown: str, size: int | None, again: str) -> list[Fi
 
 def _of_the_file(path: Path) -> list[Finding]:
     """What its folder and file system do to a database file."""
-    from db.look import is_locked
+    from tunefarm.db.look import is_locked
 
     found, folder = [], path.absolute().parent
     if not (may_write(path) and may_write(folder)):

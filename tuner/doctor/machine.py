@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from configs.errors import TunefarmError
-from tuner.doctor.asked_settings import settings_of
-from tuner.doctor.findings import Finding, Question, ok, problem, warning
-from tuner.reports.report import format_bytes
+from tunefarm.configs.errors import TunefarmError
+from tunefarm.tuner.doctor.asked_settings import settings_of
+from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, warning
+from tunefarm.tuner.reports.report import format_bytes
 
 _TOLD_FEATURES = (
     *("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512vnni", "avx512bf16"),
@@ -25,9 +25,9 @@ _LITTLE_MEMORY, _TOO_LITTLE = 2 << 30, 256 << 20
 
 def check_cpu(question: Question) -> list[Finding]:
     """What the CPU is, and whether the kernel lets processes use its matrix tiles."""
-    from compiler.target import host_features, host_target, host_tile_refusal, llvm_version
-    from compiler.tile_state import TILE_FEATURES
-    from measure.machine import fingerprint
+    from tunefarm.compiler.target import host_features, host_target, host_tile_refusal, llvm_version
+    from tunefarm.compiler.tile_state import TILE_FEATURES
+    from tunefarm.measure.machine import fingerprint
 
     features, name = host_features(), str(fingerprint()["cpu"])
     told = [feature for feature in _TOLD_FEATURES if feature in features]
@@ -46,8 +46,8 @@ def check_cpu(question: Question) -> list[Finding]:
 
 def check_target(question: Question) -> list[Finding]:
     """What builds are made for, and whether this machine runs them."""
-    from compiler.runtime.machine.check_target import can_run
-    from tuner.from_settings import targets_of
+    from tunefarm.compiler.runtime.machine.check_target import can_run
+    from tunefarm.tuner.from_settings import targets_of
 
     try:
         targets = targets_of(settings_of(question))
@@ -68,8 +68,8 @@ def check_target(question: Question) -> list[Finding]:
 
 def check_cores(question: Question) -> list[Finding]:
     """Which cores may be used, for how much of the time, and whether they suffice to measure."""
-    from measure.farm.slots import plan_slots
-    from measure.machine import available_cores
+    from tunefarm.measure.farm.slots import plan_slots
+    from tunefarm.measure.machine import available_cores
 
     settings, cores = settings_of(question), available_cores()
     total = os.cpu_count() or len(cores)
@@ -101,7 +101,7 @@ def check_cores(question: Question) -> list[Finding]:
 
 def check_governor(question: Question) -> list[Finding]:
     """Whether the clock is left alone."""
-    from measure.machine import fingerprint
+    from tunefarm.measure.machine import fingerprint
 
     governor = str(fingerprint()["governor"])
     if governor in _STEADY_GOVERNORS:
@@ -114,7 +114,7 @@ def check_governor(question: Question) -> list[Finding]:
 
 def check_memory(question: Question) -> list[Finding]:
     """How much memory there is, and how much of it is free."""
-    from compiler.machine_memory import memory_bytes
+    from tunefarm.compiler.machine_memory import memory_bytes
 
     total, free = memory_bytes(), _free_memory(_MEMORY)
     facts = {"bytes": total, "available": free}

@@ -10,14 +10,14 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from configs.errors import TunefarmError
-from tuner.doctor.asked_settings import settings_of
-from tuner.doctor.findings import Finding, Question, ok, problem, warning
-from tuner.reports.report import format_bytes, format_share
+from tunefarm.configs.errors import TunefarmError
+from tunefarm.tuner.doctor.asked_settings import settings_of
+from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, warning
+from tunefarm.tuner.reports.report import format_bytes, format_share
 
 if TYPE_CHECKING:
-    from measure.farm.noise import Noise
-    from measure.measurement import MeasureResult
+    from tunefarm.measure.farm.noise import Noise
+    from tunefarm.measure.measurement import MeasureResult
 
 LOCAL = "tune --runner local measures on this machine without Ray"
 _SHARED_MEMORY = Path("/dev/shm")
@@ -54,7 +54,7 @@ def check_ray(question: Question) -> list[Finding]:
 
 def check_noise(question: Question) -> list[Finding]:
     """How small a difference shows on this machine, and what disturbs it."""
-    from measure.farm.noise import noise_of
+    from tunefarm.measure.farm.noise import noise_of
 
     options = _timing(question)
     try:
@@ -90,7 +90,7 @@ def disturbances(noise: Noise) -> list[Finding]:
 
 def verdict(noise: Noise) -> Finding:
     """What shows on this machine, in words."""
-    from measure.farm.noise import COARSE, FINE, Verdict
+    from tunefarm.measure.farm.noise import COARSE, FINE, Verdict
 
     facts: dict[str, Any] = noise.to_json()
 
@@ -122,16 +122,16 @@ def verdict(noise: Noise) -> Finding:
 
 def _measure(runner: str, question: Question, seconds: float) -> Sequence[MeasureResult]:
     """What a runner measures of a kernel against itself. Raises TunefarmError."""
-    from measure.farm.make_runner import create_runner
-    from measure.farm.noise import measure_itself
-    from tuner.from_settings import target_of
-    from tuner.search.measuring import runner_options
+    from tunefarm.measure.farm.make_runner import create_runner
+    from tunefarm.measure.farm.noise import measure_itself
+    from tunefarm.tuner.from_settings import target_of
+    from tunefarm.tuner.search.measuring import runner_options
 
     settings = settings_of(question)
     target = target_of(settings)
     wanted = replace(runner_options(settings, target), overlap="never")
     if runner == "local":
-        from compiler.target import host_target
+        from tunefarm.compiler.target import host_target
 
         target = host_target()
         wanted = replace(wanted, targets=(target,), address="local", token_file=None)
@@ -141,7 +141,7 @@ def _measure(runner: str, question: Question, seconds: float) -> Sequence[Measur
 
 
 def _timing(question: Question) -> dict[str, float | int]:
-    from tuner.search.measuring import timing_options
+    from tunefarm.tuner.search.measuring import timing_options
 
     return timing_options(settings_of(question))
 

@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.errors import SettingsError, TunefarmError
-from measure.sandbox.isolated import ask_isolated
-from tuner.doctor.asked_settings import settings_of
-from tuner.doctor.findings import Finding, Question, ok, problem, warning
+from tunefarm.configs.errors import SettingsError, TunefarmError
+from tunefarm.measure.sandbox.isolated import ask_isolated
+from tunefarm.tuner.doctor.asked_settings import settings_of
+from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, warning
 
 DISTRIBUTION = "tunefarm"
-_ENTRY = "tuner.commands.entry"
+_ENTRY = "tunefarm.tuner.commands.entry"
 _IMPORT_SECONDS = 60.0
 _LEAST_PYTHON = (3, 11)
 _AT_ONCE = 2  # libraries
@@ -28,7 +28,7 @@ _SECONDS = 20.0
 
 def check_settings(question: Question) -> list[Finding]:
     """Whether configuration and environment can be read."""
-    from configs.settings import load_settings
+    from tunefarm.configs.settings import load_settings
 
     try:
         load_settings(question.config, {"database.url": question.db})
@@ -162,7 +162,7 @@ def import_failures(names: Sequence[str]) -> dict[str, str]:
 
     def failure(name: str) -> str:
         module = name.replace("-", "_")
-        return ask_isolated("tuner.doctor.can_import", [module], _IMPORT_SECONDS).failure
+        return ask_isolated("tunefarm.tuner.doctor.can_import", [module], _IMPORT_SECONDS).failure
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = zip(names, pool.map(failure, names), strict=True)
@@ -171,8 +171,8 @@ def import_failures(names: Sequence[str]) -> dict[str, str]:
 
 def check_compiler(question: Question) -> list[Finding]:
     """Whether there is what `tune build --emit` of C forms needs."""
-    from compiler.runtime.machine.toolchain import find_toolchain
-    from tuner.from_settings import target_of
+    from tunefarm.compiler.runtime.machine.toolchain import find_toolchain
+    from tunefarm.tuner.from_settings import target_of
 
     needed = "only tune build --emit c-header+shared-library and object need it"
     try:

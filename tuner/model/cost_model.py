@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import xgboost
 
-from configs.settings import CostModelSettings
-from tuner.model.features import ESTIMATE, FeatureMatrix
+from tunefarm.configs.settings import CostModelSettings
+from tunefarm.tuner.model.features import ESTIMATE, FeatureMatrix
 
 Labels = npt.NDArray[np.float32]
 Weights = npt.NDArray[np.float32]

@@ -1,7 +1,8 @@
 """Features of candidates in closed form: loops, choices, kernel and target as numbers.
 
 Nothing is lowered: what a candidate's loops touch, and how often, follows from its choices (see
-`compiler.schedule.nest_shape`), for thousands of candidates in a few array operations. Columns:
+`tunefarm.compiler.schedule.nest_shape`), for thousands of candidates in a few array operations.
+Columns:
 
 - `sketch`: position of the candidate's sketch among the sorted names of the layout's sketches;
 - `nest.*`, `l1.*`, `l2.*`, `l3.*`, `parallel.*`: see `NEST_FEATURES` (NaN where a sketch has no
@@ -23,16 +24,16 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.kernels.count_work import elements, kernel_bytes, kernel_flops
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.kernel_sizes import live_extents
-from compiler.schedule.nest_shape import NestShape, Numbers
-from compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from tuner.model.packed_space import Numbers as CandidateNumbers
-from tuner.model.packed_space import PackedSpace, Rows
+from tunefarm.compiler.kernels.count_work import elements, kernel_bytes, kernel_flops
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.kernel_sizes import live_extents
+from tunefarm.compiler.schedule.nest_shape import NestShape, Numbers
+from tunefarm.compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.tuner.model.packed_space import Numbers as CandidateNumbers
+from tunefarm.tuner.model.packed_space import PackedSpace, Rows
 
 FeatureMatrix: TypeAlias = npt.NDArray[np.float32]
 

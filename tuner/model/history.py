@@ -6,20 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from compiler.errors import TunefarmError
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.serialize import kernel_from_json
-from compiler.schedule.space import Candidate, ScheduleSpace
-from compiler.schedule.spaces import schedule_space
-from compiler.target import Target
-from db import queries
-from db.records import TaskKey, TrialRecord, hash_json
-from db.store import Store
-from tuner.model.cost_model import Outcome, TrainingData
-from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.model.lessons import Lesson, data_of
-from tuner.model.relatives import Known
-from tuner.records.trials import measured
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.db import queries
+from tunefarm.db.records import TaskKey, TrialRecord, hash_json
+from tunefarm.db.store import Store
+from tunefarm.tuner.model.cost_model import Outcome, TrainingData
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.lessons import Lesson, data_of
+from tunefarm.tuner.model.relatives import Known
+from tunefarm.tuner.records.trials import measured
 
 MOST_ROWS = 160  # of a kernel: its fastest half as many, and some of the others
 LEAST_ROWS = 24  # of a kernel, however many there are

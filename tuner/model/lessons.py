@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from measure.compare import ALONE_DEVIATION as ALONE_DEVIATION
-from measure.measurement import LOST_TO_NOISE, Status
-from tuner.model.cost_model import Outcome, TrainingData
-from tuner.model.features import FeatureMatrix
+from tunefarm.measure.compare import ALONE_DEVIATION as ALONE_DEVIATION
+from tunefarm.measure.measurement import LOST_TO_NOISE, Status
+from tunefarm.tuner.model.cost_model import Outcome, TrainingData
+from tunefarm.tuner.model.features import FeatureMatrix
 
 SAYS_NOTHING = frozenset((Status.QUARANTINED, Status.INFRASTRUCTURE))
 """Neither fast nor failing: nothing for a cost model to learn."""

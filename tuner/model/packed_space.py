@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.schedule.space import Candidate, ScheduleSpace
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 """Candidates, shape [n, 1 + choices of the widest sketch]."""

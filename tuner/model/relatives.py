@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.space import Candidate, Choice, ScheduleSpace
-from tuner.model.features import kernel_facts
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.space import Candidate, Choice, ScheduleSpace
+from tunefarm.tuner.model.features import kernel_facts
 
 NEAREST = 2  # relatives that a search starts from
 

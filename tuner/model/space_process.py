@@ -18,10 +18,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.schedule.space import Choice
-from tuner.model.cost_model import analytic_scores
-from tuner.model.features import NEST_FEATURES, FeatureMatrix
-from tuner.model.packed_space import PackedSpace, Rows
+from tunefarm.compiler.schedule.space import Choice
+from tunefarm.tuner.model.cost_model import analytic_scores
+from tunefarm.tuner.model.features import NEST_FEATURES, FeatureMatrix
+from tunefarm.tuner.model.packed_space import PackedSpace, Rows
 
 Describe: TypeAlias = Callable[[Rows], FeatureMatrix]
 Values: TypeAlias = npt.NDArray[np.float64]

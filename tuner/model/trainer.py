@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from tuner.model.cost_model import CostModel, TrainingData
+from tunefarm.tuner.model.cost_model import CostModel, TrainingData
 
 GROWTH = 0.2  # retrain when so many more measurements are known than the last time
 FIRST = 8  # or, at the beginning, so many

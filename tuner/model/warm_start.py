@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import schedule_space
-from compiler.target import Target
-from db.records import TaskKey
-from tuner.model.cost_model import BoostedTrees, TrainingData
-from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.model.history import PastKernel, background
-from tuner.model.relatives import nearest_bests
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.db.records import TaskKey
+from tunefarm.tuner.model.cost_model import BoostedTrees, TrainingData
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.history import PastKernel, background
+from tunefarm.tuner.model.relatives import nearest_bests
 
 MIN_ROWS = 64  # measurements in the database, or there is nothing to predict from
 MIN_GAIN = 1.05  # times that a relative's best is faster than its default, to be carried over

@@ -1,7 +1,14 @@
-"""The build backend of pyproject.toml: setuptools', and a second distribution of the same sources.
+"""The build backend of pyproject.toml: setuptools', on the sources as they are imported.
 
-    pip wheel .                                          tunefarm-0.1.0-py3-none-any.whl
+    pip install .                                        tunefarm-0.1.0-py3-none-any.whl
+    pip install --editable .                             the same, from links to the sources
     pip wheel . --config-settings edition=runtime        tunefarm_runtime-0.1.0-py3-none-any.whl
+
+In the repository the packages lie at the top level; installed they are `tunefarm.compiler`,
+`tunefarm.tuner` and so on. setuptools therefore builds in a folder where that is so: a temporary
+copy for wheels, and `.editable` for editable installations, whose `tunefarm` has links to the
+packages. That folder is a plain entry of the import path, so type checkers and editors follow it
+as the interpreter does.
 
 The runtime has the modules that loading and running a built model import, found by following
 imports from `ENTRIES`, and needs NumPy and llvmlite alone. Its files are those of tunefarm itself,
@@ -25,12 +32,10 @@ from typing import Any, TypeAlias
 
 from setuptools import build_meta
 from setuptools.build_meta import (
-    build_editable,
     build_sdist,
     get_requires_for_build_editable,
     get_requires_for_build_sdist,
     get_requires_for_build_wheel,
-    prepare_metadata_for_build_editable,
 )
 
 __all__ = [
@@ -48,10 +53,19 @@ ConfigSettings: TypeAlias = Mapping[str, str | list[str] | None]
 
 FULL, RUNTIME = EDITIONS = ("full", "runtime")
 
-ENTRIES = ("compiler", "compiler.run_artefact")
+PACKAGE = "tunefarm"
+PARTS = ("compiler", "configs", "db", "measure", "tuner")
+"""The folders of the repository that are packages of `PACKAGE`."""
+FACADE = "tuner/facade.py"
+"""The file that is `PACKAGE`'s own."""
+LINKS = ".editable"
+"""Where an editable installation imports from: ignored by git, made by `pip install --editable
+.`"""
+
+ENTRIES = ("tunefarm", "tunefarm.compiler", "tunefarm.compiler.run_artefact")
 """The modules that users of the runtime import or start."""
 
-BUILDS = frozenset(["compiler.pipeline"])
+BUILDS = frozenset(["tunefarm.compiler.pipeline"])
 """What builds models: imported when that is asked for, and then an error where it is not there."""
 
 NEEDED = ("llvmlite", "numpy")
@@ -77,10 +91,10 @@ dependencies = {dependencies}
 types = {optional}
 
 [project.scripts]
-tunefarm-run = "compiler.run_artefact:main"
+tunefarm-run = "tunefarm.compiler.run_artefact:main"
 
 [tool.setuptools.packages.find]
-include = ["compiler*", "configs*"]
+include = ["tunefarm*"]
 
 [tool.setuptools.package-data]
 "*" = ["py.typed"]
@@ -93,15 +107,10 @@ def build_wheel(
     metadata_directory: str | None = None,
 ) -> str:
     """Build the wheel of an edition; its file name."""
-    if edition_of(config_settings) == FULL:
-        name: str = build_meta.build_wheel(
-            wheel_directory, _others(config_settings), metadata_directory
-        )
-        return name
     target = os.path.abspath(wheel_directory)
-    with _runtime_sources():
-        name = build_meta.build_wheel(target, _others(config_settings))
-        return name
+    with _copied_sources(edition_of(config_settings)):
+        name: str = build_meta.build_wheel(target, _others(config_settings))
+    return name
 
 
 def prepare_metadata_for_build_wheel(
@@ -109,12 +118,31 @@ def prepare_metadata_for_build_wheel(
 ) -> str:
     """Write the metadata of an edition; the name of their folder."""
     target = os.path.abspath(metadata_directory)
-    if edition_of(config_settings) == FULL:
+    with _copied_sources(edition_of(config_settings)):
         name: str = build_meta.prepare_metadata_for_build_wheel(target, _others(config_settings))
-        return name
-    with _runtime_sources():
-        name = build_meta.prepare_metadata_for_build_wheel(target, _others(config_settings))
-        return name
+    return name
+
+
+def build_editable(
+    wheel_directory: str,
+    config_settings: ConfigSettings | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """Build a wheel that adds the folder of links to the import path; its file name."""
+    target = os.path.abspath(wheel_directory)
+    with _linked_sources(edition_of(config_settings)):
+        name: str = build_meta.build_editable(target, _others(config_settings))
+    return name
+
+
+def prepare_metadata_for_build_editable(
+    metadata_directory: str, config_settings: ConfigSettings | None = None
+) -> str:
+    """Write the metadata of an editable installation; the name of their folder."""
+    target = os.path.abspath(metadata_directory)
+    with _linked_sources(edition_of(config_settings)):
+        name: str = build_meta.prepare_metadata_for_build_editable(target, _others(config_settings))
+    return name
 
 
 def edition_of(config_settings: ConfigSettings | None) -> str:
@@ -175,7 +203,11 @@ def _requirements(project: Mapping[str, Any], names: tuple[str, ...]) -> list[st
 
 def _source(root: Path, module: str) -> Path | None:
     """The file of a module of the project, None for what is none."""
-    path = root.joinpath(*module.split("."))
+    if module == PACKAGE:
+        return root / FACADE
+    if not module.startswith(f"{PACKAGE}."):
+        return None
+    path = root.joinpath(*module.split(".")[1:])
     options = (path / "__init__.py", path.with_name(f"{path.name}.py"))
     return next((option for option in options if option.is_file()), None)
 
@@ -186,18 +218,65 @@ def _others(config_settings: ConfigSettings | None) -> dict[str, Any]:
 
 
 @contextmanager
-def _runtime_sources() -> Iterator[None]:
-    """Within it the current folder holds the sources of the runtime, and nothing else."""
+def _copied_sources(edition: str) -> Iterator[None]:
+    """Within it the current folder holds the sources of an edition, and nothing else."""
     root = Path.cwd()
-    with tempfile.TemporaryDirectory(prefix="tunefarm-runtime-") as name:
+    with tempfile.TemporaryDirectory(prefix=f"tunefarm-{edition}-") as name:
         folder = Path(name)
-        files = [*runtime_files(root), "LICENSE", "compiler/py.typed", "configs/py.typed"]
+        _copy_project(root, folder)
+        if edition == RUNTIME:
+            (folder / "pyproject.toml").write_text(runtime_project(root), encoding="utf-8")
+            files = [
+                *runtime_files(root),
+                *(f"{part}/py.typed" for part in ("compiler", "configs")),
+            ]
+        else:
+            files = _files(root)
         for file in files:
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(root / file, folder / file)
-        (folder / "pyproject.toml").write_text(runtime_project(root), encoding="utf-8")
-        os.chdir(folder)
-        try:
+            copied = folder / PACKAGE / ("__init__.py" if file == FACADE else file)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / file, copied)
+        (folder / PACKAGE / "py.typed").touch()
+        with _inside(folder):
             yield
-        finally:
-            os.chdir(root)
+
+
+@contextmanager
+def _linked_sources(edition: str) -> Iterator[None]:
+    """Within it the current folder is `LINKS`, whose `PACKAGE` has links to the sources."""
+    if edition != FULL:
+        raise ValueError(f"the edition {edition} cannot be installed editable: pip install .")
+    root = Path.cwd()
+    folder = root / LINKS
+    package = folder / PACKAGE
+    shutil.rmtree(package, ignore_errors=True)
+    package.mkdir(parents=True)
+    _copy_project(root, folder)
+    for part in PARTS:
+        (package / part).symlink_to(Path("..", "..", part))
+    (package / "__init__.py").symlink_to(Path("..", "..", FACADE))
+    (package / "py.typed").touch()
+    with _inside(folder):
+        yield
+
+
+def _copy_project(root: Path, folder: Path) -> None:
+    for name in ("LICENSE", "README.md", "pyproject.toml"):
+        shutil.copyfile(root / name, folder / name)
+
+
+def _files(root: Path) -> list[str]:
+    """Every file of the packages, as paths relative to `root`."""
+    found = (path for part in PARTS for path in (root / part).rglob("*") if path.is_file())
+    names = (path.relative_to(root).as_posix() for path in found)
+    return sorted(name for name in names if "__pycache__" not in name)
+
+
+@contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

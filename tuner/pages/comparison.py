@@ -10,16 +10,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from configs.errors import DatabaseError
-from db import model_queries, queries
-from db.records import BestRecord, BuildRecord, JobRecord, TaskKey
-from db.store import Store
-from tuner.pages.contents import Contents
-from tuner.pages.kernels import Kernel
-from tuner.records.jobs import find_job
-from tuner.records.model_latencies import MeasuredModel, Ratio, measured_models
-from tuner.reports.gains import gain, gain_class
-from tuner.reports.report import format_seconds, format_share, format_time
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import model_queries, queries
+from tunefarm.db.records import BestRecord, BuildRecord, JobRecord, TaskKey
+from tunefarm.db.store import Store
+from tunefarm.tuner.pages.contents import Contents
+from tunefarm.tuner.pages.kernels import Kernel
+from tunefarm.tuner.records.jobs import find_job
+from tunefarm.tuner.records.model_latencies import MeasuredModel, Ratio, measured_models
+from tunefarm.tuner.reports.gains import gain, gain_class
+from tunefarm.tuner.reports.report import format_seconds, format_share, format_time
 
 SAME, OTHER = "the same schedule", "another schedule"
 _NORMAL_95 = 1.96

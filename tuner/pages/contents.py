@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from db import model_queries, queries
-from db.records import (
+from tunefarm.db import model_queries, queries
+from tunefarm.db.records import (
     BestRecord,
     JobRecord,
     PlanRecord,
@@ -20,10 +20,10 @@ from db.records import (
     TrialRecord,
     WorkloadRecord,
 )
-from db.store import Store
-from tuner.records.jobs import find_job
-from tuner.records.model_latencies import MeasuredModel, measured_models
-from tuner.reports.size_curves import SizeCurves
+from tunefarm.db.store import Store
+from tunefarm.tuner.records.jobs import find_job
+from tunefarm.tuner.records.model_latencies import MeasuredModel, measured_models
+from tunefarm.tuner.reports.size_curves import SizeCurves
 
 MOST_TRIALS = 20_000
 """So many trials are read for one page; kernels beyond that are counted, and `--full` reads all."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from db.records import TrialRecord
-from tuner.pages.packed import shortened
-from tuner.pages.schedule_text import choices_text
+from tunefarm.db.records import TrialRecord
+from tunefarm.tuner.pages.packed import shortened
+from tunefarm.tuner.pages.schedule_text import choices_text
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?(e[+-]?\d+)?")
 _MOST_REASONS = 12

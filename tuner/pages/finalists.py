@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compiler.errors import MeasureError
-from db.records import BestRecord, TrialRecord
-from tuner.confirm.verdict import compare
-from tuner.pages.schedule_text import choices_text
-from tuner.records.trials import confirmations
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.db.records import BestRecord, TrialRecord
+from tunefarm.tuner.confirm.verdict import compare
+from tunefarm.tuner.pages.schedule_text import choices_text
+from tunefarm.tuner.records.trials import confirmations
 
 MOST_FINALISTS = 12
 

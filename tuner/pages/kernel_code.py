@@ -10,18 +10,18 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from compiler.content_cache import NOT_WHAT_WAS_KEPT, ContentCache, cache_key
-from compiler.errors import TunefarmError
-from compiler.kernels.serialize import kernel_from_json
-from compiler.kernels.verify import verify_kernel
-from compiler.llvm.compile_kernel import emit_loops
-from compiler.llvm.machine import assembly
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.stages import format_program
-from compiler.target import Target
-from db.records import TargetRecord
-from tuner.pages.kernels import Kernel
+from tunefarm.compiler.content_cache import NOT_WHAT_WAS_KEPT, ContentCache, cache_key
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.llvm.compile_kernel import emit_loops
+from tunefarm.compiler.llvm.machine import assembly
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.stages import format_program
+from tunefarm.compiler.target import Target
+from tunefarm.db.records import TargetRecord
+from tunefarm.tuner.pages.kernels import Kernel
 
 SECONDS = 1.5
 """That a page takes for making code that is not in the cache."""

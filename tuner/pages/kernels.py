@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from db.records import BestRecord, TaskKey, TrialRecord
-from tuner.pages.contents import Contents, TaskRecords, seconds_in_models
-from tuner.pages.failures import failures_of
-from tuner.pages.finalists import finalists_of
-from tuner.pages.quality import quality_of
-from tuner.pages.schedule_text import choices_text, steps_text
-from tuner.pages.trial_plot import trial_points
-from tuner.records.trials import best_record, latency_of
-from tuner.reports.gains import gain, gain_class
-from tuner.reports.report import format_seconds, format_share, format_time
+from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
+from tunefarm.tuner.pages.contents import Contents, TaskRecords, seconds_in_models
+from tunefarm.tuner.pages.failures import failures_of
+from tunefarm.tuner.pages.finalists import finalists_of
+from tunefarm.tuner.pages.quality import quality_of
+from tunefarm.tuner.pages.schedule_text import choices_text, steps_text
+from tunefarm.tuner.pages.trial_plot import trial_points
+from tunefarm.tuner.records.trials import best_record, latency_of
+from tunefarm.tuner.reports.gains import gain, gain_class
+from tunefarm.tuner.reports.report import format_seconds, format_share, format_time
 
 NOT_CONFIRMED = "not confirmed"
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 24

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from compiler.plan.choices.program_steps import CHANNELS_LAST, PLAIN_LAYOUT
+from tunefarm.compiler.plan.choices.program_steps import CHANNELS_LAST, PLAIN_LAYOUT
 
 _FIXED = (PLAIN_LAYOUT, CHANNELS_LAST, "NCHW16c", "NCHW8c", "NCHW32c", "NCHW4c")
 COLOURS = 10

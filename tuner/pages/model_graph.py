@@ -9,13 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.plan.choices.program_steps import ProgramStep
-from compiler.runtime.execution.profile import COPY
-from tuner.pages.layered import Layout, layered
-from tuner.pages.layout_colours import NONE
-from tuner.pages.packed import shortened
-from tuner.records.model_latencies import ModelStep
-from tuner.reports.report import format_seconds, format_share
+from tunefarm.compiler.plan.choices.program_steps import ProgramStep
+from tunefarm.compiler.runtime.execution.profile import COPY
+from tunefarm.tuner.pages.layered import Layout, layered
+from tunefarm.tuner.pages.layout_colours import NONE
+from tunefarm.tuner.pages.packed import shortened
+from tunefarm.tuner.records.model_latencies import ModelStep
+from tunefarm.tuner.reports.report import format_seconds, format_share
 
 MOST_STEPS = 600
 """Of a drawing; the rest of a larger model is left out of it."""

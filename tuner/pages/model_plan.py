@@ -11,19 +11,19 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-import compiler
-from compiler.errors import PlanError
-from compiler.plan.choices.program_steps import ProgramStep
-from compiler.plan.decisions.graph_plan import RULES
-from db.records import LatencyRecord, PlanRecord
-from tuner.building.recorded_plan import BY_GRAPH
-from tuner.pages.layout_colours import colours_of, legend_of
-from tuner.pages.model_graph import Drawing, drawing_of
-from tuner.records.graph_choice import GraphChoice
-from tuner.records.model_graphs import ModelGraphs
-from tuner.records.model_latencies import MeasuredModel, ModelStep
-from tuner.reports.gains import gain_class
-from tuner.reports.report import format_bytes, format_seconds, format_time
+from tunefarm import compiler
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.plan.choices.program_steps import ProgramStep
+from tunefarm.compiler.plan.decisions.graph_plan import RULES
+from tunefarm.db.records import LatencyRecord, PlanRecord
+from tunefarm.tuner.building.recorded_plan import BY_GRAPH
+from tunefarm.tuner.pages.layout_colours import colours_of, legend_of
+from tunefarm.tuner.pages.model_graph import Drawing, drawing_of
+from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.records.model_graphs import ModelGraphs
+from tunefarm.tuner.records.model_latencies import MeasuredModel, ModelStep
+from tunefarm.tuner.reports.gains import gain_class
+from tunefarm.tuner.reports.report import format_bytes, format_seconds, format_time
 
 NO_GRAPH = {"by_rules": None, "legend": (), "plan_kernels": ()}
 """What `planned_parts` gives where no graph was recorded, beside the drawing."""

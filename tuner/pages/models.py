@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from db.records import JobRecord
-from tuner.pages.contents import Contents
-from tuner.pages.kernels import Kernel
-from tuner.pages.model_graph import drawing_of
-from tuner.pages.model_plan import NO_GRAPH, graphs_of, plan_of, planned_parts
-from tuner.records.model_latencies import EngineTime, MeasuredModel, ModelTimes, Ratio
-from tuner.reports.gains import gain, gain_class
-from tuner.reports.report import format_duration, format_seconds, format_share, format_time
+from tunefarm.db.records import JobRecord
+from tunefarm.tuner.pages.contents import Contents
+from tunefarm.tuner.pages.kernels import Kernel
+from tunefarm.tuner.pages.model_graph import drawing_of
+from tunefarm.tuner.pages.model_plan import NO_GRAPH, graphs_of, plan_of, planned_parts
+from tunefarm.tuner.records.model_latencies import EngineTime, MeasuredModel, ModelTimes, Ratio
+from tunefarm.tuner.reports.gains import gain, gain_class
+from tunefarm.tuner.reports.report import format_duration, format_seconds, format_share, format_time
 
 MOST_DRAWN = 6
 """Graphs that are drawn, of the newest models; `--full` draws all."""

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.reports.terminal import printable
+from tunefarm.tuner.reports.terminal import printable
 
 MOST_CHARACTERS = 400_000
 """Of one text: longer ones, such as the assembly of a large kernel, end there."""

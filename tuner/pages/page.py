@@ -15,19 +15,19 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from compiler.content_cache import ContentCache, cache_key, source_digest
-from configs.settings import cache_folder, load_settings
-from db.store import Store
-from tuner.pages.comparison import compared
-from tuner.pages.contents import Contents, PageOptions, read_contents
-from tuner.pages.kernel_code import SECONDS, CodeMaker
-from tuner.pages.kernels import Kernel, details_of, kernels_of, rows_of
-from tuner.pages.models import DRAWINGS, jobs_of, models_of
-from tuner.pages.packed import packed, packed_text, visible
-from tuner.pages.roofline import rooflines
-from tuner.reports import html_plans, size_curves
-from tuner.reports.size_curves import curves_of_plans, drawn
-from tuner.reports.terminal import printable
+from tunefarm.compiler.content_cache import ContentCache, cache_key, source_digest
+from tunefarm.configs.settings import cache_folder, load_settings
+from tunefarm.db.store import Store
+from tunefarm.tuner.pages.comparison import compared
+from tunefarm.tuner.pages.contents import Contents, PageOptions, read_contents
+from tunefarm.tuner.pages.kernel_code import SECONDS, CodeMaker
+from tunefarm.tuner.pages.kernels import Kernel, details_of, kernels_of, rows_of
+from tunefarm.tuner.pages.models import DRAWINGS, jobs_of, models_of
+from tunefarm.tuner.pages.packed import packed, packed_text, visible
+from tunefarm.tuner.pages.roofline import rooflines
+from tunefarm.tuner.reports import html_plans, size_curves
+from tunefarm.tuner.reports.size_curves import curves_of_plans, drawn
+from tunefarm.tuner.reports.terminal import printable
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -124,7 +124,7 @@ def _plots() -> tuple[str, str]:
     kept = None if kept_in is None else kept_in.find(key)
     if kept is not None and isinstance(kept[0], list) and len(kept[0]) == 2:
         return str(kept[0][0]), str(kept[0][1])
-    from tuner.pages import plots  # takes longer than all the rest
+    from tunefarm.tuner.pages import plots  # takes longer than all the rest
 
     made = packed(plots.figures()), packed_text(plots.library())
     if kept_in is not None:

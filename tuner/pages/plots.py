@@ -16,7 +16,7 @@ from bokeh.models import ColumnDataSource, HoverTool
 from bokeh.models.annotations import Legend
 from bokeh.plotting import figure
 
-from tuner.pages import trial_plot
+from tunefarm.tuner.pages import trial_plot
 
 TEXT, GRID = "#010101", "#020202"
 """Colours that the script replaces by those of light or dark pages."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from db.records import TrialRecord
-from tuner.records.estimates import grouped
-from tuner.reports.report import format_seconds, format_share
+from tunefarm.db.records import TrialRecord
+from tunefarm.tuner.records.estimates import grouped
+from tunefarm.tuner.reports.report import format_seconds, format_share
 
 _MOST_POINTS = 300
 _MOST = 1e15

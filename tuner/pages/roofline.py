@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.content_cache import NOT_WHAT_WAS_KEPT
-from compiler.counted import counted
-from compiler.errors import TunefarmError
-from compiler.kernels.count_work import kernel_bytes, kernel_flops
-from compiler.kernels.serialize import kernel_from_json
-from tuner.pages.contents import Contents
-from tuner.pages.kernels import Kernel
-from tuner.records.model_latencies import MachineRoof
-from tuner.reports.report import format_seconds, format_share
+from tunefarm.compiler.content_cache import NOT_WHAT_WAS_KEPT
+from tunefarm.compiler.counted import counted
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.kernels.count_work import kernel_bytes, kernel_flops
+from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.tuner.pages.contents import Contents
+from tunefarm.tuner.pages.kernels import Kernel
+from tunefarm.tuner.records.model_latencies import MachineRoof
+from tunefarm.tuner.reports.report import format_seconds, format_share
 
 _UNREADABLE = (TunefarmError, *NOT_WHAT_WAS_KEPT, ArithmeticError, AssertionError, RuntimeError)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.pages.packed import shortened
+from tunefarm.tuner.pages.packed import shortened
 
 _MOST_CHARACTERS = 60
 

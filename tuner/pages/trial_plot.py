@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from db.records import BestRecord, TrialRecord
-from tuner.records.trials import is_censored, is_confirmed, latency_of
+from tunefarm.db.records import BestRecord, TrialRecord
+from tunefarm.tuner.records.trials import is_censored, is_confirmed, latency_of
 
 MOST_POINTS = 1_500
 """Of one kernel; of more every second, third, … one that says least is left out."""

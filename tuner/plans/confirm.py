@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from compiler.errors import TunefarmError
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from measure.compare import Comparison
-from tuner.confirm.latency import SLOWER, ModelLatency
-from tuner.confirm.whole_model import CompareSpecs
-from tuner.plans.search import Proposal, Proposals
-from tuner.records.graph_choice import GraphChoice
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.measure.compare import Comparison
+from tunefarm.tuner.confirm.latency import SLOWER, ModelLatency
+from tunefarm.tuner.confirm.whole_model import CompareSpecs
+from tunefarm.tuner.plans.search import Proposal, Proposals
+from tunefarm.tuner.records.graph_choice import GraphChoice
 
 Build: TypeAlias = Callable[[GraphPlan], ExecutableSpec]
 """The model under a plan, from the records there are."""

@@ -13,15 +13,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from compiler.errors import TunefarmError
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from measure.compare import LogRatio, pooled
-from tuner.confirm.latency import ModelLatency
-from tuner.plans.confirm import GAIN, ConfirmPlans
-from tuner.plans.model_values import without
-from tuner.records.graph_choice import GraphChoice
-from tuner.records.plan_region import PlanRegion
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.measure.compare import LogRatio, pooled
+from tunefarm.tuner.confirm.latency import ModelLatency
+from tunefarm.tuner.plans.confirm import GAIN, ConfirmPlans
+from tunefarm.tuner.plans.model_values import without
+from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.records.plan_region import PlanRegion
 
 MOST = 12
 """Regions that are measured alone, whatever time there is."""

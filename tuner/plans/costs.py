@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeAlias
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.plan.choices.estimate import Estimate
-from db import queries
-from db.records import TaskKey
-from db.store import Store
-from measure.compare import ALONE_DEVIATION, BETWEEN_RUNS
-from tuner.records.estimates import joint
-from tuner.records.trials import record_to_apply
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.plan.choices.estimate import Estimate
+from tunefarm.db import queries
+from tunefarm.db.records import TaskKey
+from tunefarm.db.store import Store
+from tunefarm.measure.compare import ALONE_DEVIATION, BETWEEN_RUNS
+from tunefarm.tuner.records.estimates import joint
+from tunefarm.tuner.records.trials import record_to_apply
 
 SEARCHED = 8
 """Trials of a kernel from which on its best is taken as it is: a search was at work on it."""

@@ -13,48 +13,48 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from compiler.errors import LimitError, MeasureError, PlanError
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import FusedKernel
-from compiler.plan.choices.estimate import Estimator
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.schedule.spaces import Spaces
-from compiler.target import Target
-from compiler.types.numerics import Numerics
-from configs.settings import Settings
-from db.records import BestRecord
-from db.store import Store
-from tuner.building.recorded_plan import plan_to_apply, record_plan
-from tuner.confirm.whole_model import CompareSpecs, ModelBuilds
-from tuner.from_settings import limits_of
-from tuner.interrupt import Interrupt
-from tuner.job_request import MakeRunner
-from tuner.plans.confirm import ConfirmPlans, confirmed_choice
-from tuner.plans.confirm_regions import ConfirmRegions
-from tuner.plans.costs import KernelCosts
-from tuner.plans.kinds import (
+from tunefarm.compiler.errors import LimitError, MeasureError, PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.plan.choices.estimate import Estimator
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.configs.settings import Settings
+from tunefarm.db.records import BestRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.recorded_plan import plan_to_apply, record_plan
+from tunefarm.tuner.confirm.whole_model import CompareSpecs, ModelBuilds
+from tunefarm.tuner.from_settings import limits_of
+from tunefarm.tuner.interrupt import Interrupt
+from tunefarm.tuner.job_request import MakeRunner
+from tunefarm.tuner.plans.confirm import ConfirmPlans, confirmed_choice
+from tunefarm.tuner.plans.confirm_regions import ConfirmRegions
+from tunefarm.tuner.plans.costs import KernelCosts
+from tunefarm.tuner.plans.kinds import (
     by_estimates,
     kinds_of_plans,
     uniform_layouts,
 )
-from tuner.plans.memory import within_memory
-from tuner.plans.model_values import ModelValues
-from tuner.plans.planning_time import (
+from tunefarm.tuner.plans.memory import within_memory
+from tunefarm.tuner.plans.model_values import ModelValues
+from tunefarm.tuner.plans.planning_time import (
     LEAST_SECONDS,
     LEAVING_OUT,
     LOOKING,
     REGIONS,
     PlanningTime,
 )
-from tuner.plans.problems import Kind
-from tuner.plans.programs import Programs
-from tuner.plans.regions import regions_of
-from tuner.plans.search import PlanSearch, Proposals
-from tuner.plans.trials import DefaultTrials
-from tuner.records.graph_choice import GraphChoice
-from tuner.records.trials import task_key
-from tuner.search.measuring import off_the_slots
+from tunefarm.tuner.plans.problems import Kind
+from tunefarm.tuner.plans.programs import Programs
+from tunefarm.tuner.plans.regions import regions_of
+from tunefarm.tuner.plans.search import PlanSearch, Proposals
+from tunefarm.tuner.plans.trials import DefaultTrials
+from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.search.measuring import off_the_slots
 
 SEARCH = "search"
 """The setting `search.plan` that has plans searched."""

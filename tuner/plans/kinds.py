@@ -9,22 +9,30 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.errors import PlanError
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.workload_key import workload_key
-from compiler.limits import Allowance
-from compiler.plan.choices.estimated_plan import estimated_plan
-from compiler.plan.choices.graph_sites import GraphSites
-from compiler.plan.choices.layout_problem import LayoutProblem, layout_problem
-from compiler.plan.decisions.graph_plan import PLAIN, Decision, GraphPlan, Layout, Spelled
-from compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, blocked_forms
-from compiler.plan.layouts.choose_layouts import with_kept_dimensions
-from compiler.plan.solving.solver import solve
-from compiler.schedule.spaces import Spaces
-from compiler.types.dtypes import DType
-from tuner.plans.problems import Kind, LocalParts, PlanProblem, Seconds, Solved, certain, parts_of
-from tuner.plans.programs import Programs
-from tuner.plans.search import MakeProblem
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
+from tunefarm.compiler.plan.choices.graph_sites import GraphSites
+from tunefarm.compiler.plan.choices.layout_problem import LayoutProblem, layout_problem
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, Decision, GraphPlan, Layout, Spelled
+from tunefarm.compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, blocked_forms
+from tunefarm.compiler.plan.layouts.choose_layouts import with_kept_dimensions
+from tunefarm.compiler.plan.solving.solver import solve
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.tuner.plans.problems import (
+    Kind,
+    LocalParts,
+    PlanProblem,
+    Seconds,
+    Solved,
+    certain,
+    parts_of,
+)
+from tunefarm.tuner.plans.programs import Programs
+from tunefarm.tuner.plans.search import MakeProblem
 
 Found: TypeAlias = Iterable[tuple[Decision, ...]]
 FindDecisions: TypeAlias = Callable[[GraphSites], Found]

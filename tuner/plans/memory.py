@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from compiler.errors import LimitError
-from compiler.plan.decisions.graph_plan import PLAIN, RULES, Decision, GraphPlan, Layout
-from tuner.plans.kinds import local_decisions
-from tuner.plans.programs import PlannedProgram, Programs
+from tunefarm.compiler.errors import LimitError
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, Decision, GraphPlan, Layout
+from tunefarm.tuner.plans.kinds import local_decisions
+from tunefarm.tuner.plans.programs import PlannedProgram, Programs
 
 
 def within_memory(

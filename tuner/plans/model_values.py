@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
-from compiler.plan.layouts.choose_layouts import forms_by_rules
-from compiler.types.dtypes import DType
-from tuner.plans.programs import Programs
-from tuner.records.graph_choice import described
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.layouts.choose_layouts import forms_by_rules
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.tuner.plans.programs import Programs
+from tunefarm.tuner.records.graph_choice import described
 
 
 @dataclass(frozen=True, slots=True)

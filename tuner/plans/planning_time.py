@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from compiler.counted import counted
-from tuner.interrupt import Interrupt
-from tuner.plans.problems import Kind
+from tunefarm.compiler.counted import counted
+from tunefarm.tuner.interrupt import Interrupt
+from tunefarm.tuner.plans.problems import Kind
 
 KERNELS, LAYOUT_KERNELS, OTHER_KERNELS = 0.25, 0.45, 0.65
 """When no kernel is measured any more: those of the model as it is, those that layouts lead to, and

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from compiler.plan.decisions.graph_plan import Decision, GraphPlan
-from tuner.plans.programs import Programs
+from tunefarm.compiler.plan.decisions.graph_plan import Decision, GraphPlan
+from tunefarm.tuner.plans.programs import Programs
 
 
 class Kind(StrEnum):

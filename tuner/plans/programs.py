@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from compiler.errors import LoweringError, PlanError, ScheduleError, VerifyError
-from compiler.graph.ir import Graph
-from compiler.kernels.calls_in_run import calls_in_run
-from compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
-from compiler.limits import Allowance, Limits
-from compiler.pipeline import kernels_of
-from compiler.plan.choices.graph_sites import GraphSites, graph_sites
-from compiler.plan.decisions.graph_plan import GraphPlan
-from compiler.plan.fusion.group_kernels import MadeKernels
-from compiler.runtime.planning.memory_plan import plan_memory
-from compiler.target import Target
-from compiler.types.numerics import Numerics
+from tunefarm.compiler.errors import LoweringError, PlanError, ScheduleError, VerifyError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.calls_in_run import calls_in_run
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from tunefarm.compiler.limits import Allowance, Limits
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.choices.graph_sites import GraphSites, graph_sites
+from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
+from tunefarm.compiler.plan.fusion.group_kernels import MadeKernels
+from tunefarm.compiler.runtime.planning.memory_plan import plan_memory
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import Numerics
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from compiler.graph.ir import Graph
-from compiler.plan.choices.graph_sites import GraphSites
-from compiler.plan.choices.layout_problem import layout_name
-from compiler.plan.decisions.graph_plan import (
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.choices.graph_sites import GraphSites
+from tunefarm.compiler.plan.choices.layout_problem import layout_name
+from tunefarm.compiler.plan.decisions.graph_plan import (
     RULES,
     Chain,
     Decision,
@@ -23,9 +23,9 @@ from compiler.plan.decisions.graph_plan import (
     Merged,
     Separate,
 )
-from tuner.plans.model_values import ModelValues, without
-from tuner.plans.programs import PlannedProgram, Programs
-from tuner.records.plan_region import PlanRegion
+from tunefarm.tuner.plans.model_values import ModelValues, without
+from tunefarm.tuner.plans.programs import PlannedProgram, Programs
+from tunefarm.tuner.records.plan_region import PlanRegion
 
 
 def regions_of(

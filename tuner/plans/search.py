@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.plan.decisions.graph_plan import RULES, Decision, GraphPlan
-from tuner.plans.costs import KernelCosts
-from tuner.plans.problems import Kind, PlanProblem, Solved
-from tuner.plans.programs import PlannedProgram, Programs
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, Decision, GraphPlan
+from tunefarm.tuner.plans.costs import KernelCosts
+from tunefarm.tuner.plans.problems import Kind, PlanProblem, Solved
+from tunefarm.tuner.plans.programs import PlannedProgram, Programs
 
 LEAST_GAIN = 0.005
 """Of the model's time, by its kernels', below which no plan is proposed."""

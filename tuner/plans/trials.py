@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.serialize import kernel_to_json
-from compiler.schedule.space import ScheduleSpace
-from compiler.schedule.spaces import schedule_space
-from compiler.target import Target
-from configs.settings import Settings
-from db.records import TargetRecord, WorkloadRecord
-from db.store import Store
-from measure.farm.runner import Runner
-from measure.measurement import MeasureRequest, MeasureResult
-from tuner.records.trials import task_key, trial_record
-from tuner.search.measuring import timing_options
-from tuner.search.tasks import Planned, plan
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.schedule.space import ScheduleSpace
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import Settings
+from tunefarm.db.records import TargetRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.runner import Runner
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
+from tunefarm.tuner.records.trials import task_key, trial_record
+from tunefarm.tuner.search.measuring import timing_options
+from tunefarm.tuner.search.tasks import Planned, plan
 
 POLL_SECONDS = 0.25
 

@@ -17,28 +17,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.errors import SettingsError
-from compiler.graph.ir import Graph
-from compiler.plan.apply_precisions import prepare
-from compiler.schedule.choice import ChooseSchedule
-from compiler.target import Target
-from compiler.types.numerics import Numerics
-from compiler.types.precision import Precision
-from configs.settings import Settings
-from tuner.calibration.choice import (
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.apply_precisions import prepare
+from tunefarm.compiler.schedule.choice import ChooseSchedule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.compiler.types.precision import Precision
+from tunefarm.configs.settings import Settings
+from tunefarm.tuner.calibration.choice import (
     RELATIVE_ERROR,
     ChoicePoint,
     ContractionCost,
     PrecisionChoice,
 )
-from tuner.calibration.options import PrecisionOptions
-from tuner.calibration.solo import SoloRuns
-from tuner.precision.data import Data, read_data
-from tuner.precision.effects import Effects
-from tuner.precision.model import PlannedModel, Say
-from tuner.precision.race import confirmed, fastest_within, race, to_race
-from tuner.precision.search import Assignment, Item, Point, best_point, find_points
-from tuner.precision.speed import (
+from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.calibration.solo import SoloRuns
+from tunefarm.tuner.precision.data import Data, read_data
+from tunefarm.tuner.precision.effects import Effects
+from tunefarm.tuner.precision.model import PlannedModel, Say
+from tunefarm.tuner.precision.race import confirmed, fastest_within, race, to_race
+from tunefarm.tuner.precision.search import Assignment, Item, Point, best_point, find_points
+from tunefarm.tuner.precision.speed import (
     Conversion,
     UniformTimes,
     conversions,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.types.chosen_sizes import put_sizes, types_at
-from compiler.types.precision import Calibration
-from compiler.types.tensor_type import Array
-from tuner.calibration.collect import calibrate
-from tuner.calibration.data import SampleForm, Samples, Split, read_samples
-from tuner.calibration.metric import Metric
-from tuner.calibration.options import PrecisionOptions
-from tuner.calibration.solo import SOLO_SAMPLES
-from tuner.confirm.drawn_inputs import drawn_sizes, seeded_inputs
-from tuner.precision.effects import Effects
-from tuner.precision.model import PlannedModel
+from tunefarm.compiler.types.chosen_sizes import put_sizes, types_at
+from tunefarm.compiler.types.precision import Calibration
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.tuner.calibration.collect import calibrate
+from tunefarm.tuner.calibration.data import SampleForm, Samples, Split, read_samples
+from tunefarm.tuner.calibration.metric import Metric
+from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.calibration.solo import SOLO_SAMPLES
+from tunefarm.tuner.confirm.drawn_inputs import drawn_sizes, seeded_inputs
+from tunefarm.tuner.precision.effects import Effects
+from tunefarm.tuner.precision.model import PlannedModel
 
 SEARCHED_WITH, CHECKED_WITH, REPORTED_WITH = 16, 64, 64
 """Samples at most of each part; a user's metric is given all of them."""

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from compiler.graph.ir import Graph
-from compiler.plan.apply_precisions import apply_precisions
-from compiler.runtime.execution.executable import Executable
-from compiler.types.numerics import Numerics
-from compiler.types.precision import Calibration, PrecisionPlan
-from compiler.types.tensor_type import Array
-from tuner.calibration.data import Samples
-from tuner.calibration.metric import Metric, relative_error
-from tuner.precision.search import Assignment
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.apply_precisions import apply_precisions
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.compiler.types.precision import Calibration, PrecisionPlan
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.tuner.calibration.data import Samples
+from tunefarm.tuner.calibration.metric import Metric, relative_error
+from tunefarm.tuner.precision.search import Assignment
 
 Compile: TypeAlias = Callable[[Graph, Numerics], Executable]
 

@@ -6,22 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from compiler.graph.ir import Graph
-from compiler.pipeline import Compiled
-from compiler.plan.apply_precisions import apply_precisions
-from compiler.plan.precision.contractions import Contraction, contractions
-from compiler.runtime.execution.executable import Executable
-from compiler.schedule.choice import ChooseSchedule
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
-from compiler.types.precision import Calibration, Precision, PrecisionPlan
-from configs.settings import Settings
-from tuner.building.compile import compile_with
-from tuner.confirm.latency import aligned_inputs
-from tuner.precision.search import Assignment
-from tuner.precision.speed import UniformTimes, marked, uniform_times
-from tuner.records.size_ranges import points_of
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import Compiled
+from tunefarm.compiler.plan.apply_precisions import apply_precisions
+from tunefarm.compiler.plan.precision.contractions import Contraction, contractions
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.schedule.choice import ChooseSchedule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
+from tunefarm.configs.settings import Settings
+from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.confirm.latency import aligned_inputs
+from tunefarm.tuner.precision.search import Assignment
+from tunefarm.tuner.precision.speed import UniformTimes, marked, uniform_times
+from tunefarm.tuner.records.size_ranges import points_of
 
 Say: TypeAlias = Callable[[str], None]
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from math import fsum
 from statistics import median
 
-from compiler.graph.ir import Graph
-from compiler.types.precision import Calibration
-from measure.compare import Comparison, compare_paired
-from tuner.calibration.choice import ChoicePoint
-from tuner.confirm.latency import COMPARISON, aligned_inputs, interleaved_latencies, pinned
-from tuner.precision.model import PlannedModel
-from tuner.precision.search import Assignment, Point, pareto
-from tuner.records.size_ranges import points_of
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.precision import Calibration
+from tunefarm.measure.compare import Comparison, compare_paired
+from tunefarm.tuner.calibration.choice import ChoicePoint
+from tunefarm.tuner.confirm.latency import COMPARISON, aligned_inputs, interleaved_latencies, pinned
+from tunefarm.tuner.precision.model import PlannedModel
+from tunefarm.tuner.precision.search import Assignment, Point, pareto
+from tunefarm.tuner.records.size_ranges import points_of
 
 RACED_WITHIN, RACED_BEYOND = 4, 3
 """Points within the error, and beyond it, that are timed beside f32 and the uniform ones."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from compiler.types.precision import Precision
-from tuner.calibration.choice import ChoicePoint, ContractionCost, PrecisionChoice
-from tuner.reports.report import format_ratio, format_seconds
+from tunefarm.compiler.types.precision import Precision
+from tunefarm.tuner.calibration.choice import ChoicePoint, ContractionCost, PrecisionChoice
+from tunefarm.tuner.reports.report import format_ratio, format_seconds
 
 _BAR = 30
 """Characters of the fastest point's bar."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from compiler.types.precision import Precision
+from tunefarm.compiler.types.precision import Precision
 
 Assignment: TypeAlias = Mapping[str, Precision]
 """Precisions of contractions by identity; those not named are f32."""

@@ -15,18 +15,18 @@ from time import perf_counter
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import consumers
-from compiler.kernels.kernel import KernelCall
-from compiler.pipeline import Compiled
-from compiler.plan.precision.contractions import Contraction, contractions
-from compiler.plan.precision.quantise import NARROW_READERS
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.execution.profile import COPY
-from compiler.types.precision import Precision
-from compiler.types.tensor_type import Array
-from tuner.confirm.latency import pinned
-from tuner.precision.search import Assignment
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import consumers
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.pipeline import Compiled
+from tunefarm.compiler.plan.precision.contractions import Contraction, contractions
+from tunefarm.compiler.plan.precision.quantise import NARROW_READERS
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution.profile import COPY
+from tunefarm.compiler.types.precision import Precision
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.tuner.confirm.latency import pinned
+from tunefarm.tuner.precision.search import Assignment
 
 BYTES = {Precision.F32: 4, Precision.BF16: 2, Precision.F16: 2, Precision.INT8: 1}
 _ROUNDS = 3

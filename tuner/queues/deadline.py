@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, time, timedelta, tzinfo
 
-from configs.errors import SettingsError
+from tunefarm.configs.errors import SettingsError
 
 _FORMS = "as in 07:00, or 2026-01-31T07:00"
 

@@ -9,7 +9,7 @@ The speed-up expected of a minute is the larger of what the last turn showed and
 be hoped for. Hope flattens like HOPE * untuned * t / (t + work), where `work` are the seconds that
 the entry's kernels want, and `untuned` the share of that for kernels that have few trials, of
 whatever job. (The idea of a gradient over tasks: Zheng et al., "Ansor", OSDI 2020,
-section 6; `tuner.search.budget` does the same within a job.)
+section 6; `tunefarm.tuner.search.budget` does the same within a job.)
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from configs.errors import DatabaseError
-from db.queue import QueueEntry
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db.queue import QueueEntry
 
 GOOD = "good"
 """How a turn ended whose job came to its end. Others were `interrupted` with the whole night,

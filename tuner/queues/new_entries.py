@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.kernels.count_work import kernel_flops
-from compiler.pipeline import kernels_of
-from compiler.types.extents import Shapes
-from compiler.types.numerics import Numerics
-from configs.settings import Settings
-from measure.sandbox.import_model import import_model
-from tuner.building.size_values import programs_of
-from tuner.calibration.options import CHOSEN
-from tuner.from_settings import limits_of, targets_of
-from tuner.queues.entry_options import EntryOptions
-from tuner.search.make_tasks import distinct_kernels
-from tuner.tune_model import check_job
+from tunefarm.compiler.kernels.count_work import kernel_flops
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.configs.settings import Settings
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.building.size_values import programs_of
+from tunefarm.tuner.calibration.options import CHOSEN
+from tunefarm.tuner.from_settings import limits_of, targets_of
+from tunefarm.tuner.queues.entry_options import EntryOptions
+from tunefarm.tuner.search.make_tasks import distinct_kernels
+from tunefarm.tuner.tune_model import check_job
 
 TRIAL_SECONDS = 0.7  # of a kernel that takes no time: built, checked, and timed in short slices
 RUNS = 32  # of a kernel in a trial

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
-from configs.errors import DatabaseError, DatabaseUnavailableError
-from db.queue import (
+from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError
+from tunefarm.db.queue import (
     QueueEntry,
     change_entry,
     entries,
@@ -33,12 +33,12 @@ from db.queue import (
     take_entry,
     trials_of_kernels,
 )
-from db.records import EntryState
-from db.store import Store
-from db.work import close_lost_jobs
-from tuner.interrupt import interruptible
-from tuner.queues.division import PastTurn, Standing, least_seconds, next_turn
-from tuner.queues.entry_options import (
+from tunefarm.db.records import EntryState
+from tunefarm.db.store import Store
+from tunefarm.db.work import close_lost_jobs
+from tunefarm.tuner.interrupt import interruptible
+from tunefarm.tuner.queues.division import PastTurn, Standing, least_seconds, next_turn
+from tunefarm.tuner.queues.entry_options import (
     FAILED,
     GOOD,
     CurrentTurn,
@@ -50,10 +50,10 @@ from tuner.queues.entry_options import (
     why_finished,
     with_lost_turn,
 )
-from tuner.queues.turn_process import Command, TurnProcess, tune_command
-from tuner.reports.progress import Progress
-from tuner.reports.report import format_duration
-from tuner.search.patience import DatabasePatience
+from tunefarm.tuner.queues.turn_process import Command, TurnProcess, tune_command
+from tunefarm.tuner.reports.progress import Progress
+from tunefarm.tuner.reports.report import format_duration
+from tunefarm.tuner.search.patience import DatabasePatience
 
 SAME_FAILURES = 2  # turns in a row that fail for one reason: the entry is failed
 MOST_FAILURES = 4  # for whatever reasons: a node was lost, the process killed

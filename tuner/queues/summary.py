@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias
 
 from rich.table import Table
 
-from db.queue import QueueEntry, trials_of_jobs
-from db.store import Store
-from tuner.queues.entry_options import name_of, options_of, with_lost_turn
-from tuner.reports.report import (
+from tunefarm.db.queue import QueueEntry, trials_of_jobs
+from tunefarm.db.store import Store
+from tunefarm.tuner.queues.entry_options import name_of, options_of, with_lost_turn
+from tunefarm.tuner.reports.report import (
     format_duration,
     format_ratio,
     format_seconds,
@@ -191,7 +191,7 @@ def night_lines(summary: NightSummary) -> list[str]:
 
 def night_page(summary: NightSummary) -> str:
     """The night as an HTML page."""
-    from tuner.reports.queue_page import queue_page  # most commands do without
+    from tunefarm.tuner.reports.queue_page import queue_page  # most commands do without
 
     night = {"began": f"{format_time(summary.began)} UTC", "database": summary.database}
     report = shlex.join(["tune", "report", "--db", summary.database, "--html", "report.html"])

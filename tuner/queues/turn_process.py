@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -15,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from measure.sandbox.python_path import python_path
-from tuner.interrupt import signals_held
+from tunefarm.measure.sandbox.module_command import module_command
+from tunefarm.tuner.interrupt import signals_held
 
 LAST_LINES = 20
 _KILL_SECONDS = 10.0
@@ -27,8 +26,7 @@ Command = Callable[[Sequence[str]], list[str]]
 
 def tune_command(arguments: Sequence[str]) -> list[str]:
     """`tune` by this interpreter, ended when this process is."""
-    python = ["env", f"PYTHONPATH={python_path()}", sys.executable, "-P"]
-    return [*python, "-m", "tuner.commands.turn", str(os.getpid()), *arguments]
+    return module_command("tunefarm.tuner.commands.turn", str(os.getpid()), *arguments)
 
 
 class TurnProcess:

@@ -18,9 +18,9 @@ import operator
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from db.records import OK, TrialRecord
-from measure.compare import ALONE_DEVIATION, BETWEEN_RUNS, LogRatio
-from measure.measurement import Status
+from tunefarm.db.records import OK, TrialRecord
+from tunefarm.measure.compare import ALONE_DEVIATION, BETWEEN_RUNS, LogRatio
+from tunefarm.measure.measurement import Status
 
 UNCONFIRMED_MARGIN = 0.02
 """How much faster than what was confirmed an unconfirmed schedule must be to take its place."""

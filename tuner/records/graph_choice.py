@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from compiler.errors import PlanError
-from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
-from tuner.records.plan_region import PlanRegion, figure, region_lines
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.tuner.records.plan_region import PlanRegion, figure, region_lines
 
 _CHANNELS_LAST = "NHWC"
 _NAMED = 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a command that is only typed wrong needs no database
-    from db.records import JobRecord
+    from tunefarm.db.records import JobRecord
 
 _KEY = "command"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from configs.errors import DatabaseError
-from db import queries
-from db.records import JobRecord
-from db.store import Store
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import queries
+from tunefarm.db.records import JobRecord
+from tunefarm.db.store import Store
 
 NEWEST = "last"
 """Names the job that began last."""

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from compiler.plan.choices.program_steps import ProgramStep
+from tunefarm.compiler.plan.choices.program_steps import ProgramStep
 
 if TYPE_CHECKING:
-    from tuner.records.model_latencies import ModelStep
+    from tunefarm.tuner.records.model_latencies import ModelStep
 
 MOST_STEPS = 20_000
 MOST_OPERATORS = 200

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-import compiler
-from compiler.target import Target
-from configs.settings import Settings
-from db import model_queries
-from db.records import LatencyPurpose, LatencyRecord, TargetRecord
-from db.store import Store
-from tuner.records.model_graphs import ModelGraphs
+from tunefarm import compiler
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import Settings
+from tunefarm.db import model_queries
+from tunefarm.db.records import LatencyPurpose, LatencyRecord, TargetRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.records.model_graphs import ModelGraphs
 
 _Read = TypeVar("_Read")
 
@@ -193,7 +193,7 @@ def record_latency(
 ) -> LatencyRecord:
     """Keep how long a model takes; the record. Raises DatabaseError.
 
-    `machine` is the fingerprint of where it was measured (`measure.machine.fingerprint`).
+    `machine` is the fingerprint of where it was measured (`tunefarm.measure.machine.fingerprint`).
     """
     record = LatencyRecord(
         id=uuid.uuid4().hex,

@@ -23,13 +23,13 @@ from optuna.distributions import (
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from compiler.counted import counted
-from configs.errors import DatabaseError
-from configs.files import replacing
-from db import queries
-from db.records import TaskKey, TrialRecord
-from db.scratch_file import ScratchConnection
-from db.store import Store
+from tunefarm.compiler.counted import counted
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.configs.files import replacing
+from tunefarm.db import queries
+from tunefarm.db.records import TaskKey, TrialRecord
+from tunefarm.db.scratch_file import ScratchConnection
+from tunefarm.db.store import Store
 
 Values: TypeAlias = Mapping[str, CategoricalChoiceType]
 SKETCH = "sketch"

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compiler.errors import PlanError
-from compiler.plan.decisions.graph_plan import GraphPlan
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
 
 NOT_MEASURED = "not measured alone"
 _NAMED = 3

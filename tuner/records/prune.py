@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from db import queries
-from db.records import TaskKey, TrialRecord
-from db.store import Store
-from tuner.records.estimates import grouped, is_dangerous, joint, scales
-from tuner.records.trials import record_to_apply
+from tunefarm.db import queries
+from tunefarm.db.records import TaskKey, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.records.estimates import grouped, is_dangerous, joint, scales
+from tunefarm.tuner.records.trials import record_to_apply
 
 _Groups: TypeAlias = Mapping[str, Sequence[TrialRecord]]  # by schedule hash
 

@@ -14,23 +14,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import compiler
-from compiler.errors import TunefarmError
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.serialize import kernel_from_json
-from compiler.kernels.verify import verify_kernel
-from compiler.kernels.workload_key import workload_key
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.target import host_target
-from db import queries
-from db.records import TrialRecord, WorkloadRecord, hash_json
-from db.store import Store
-from measure.farm.make_runner import create_runner
-from measure.farm.runner import Runner, RunnerOptions
-from measure.machine import available_cores
-from measure.measurement import LOST_TO_NOISE, MeasureRequest, MeasureResult, Status
-from tuner.records.trials import record_to_apply
+from tunefarm import compiler
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.target import host_target
+from tunefarm.db import queries
+from tunefarm.db.records import TrialRecord, WorkloadRecord, hash_json
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.make_runner import create_runner
+from tunefarm.measure.farm.runner import Runner, RunnerOptions
+from tunefarm.measure.machine import available_cores
+from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureRequest, MeasureResult, Status
+from tunefarm.tuner.records.trials import record_to_apply
 
 _QUICK: Mapping[str, float | int] = {
     "samples": 1,

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from typing import Any, TypeAlias
 
-from compiler.types.signature import AxisSource, Signature
-from compiler.types.sizes import Symbol, symbols_of, value_of
+from tunefarm.compiler.types.signature import AxisSource, Signature
+from tunefarm.compiler.types.sizes import Symbol, symbols_of, value_of
 
 WITHIN = 0.05
 """A schedule serves a size if it takes so much longer than the best at most (0.05 is 5 %)."""

@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import compiler
-from compiler.target import Target
-from compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS
-from db import queries
-from db.records import CONFIRMED, TaskKey, TrialRecord
-from db.store import Store
-from measure.compare import pair_of
-from measure.measurement import MeasureResult, Status
-from tuner.records.estimates import (
+from tunefarm import compiler
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS
+from tunefarm.db import queries
+from tunefarm.db.records import CONFIRMED, TaskKey, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.compare import pair_of
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.tuner.records.estimates import (
     UNCONFIRMED_MARGIN,
     grouped,
     is_dangerous,

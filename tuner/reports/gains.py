@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tuner.reports.report import format_ratio
+from tunefarm.tuner.reports.report import format_ratio
 
 NO_DIFFERENCE = "no difference found"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from db import model_queries
-from db.store import Store
-from tuner.reports.report import format_ratio, format_seconds, format_time
+from tunefarm.db import model_queries
+from tunefarm.db.store import Store
+from tunefarm.tuner.reports.report import format_ratio, format_seconds, format_time
 
 WIDTH, HEIGHT, MARGIN = 360, 160, 12
 """Of a drawing of speed against error, in pixels."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.reports.report import Latency, TaskStatus, sum_of
+from tunefarm.tuner.reports.report import Latency, TaskStatus, sum_of
 
 NOISE = 0.02  # what a default latency, which has no interval, may be off
 _DIGITS = 6  # of a latency: more than is ever known of it

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from tuner.reports.job_state import JobState
-from tuner.reports.report import TaskStatus
-from tuner.reports.terminal import printable
+from tunefarm.tuner.reports.job_state import JobState
+from tunefarm.tuner.reports.report import TaskStatus
+from tunefarm.tuner.reports.terminal import printable
 
 
 def metrics_text(state: JobState, job: str, model: str, job_state: str) -> str:

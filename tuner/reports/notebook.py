@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from compiler.runtime.execution.html_text import html_lines, html_table, html_text
-from tuner.reports.progress import Progress, status_line
-from tuner.reports.report import (
+from tunefarm.compiler.runtime.execution.html_text import html_lines, html_table, html_text
+from tunefarm.tuner.reports.progress import Progress, status_line
+from tunefarm.tuner.reports.report import (
     KEY_CHARACTERS,
     TaskStatus,
     format_latency,
@@ -23,7 +23,7 @@ from tuner.reports.report import (
     format_speed_up,
     shares,
 )
-from tuner.reports.task_table import costliest_first
+from tunefarm.tuner.reports.task_table import costliest_first
 
 UPDATE_INTERVAL = 0.5  # seconds between two updates
 _MESSAGES = 12  # lines that stay in sight

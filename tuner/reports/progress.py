@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from tuner.reports.report import (
+from tunefarm.tuner.reports.report import (
     TaskStatus,
     format_counts,
     format_duration,
@@ -20,8 +20,8 @@ from tuner.reports.report import (
     format_seconds,
     sum_of,
 )
-from tuner.reports.task_table import TaskTable
-from tuner.reports.terminal import console
+from tunefarm.tuner.reports.task_table import TaskTable
+from tunefarm.tuner.reports.terminal import console
 
 PLAIN_INTERVAL = 10.0  # seconds between plain lines
 

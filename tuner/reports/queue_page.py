@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tuner.reports.terminal import printable
+from tunefarm.tuner.reports.terminal import printable
 
 
 def queue_page(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # a build that is listed already needs no NumPy
-    from measure.compare import LogRatio
+    from tunefarm.measure.compare import LogRatio
 
 
 KEY_CHARACTERS = 8  # of a workload key in a table: enough to tell kernels of one name apart

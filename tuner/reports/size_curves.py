@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compiler.counted import counted
-from compiler.errors import InputError
-from db import model_queries
-from db.store import Store
-from tuner.records.size_ranges import SizePlan
-from tuner.reports.report import format_seconds, format_time
+from tunefarm.compiler.counted import counted
+from tunefarm.compiler.errors import InputError
+from tunefarm.db import model_queries
+from tunefarm.db.store import Store
+from tunefarm.tuner.records.size_ranges import SizePlan
+from tunefarm.tuner.reports.report import format_seconds, format_time
 
 WIDTH, HEIGHT, MARGIN = 480, 200, 12
 """Of a drawing, in pixels."""

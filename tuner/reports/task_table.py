@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.console import Console, ConsoleOptions, JustifyMethod
 from rich.table import Table
 
-from tuner.reports.report import (
+from tunefarm.tuner.reports.report import (
     KEY_CHARACTERS,
     TaskStatus,
     format_latency,

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from configs.files import write_text
+from tunefarm.configs.files import write_text
 
 _MICROSECONDS = 1e6
 

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from configs.errors import DatabaseError, LeaseTakenError
-from db.requests import asked
-from db.store import Store
-from db.work import renew_lease
-from tuner.interrupt import signals_held
+from tunefarm.configs.errors import DatabaseError, LeaseTakenError
+from tunefarm.db.requests import asked
+from tunefarm.db.store import Store
+from tunefarm.db.work import renew_lease
+from tunefarm.tuner.interrupt import signals_held
 
 SECONDS = 10.0
 LISTEN_SECONDS = 1.0  # between two looks at what is asked of the job

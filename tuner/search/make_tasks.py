@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compiler.kernels.calls_in_run import calls_in_run
-from compiler.kernels.kernel import FusedKernel, KernelProgram
-from compiler.kernels.kernel_sizes import kernel_at
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.schedule.space import ScheduleSpace
-from compiler.schedule.spaces import schedule_space
-from compiler.target import Target
-from configs.settings import Settings
-from tuner.model.cost_model import CostModel
-from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.model.history import PastKernel, bests
-from tuner.model.relatives import Known, nearest_bests
-from tuner.records.size_ranges import SizePoint
-from tuner.records.trials import task_key
-from tuner.search.budget import TaskProgress
-from tuner.search.strategy import Score, SearchProblem, make_strategy
-from tuner.search.task_search import TaskSearch
-from tuner.search.tasks import TuningTask, plan
+from tunefarm.compiler.kernels.calls_in_run import calls_in_run
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelProgram
+from tunefarm.compiler.kernels.kernel_sizes import kernel_at
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.schedule.space import ScheduleSpace
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import Settings
+from tunefarm.tuner.model.cost_model import CostModel
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.history import PastKernel, bests
+from tunefarm.tuner.model.relatives import Known, nearest_bests
+from tunefarm.tuner.records.size_ranges import SizePoint
+from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.search.budget import TaskProgress
+from tunefarm.tuner.search.strategy import Score, SearchProblem, make_strategy
+from tunefarm.tuner.search.task_search import TaskSearch
+from tunefarm.tuner.search.tasks import TuningTask, plan
 
 
 def distinct_kernels(program: KernelProgram) -> dict[str, tuple[FusedKernel, int]]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from compiler.target import Target
-from configs.settings import Settings
-from measure.farm.make_runner import create_runner
-from measure.farm.runner import Runner, RunnerOptions, ServesTargets
-from measure.farm.slots import plan_slots
-from measure.machine import available_cores, on_cores
-from measure.worker.early_stop import FEWEST
-from measure.worker.timer import MORE_ROUNDS, TimingOptions
-from tuner.from_settings import targets_of
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import Settings
+from tunefarm.measure.farm.make_runner import create_runner
+from tunefarm.measure.farm.runner import Runner, RunnerOptions, ServesTargets
+from tunefarm.measure.farm.slots import plan_slots
+from tunefarm.measure.machine import available_cores, on_cores
+from tunefarm.measure.worker.early_stop import FEWEST
+from tunefarm.measure.worker.timer import MORE_ROUNDS, TimingOptions
+from tunefarm.tuner.from_settings import targets_of
 
 TIMING_SHARE = 0.5  # of what a run may take; the rest is for its check
 

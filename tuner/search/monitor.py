@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from configs.files import write_text
-from db.store import Store
-from measure.farm.runner import Runner, TellsSteps
-from measure.farm.steps import Step
-from tuner.reports.job_state import JobState
-from tuner.reports.metrics import metrics_text
-from tuner.reports.report import TaskStatus
-from tuner.reports.trace import Trace
+from tunefarm.configs.files import write_text
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.runner import Runner, TellsSteps
+from tunefarm.measure.farm.steps import Step
+from tunefarm.tuner.reports.job_state import JobState
+from tunefarm.tuner.reports.metrics import metrics_text
+from tunefarm.tuner.reports.report import TaskStatus
+from tunefarm.tuner.reports.trace import Trace
 
 RECORD_SECONDS = 5.0  # between two states of a job in the database
 

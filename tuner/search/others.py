@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from db import queries
-from db.records import TaskKey, TrialRecord
-from db.store import Store
-from db.work import Claim, claim, release_claims, renew_lease
-from measure.measurement import Status
+from tunefarm.db import queries
+from tunefarm.db.records import TaskKey, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.db.work import Claim, claim, release_claims, renew_lease
+from tunefarm.measure.measurement import Status
 
 LOOK_SECONDS = 0.5
 RETRY_SECONDS = 2.0  # between two attempts to claim what another job has claimed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from configs.errors import DatabaseUnavailableError
-from tuner.reports.progress import Progress
+from tunefarm.configs.errors import DatabaseUnavailableError
+from tunefarm.tuner.reports.progress import Progress
 
 RETRY_SECONDS = 1.0
 REMIND_SECONDS = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.runtime.spec.executable_spec import (
     ALIGNMENT,
     CallStep,
     ExecutableSpec,
@@ -14,7 +14,7 @@ from compiler.runtime.spec.executable_spec import (
     Place,
     aligned,
 )
-from measure.placement import Placement, buffer_sizes
+from tunefarm.measure.placement import Placement, buffer_sizes
 
 
 def model_placements(

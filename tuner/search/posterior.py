@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.search.standings import Estimate, Logs, Standings
+from tunefarm.tuner.search.standings import Estimate, Logs, Standings
 
 CONTENDERS = 24  # the fastest, of which beliefs are worked out
 REACH = 20.0  # the fast end reaches so many usual deviations beyond the fastest

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from db.records import TrialRecord
-from measure.compare import ALONE_DEVIATION, LogRatio
-from tuner.records.estimates import recorded_pair
-from tuner.records.trials import is_confirmed, latency_of
-from tuner.search.posterior import Posterior, posterior
-from tuner.search.references import References
-from tuner.search.standings import Logs, Standings
+from tunefarm.db.records import TrialRecord
+from tunefarm.measure.compare import ALONE_DEVIATION, LogRatio
+from tunefarm.tuner.records.estimates import recorded_pair
+from tunefarm.tuner.records.trials import is_confirmed, latency_of
+from tunefarm.tuner.search.posterior import Posterior, posterior
+from tunefarm.tuner.search.references import References
+from tunefarm.tuner.search.standings import Logs, Standings
 
 GONE_DEVIATION = 0.02  # of a pair whose reference is not known here
 AGAIN_SHARE = 0.2  # of a task's trials that measure again, at most

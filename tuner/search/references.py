@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from tuner.search.posterior import Posterior
-from tuner.search.standings import Standings
+from tunefarm.tuner.search.posterior import Posterior
+from tunefarm.tuner.search.standings import Standings
 
 MARGIN = 0.02  # a new reference is expected to be faster by this share
 DOUBT = 1.645  # deviations from no difference: faster with a probability of 95 %

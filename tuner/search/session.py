@@ -11,25 +11,25 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.errors import MeasureError
-from compiler.schedule.space import Candidate
-from db import queries
-from db.records import TrialRecord
-from db.store import Store
-from db.work import Claim
-from measure.farm.runner import Runner
-from measure.measurement import MeasureResult, Status
-from tuner.model.cost_model import CostModel, TrainingData
-from tuner.model.relatives import relatives_bests
-from tuner.model.trainer import Trainer
-from tuner.reports.progress import Progress
-from tuner.reports.report import TaskStatus
-from tuner.search.budget import Budget, End
-from tuner.search.monitor import Monitor
-from tuner.search.others import Others
-from tuner.search.pauses import Pauses
-from tuner.search.tasks import TuningTask, says_something
-from tuner.search.work import Answer, Work, record_of, refuted_reference
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.schedule.space import Candidate
+from tunefarm.db import queries
+from tunefarm.db.records import TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.db.work import Claim
+from tunefarm.measure.farm.runner import Runner
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.tuner.model.cost_model import CostModel, TrainingData
+from tunefarm.tuner.model.relatives import relatives_bests
+from tunefarm.tuner.model.trainer import Trainer
+from tunefarm.tuner.reports.progress import Progress
+from tunefarm.tuner.reports.report import TaskStatus
+from tunefarm.tuner.search.budget import Budget, End
+from tunefarm.tuner.search.monitor import Monitor
+from tunefarm.tuner.search.others import Others
+from tunefarm.tuner.search.pauses import Pauses
+from tunefarm.tuner.search.tasks import TuningTask, says_something
+from tunefarm.tuner.search.work import Answer, Work, record_of, refuted_reference
 
 POLL_SECONDS = 0.25  # longest wait for results, so that an interrupt is noticed soon
 GATHER = 3  # results, for which a commit waits
@@ -40,7 +40,8 @@ MAX_MACHINERY_FAILURES = 20  # in a row, without any other result
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How a session works; the options of a request are `measure.worker.timer.TimingOptions`.
+    """How a session works; the options of a request are
+    `tunefarm.measure.worker.timer.TimingOptions`.
 
     `background` trains the cost model in a thread; without it, equal answers in equal order give
     equal proposals.

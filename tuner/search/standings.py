@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from measure.compare import BETWEEN_RUNS as BETWEEN_RUNS
-from measure.compare import LogRatio
+from tunefarm.measure.compare import BETWEEN_RUNS as BETWEEN_RUNS
+from tunefarm.measure.compare import LogRatio
 
 Logs = npt.NDArray[np.float64]
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from compiler.schedule.space import Candidate, ScheduleSpace
-from configs.layers import refuse_unknown
-from tuner.model.cost_model import Scores
-from tuner.model.packed_space import Rows
-from tuner.model.space_process import Describe
-from tuner.search import strategies
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
+from tunefarm.configs.layers import refuse_unknown
+from tunefarm.tuner.model.cost_model import Scores
+from tunefarm.tuner.model.packed_space import Rows
+from tunefarm.tuner.model.space_process import Describe
+from tunefarm.tuner.search import strategies
 
 Score: TypeAlias = Callable[[Rows], Scores]
 

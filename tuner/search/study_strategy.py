@@ -14,9 +14,9 @@ import optuna
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
-from compiler.schedule.space import Candidate
-from tuner.model.packed_space import PackedSpace
-from tuner.search.strategy import SearchProblem
+from tunefarm.compiler.schedule.space import Candidate
+from tunefarm.tuner.model.packed_space import PackedSpace
+from tunefarm.tuner.search.strategy import SearchProblem
 
 DUPLICATE_ATTEMPTS = 8  # proposals that were taken already, before another one is drawn instead
 

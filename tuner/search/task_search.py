@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from compiler.schedule.space import Candidate, ScheduleSpace
-from tuner.search.strategy import Strategy
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
+from tunefarm.tuner.search.strategy import Strategy
 
 
 class TaskSearch:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compiler.graph.ir import Graph
-from compiler.pipeline import kernels_of
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.target import Target
-from compiler.types.numerics import Numerics
-from configs.settings import Settings
-from db.store import Store
-from tuner.from_settings import limits_of
-from tuner.model.cost_model import TrainingData
-from tuner.model.features import FeatureLayout
-from tuner.model.history import JOB_ROWS, background, bests_elsewhere, read_history
-from tuner.records.size_ranges import points_of, searched_points
-from tuner.records.trials import task_key
-from tuner.search.make_tasks import TaskSource, distinct_kernels, kernels_at
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.configs.settings import Settings
+from tunefarm.db.store import Store
+from tunefarm.tuner.from_settings import limits_of
+from tunefarm.tuner.model.cost_model import TrainingData
+from tunefarm.tuner.model.features import FeatureLayout
+from tunefarm.tuner.model.history import JOB_ROWS, background, bests_elsewhere, read_history
+from tunefarm.tuner.records.size_ranges import points_of, searched_points
+from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.search.make_tasks import TaskSource, distinct_kernels, kernels_at
 
 
 def task_source(

@@ -9,24 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.workload_key import workload_key
-from compiler.schedule.space import Candidate, ScheduleSpace
-from compiler.target import Target
-from db.records import BestRecord, TaskKey, TrialRecord, hash_json
-from measure.compare import LogRatio
-from measure.measurement import LOST_TO_NOISE, Status
-from measure.placement import Placement
-from tuner.model.cost_model import Outcome, TrainingData
-from tuner.model.features import FeatureExtractor, FeatureMatrix
-from tuner.model.lessons import Lesson, data_of
-from tuner.records.estimates import UNCONFIRMED_MARGIN, recorded_pair
-from tuner.records.trials import best_record, is_confirmed, latency_of
-from tuner.reports.report import TaskStatus
-from tuner.search.budget import Budget, TaskProgress
-from tuner.search.posterior import Posterior
-from tuner.search.ranking import Ranking
-from tuner.search.task_search import TaskSearch
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
+from tunefarm.compiler.target import Target
+from tunefarm.db.records import BestRecord, TaskKey, TrialRecord, hash_json
+from tunefarm.measure.compare import LogRatio
+from tunefarm.measure.measurement import LOST_TO_NOISE, Status
+from tunefarm.measure.placement import Placement
+from tunefarm.tuner.model.cost_model import Outcome, TrainingData
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureMatrix
+from tunefarm.tuner.model.lessons import Lesson, data_of
+from tunefarm.tuner.records.estimates import UNCONFIRMED_MARGIN, recorded_pair
+from tunefarm.tuner.records.trials import best_record, is_confirmed, latency_of
+from tunefarm.tuner.reports.report import TaskStatus
+from tunefarm.tuner.search.budget import Budget, TaskProgress
+from tunefarm.tuner.search.posterior import Posterior
+from tunefarm.tuner.search.ranking import Ranking
+from tunefarm.tuner.search.task_search import TaskSearch
 
 
 @dataclass(frozen=True, slots=True)

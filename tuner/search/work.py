@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from db.records import TrialRecord
-from db.work import Claim
-from measure.compare import LogRatio, pair_of
-from measure.measurement import LOST_TO_NOISE, MeasureRequest, MeasureResult, Status
-from tuner.model.lessons import Lesson
-from tuner.records.trials import trial_record
-from tuner.search.tasks import Planned, TuningTask
+from tunefarm.db.records import TrialRecord
+from tunefarm.db.work import Claim
+from tunefarm.measure.compare import LogRatio, pair_of
+from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureRequest, MeasureResult, Status
+from tunefarm.tuner.model.lessons import Lesson
+from tunefarm.tuner.records.trials import trial_record
+from tunefarm.tuner.search.tasks import Planned, TuningTask
 
 NOBODYS_FAULT = frozenset((Status.OK, Status.INFRASTRUCTURE, *LOST_TO_NOISE))
 FAILED = {

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from db import queries
-from db.records import JobRecord, TaskKey
-from db.store import Store
+from tunefarm.db import queries
+from tunefarm.db.records import JobRecord, TaskKey
+from tunefarm.db.store import Store
 
 
 @dataclass(frozen=True, slots=True)

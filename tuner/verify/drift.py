@@ -14,10 +14,10 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from compiler.runtime.spec.kernel_report import TUNED
-from measure.compare import BETWEEN_RUNS
-from tuner.records.model_latencies import AppliedKernel, MeasuredModel, ModelTimes, Ratio
-from tuner.reports.report import format_share
+from tunefarm.compiler.runtime.spec.kernel_report import TUNED
+from tunefarm.measure.compare import BETWEEN_RUNS
+from tunefarm.tuner.records.model_latencies import AppliedKernel, MeasuredModel, ModelTimes, Ratio
+from tunefarm.tuner.reports.report import format_share
 
 WIDE = 0.03
 """Half of an interval (of the logarithm) beyond which a slowdown that matters could hide in it."""

@@ -7,16 +7,16 @@ from typing import Any
 
 from rich.table import Table
 
-from tuner.records.model_latencies import MeasuredModel, Ratio
-from tuner.reports.report import (
+from tunefarm.tuner.records.model_latencies import MeasuredModel, Ratio
+from tunefarm.tuner.reports.report import (
     KEY_CHARACTERS,
     format_ratio,
     format_seconds,
     format_share,
     format_time,
 )
-from tuner.verify.drift import Drift, KernelDrift, Verdict, deviation
-from tuner.verify.verify import Verification
+from tunefarm.tuner.verify.drift import Drift, KernelDrift, Verdict, deviation
+from tunefarm.tuner.verify.verify import Verification
 
 NOISY_RECORD = 0.01
 """Standard error of a recorded ratio beyond which no later one can be judged well."""

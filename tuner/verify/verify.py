@@ -11,21 +11,21 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import compiler
-from compiler.errors import DatabaseError, MeasureError, SettingsError
-from compiler.kernels.serialize import kernel_from_json
-from compiler.runtime.execution.executable import Executable, load
-from compiler.target import llvm_version
-from compiler.types.dtypes import WIDE_FLOATS
-from compiler.types.numerics import Algorithm
-from configs.remains import make_folder
-from db import queries
-from db.store import Store
-from measure.machine import fingerprint
-from tuner.building.flow import build
-from tuner.building.request import BuildRequest, BuildResult
-from tuner.building.size_values import programs_of
-from tuner.confirm.latency import (
+from tunefarm import compiler
+from tunefarm.compiler.errors import DatabaseError, MeasureError, SettingsError
+from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.compiler.runtime.execution.executable import Executable, load
+from tunefarm.compiler.target import llvm_version
+from tunefarm.compiler.types.dtypes import WIDE_FLOATS
+from tunefarm.compiler.types.numerics import Algorithm
+from tunefarm.configs.remains import make_folder
+from tunefarm.db import queries
+from tunefarm.db.store import Store
+from tunefarm.measure.machine import fingerprint
+from tunefarm.tuner.building.flow import build
+from tunefarm.tuner.building.request import BuildRequest, BuildResult
+from tunefarm.tuner.building.size_values import programs_of
+from tunefarm.tuner.confirm.latency import (
     COMPARISON,
     Agree,
     ModelLatency,
@@ -33,9 +33,9 @@ from tuner.confirm.latency import (
     outputs_agree,
     outputs_near,
 )
-from tuner.confirm.model_times import with_kernels, with_steps
-from tuner.confirm.whole_model import agreement
-from tuner.records.model_latencies import (
+from tunefarm.tuner.confirm.model_times import with_kernels, with_steps
+from tunefarm.tuner.confirm.whole_model import agreement
+from tunefarm.tuner.records.model_latencies import (
     Conditions,
     MeasuredModel,
     ModelTimes,
@@ -43,8 +43,8 @@ from tuner.records.model_latencies import (
     measured_models,
     record_latency,
 )
-from tuner.verify.cost import Cost, cost_of_tuning
-from tuner.verify.drift import (
+from tunefarm.tuner.verify.cost import Cost, cost_of_tuning
+from tunefarm.tuner.verify.drift import (
     Drift,
     Situation,
     choose_baseline,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.frontend.data_sizes import with_axis
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.types.dims import ONE, is_whole, size_of, whole
-from compiler.types.dtypes import DType
-from compiler.types.sizes import smaller
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.frontend.data_sizes import with_axis
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.types.dims import ONE, is_whole, size_of, whole
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import smaller
+from tunefarm.compiler.types.tensor_type import Attribute
 
 _FEW = 16
 """Results that are found faster by comparing all places with each than by a scatter."""

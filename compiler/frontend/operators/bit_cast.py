@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.frontend.converter import converter
-from compiler.frontend.element_types import dtype_of
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.element_types import dtype_of
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
 
 
 @converter("BitCast", 26)

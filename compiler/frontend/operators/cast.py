@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from compiler.errors import UnsupportedOperatorError
-from compiler.frontend.converter import converter
-from compiler.frontend.element_types import dtype_of
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.types.dtypes import EIGHT_BIT_FLOATS, DType
+from tunefarm.compiler.errors import UnsupportedOperatorError
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.element_types import dtype_of
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.types.dtypes import EIGHT_BIT_FLOATS, DType
 
 
 @converter("Cast", 6, 9, 13, 19, 21, 23, 24, 25, 28)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from compiler.frontend.computed import computed
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import pad_axis
-from compiler.frontend.settle import settled, sized
-from compiler.types.sizes import Dimension, divide, greater, known
+from tunefarm.compiler.frontend.computed import computed
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.padded_moves import pad_axis
+from tunefarm.compiler.frontend.settle import settled, sized
+from tunefarm.compiler.types.sizes import Dimension, divide, greater, known
 
 
 @computed("CenterCropPad", at=(1,), sized=True)

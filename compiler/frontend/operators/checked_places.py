@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.errors import ShapeError
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.types.dims import Axis, is_whole, size_of, true_shape
-from compiler.types.dtypes import DType
-from compiler.types.sizes import bounds_of
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.types.dims import Axis, is_whole, size_of, true_shape
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import bounds_of
 
 
 def check_constant(node: OnnxNode, indices: Value, extents: Sequence[int]) -> None:

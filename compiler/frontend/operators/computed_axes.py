@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from compiler.frontend.computed import computed
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.settle import chosen, declared
+from tunefarm.compiler.frontend.computed import computed
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.settle import chosen, declared
 
 _REDUCTIONS = (
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "

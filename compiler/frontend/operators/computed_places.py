@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.frontend.computed import computed
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.numbers import Numbers, integers, vector
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import taken
-from compiler.frontend.operators.rearranged import in_one_piece
-from compiler.frontend.settle import declared, require
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Size, Symbol
+from tunefarm.compiler.frontend.computed import computed
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.padded_moves import taken
+from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
+from tunefarm.compiler.frontend.settle import declared, require
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Size, Symbol
 
 _FAR = 2**40
 """Farther than any extent, and so near that sums of it do not overflow."""

@@ -1,8 +1,8 @@
 """Resize and Upsample with scales, sizes or a region that are computed.
 
 The declared shape of the result says how many positions there are and how many elements each is
-made of at most; tables of both are computed at run time, as `compiler.frontend.operators.resize`
-computes them at import.
+made of at most; tables of both are computed at run time, as
+`tunefarm.compiler.frontend.operators.resize` computes them at import.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.frontend.computed import computed
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.numbers import Numbers, vector
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.resize import (
+from tunefarm.compiler.frontend.computed import computed
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers, vector
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.resize import (
     interpolation,
     upsample_interpolation,
 )
-from compiler.frontend.operators.resize_weights import weighted_taps
-from compiler.frontend.operators.sized_resize import resized_by_computed_scales, told_sizes
-from compiler.frontend.resize_taps import MAX_TAPS, TIE, Interpolation
-from compiler.frontend.settle import declared, require, settled, sized
-from compiler.types.dtypes import DType
-from compiler.types.sizes import known
+from tunefarm.compiler.frontend.operators.resize_weights import weighted_taps
+from tunefarm.compiler.frontend.operators.sized_resize import resized_by_computed_scales, told_sizes
+from tunefarm.compiler.frontend.resize_taps import MAX_TAPS, TIE, Interpolation
+from tunefarm.compiler.frontend.settle import declared, require, settled, sized
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import known
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,20 +8,20 @@ from typing import TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from compiler.errors import ShapeError
-from compiler.frontend.computed import computed
-from compiler.frontend.data_sizes import counted
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.numbers import Numbers, vector
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import positions, taken
-from compiler.frontend.operators.rearranged import compacted
-from compiler.frontend.settle import declared, fitting, require, settled, sized
-from compiler.frontend.size_arithmetic import contents_of
-from compiler.frontend.size_tables import Between, UndecidedError, applied, whole_number
-from compiler.operators.rules import broadcast_shapes
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, bounds_of, greater, known
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.computed import computed
+from tunefarm.compiler.frontend.data_sizes import counted
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers, vector
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.padded_moves import positions, taken
+from tunefarm.compiler.frontend.operators.rearranged import compacted
+from tunefarm.compiler.frontend.settle import declared, fitting, require, settled, sized
+from tunefarm.compiler.frontend.size_arithmetic import contents_of
+from tunefarm.compiler.frontend.size_tables import Between, UndecidedError, applied, whole_number
+from tunefarm.compiler.operators.rules import broadcast_shapes
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater, known
 
 
 def _is_sized(sizes: Sequence[Dimension] | None) -> TypeGuard[Sequence[Dimension]]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from compiler.frontend.computed import computed
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.numbers import Numbers, integers, vector
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.settle import chosen, converted, declared, require, selected, settled
+from tunefarm.compiler.frontend.computed import computed
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.settle import (
+    chosen,
+    converted,
+    declared,
+    require,
+    selected,
+    settled,
+)
 
 
 @computed("DFT", at=(1, 2))

@@ -6,15 +6,15 @@ import math
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.element_types import dtype_of
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.sized_shapes import sized_fill, sized_range
-from compiler.frontend.run_time_sizes import object_array
-from compiler.types.dtypes import DType
-from compiler.types.sizes import known, product_of
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.element_types import dtype_of
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.sized_shapes import sized_fill, sized_range
+from tunefarm.compiler.frontend.run_time_sizes import object_array
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import known, product_of
+from tunefarm.compiler.types.tensor_type import Array
 
 
 @converter("Constant", 1, 9, 11, 12, 13, 19, 21, 23, 24, 25)

@@ -1,6 +1,7 @@
 """Attention as onnxruntime's own operators have it: spelled out, with their masks and caches.
 
-What is spelled here, softmax(scale Q K' + masks) V, is found again by `compiler.graph.attention`.
+What is spelled here, softmax(scale Q K' + masks) V, is found again by
+`tunefarm.compiler.graph.attention`.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.fused import DOMAIN
-from compiler.frontend.operators.padded_moves import positions, window
-from compiler.frontend.operators.quantise import Parameters
-from compiler.frontend.structured_values import Entity
-from compiler.types.dims import ONE, Axis, extent_of, is_whole, size_of
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.fused import DOMAIN
+from tunefarm.compiler.frontend.operators.padded_moves import positions, window
+from tunefarm.compiler.frontend.operators.quantise import Parameters
+from tunefarm.compiler.frontend.structured_values import Entity
+from tunefarm.compiler.types.dims import ONE, Axis, extent_of, is_whole, size_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension
 
 MASKED = -10000.0
 """What is added to scores where a mask has 0, unless a node says otherwise."""

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.frontend.converter import Converter, converter, find_converter
-from compiler.frontend.data_sizes import all_there
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.fused import DOMAIN, channels_last
-from compiler.frontend.structured_values import Entity
-from compiler.types.dims import whole
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.frontend.converter import Converter, converter, find_converter
+from tunefarm.compiler.frontend.data_sizes import all_there
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.fused import DOMAIN, channels_last
+from tunefarm.compiler.frontend.structured_values import Entity
+from tunefarm.compiler.types.dims import whole
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 # What has the meaning of ONNX's operator of that name, or of another one, in this version.
 _ALIKE: dict[str, tuple[str, int]] = {

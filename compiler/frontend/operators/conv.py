@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import as_whole
-from compiler.frontend.operators.sized_shapes import under_shape
-from compiler.frontend.operators.sized_windows import conv_windows
-from compiler.frontend.operators.windows import Windows, window_attributes, windows
-from compiler.types.dims import is_whole
-from compiler.types.sizes import Dimension, bounds_of, divide
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole
+from tunefarm.compiler.frontend.operators.sized_shapes import under_shape
+from tunefarm.compiler.frontend.operators.sized_windows import conv_windows
+from tunefarm.compiler.frontend.operators.windows import Windows, window_attributes, windows
+from tunefarm.compiler.types.dims import is_whole
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide
 
 
 def conv_value(

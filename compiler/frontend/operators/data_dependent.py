@@ -6,8 +6,8 @@ from math import prod
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.data_sizes import (
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.data_sizes import (
     all_there,
     compacted,
     counted,
@@ -16,13 +16,13 @@ from compiler.frontend.data_sizes import (
     placed,
     with_axis,
 )
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.best_of_rows import best_of_rows
-from compiler.frontend.operators.rearranged import in_one_piece
-from compiler.types.dims import whole
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, Size, bounds_of, smaller
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.best_of_rows import best_of_rows
+from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
+from tunefarm.compiler.types.dims import whole
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, smaller
 
 
 @converter("NonZero", 9, 13)

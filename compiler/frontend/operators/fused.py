@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.frontend.converter import Converter, converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.conv import conv
-from compiler.frontend.operators.matmul import gemm_value, matmul_value, of_joined_rows
-from compiler.types.dtypes import DType
+from tunefarm.compiler.frontend.converter import Converter, converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.conv import conv
+from tunefarm.compiler.frontend.operators.matmul import gemm_value, matmul_value, of_joined_rows
+from tunefarm.compiler.types.dtypes import DType
 
 DOMAIN = "com.microsoft"
 QUICK_GELU = 1.702

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.checked_places import (
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.checked_places import (
     any_of,
     are_there,
     check_constant,
     require_inside,
     require_tuples_inside,
 )
-from compiler.frontend.operators.data_dependent import compress_computed
-from compiler.frontend.operators.padded_moves import as_whole, from_start, with_axis
-from compiler.frontend.operators.rearranged import compacted
-from compiler.frontend.size_arithmetic import one_hot_of
-from compiler.types.dims import is_whole
-from compiler.types.dtypes import DType
-from compiler.types.sizes import bounds_of
+from tunefarm.compiler.frontend.operators.data_dependent import compress_computed
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole, from_start, with_axis
+from tunefarm.compiler.frontend.operators.rearranged import compacted
+from tunefarm.compiler.frontend.size_arithmetic import one_hot_of
+from tunefarm.compiler.types.dims import is_whole
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import bounds_of
 
 
 @converter("Gather", 1, 11, 13)

@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.contributed_attention import (
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.contributed_attention import (
     Scores,
     attended,
     joined_heads,
     repeated_heads,
     split_heads,
 )
-from compiler.frontend.operators.fused import DOMAIN
-from compiler.frontend.operators.sized_group_query import (
+from tunefarm.compiler.frontend.operators.fused import DOMAIN
+from tunefarm.compiler.frontend.operators.sized_group_query import (
     group_query_scores,
     sized_group_query_attention,
 )
-from compiler.types.dims import is_whole
-from compiler.types.dtypes import DType
+from tunefarm.compiler.types.dims import is_whole
+from tunefarm.compiler.types.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)

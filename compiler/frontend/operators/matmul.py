@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import as_whole, with_axis
-from compiler.frontend.operators.rearranged import in_one_piece
-from compiler.types.dims import size_of
-from compiler.types.sizes import known
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
+from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
+from tunefarm.compiler.types.dims import size_of
+from tunefarm.compiler.types.sizes import known
 
 
 def matmul_value(node: OnnxNode, left: Value, right: Value, graph: GraphBuilder) -> Value:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.quantise import check_scale
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.quantise import check_scale
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 _TYPES = {2: DType.U2, 4: DType.U4, 8: DType.U8}
 

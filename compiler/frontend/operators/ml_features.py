@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.ml_scores import DOMAIN, computed, rows_of
-from compiler.frontend.structured_values import RecordsValue
-from compiler.types.dtypes import DType
-from compiler.types.structure import Label
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.ml_scores import DOMAIN, computed, rows_of
+from tunefarm.compiler.frontend.structured_values import RecordsValue
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.structure import Label
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 _FEW_KEYS = 64  # are compared one by one; more are searched
 

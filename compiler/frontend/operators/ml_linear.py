@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.ml_pairs import coupled
-from compiler.frontend.operators.ml_scores import (
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.ml_pairs import coupled
+from tunefarm.compiler.frontend.operators.ml_scores import (
     DOMAIN,
     TRANSFORMS,
     both_classes,
@@ -21,7 +21,7 @@ from compiler.frontend.operators.ml_scores import (
     rows_of,
     transformed,
 )
-from compiler.types.dtypes import DType
+from tunefarm.compiler.types.dtypes import DType
 
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 

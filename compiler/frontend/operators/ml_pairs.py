@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.loop_body import begin_state
-from compiler.operators.loop import RESULT
-from compiler.types.dims import whole
-from compiler.types.dtypes import DType
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.loop_body import begin_state
+from tunefarm.compiler.operators.loop import RESULT
+from tunefarm.compiler.types.dims import whole
+from tunefarm.compiler.types.dtypes import DType
 
 _LEAST = 1e-7
 _STEPS = 100

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.types.dtypes import DType
-from compiler.types.structure import Label
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.structure import Label
 
 DOMAIN = "ai.onnx.ml"
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.data_sizes import all_there, compacted, counted, iota, with_axis
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.rearranged import compacted as in_order
-from compiler.types.dims import size_of
-from compiler.types.dtypes import DType
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.data_sizes import all_there, compacted, counted, iota, with_axis
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.rearranged import compacted as in_order
+from tunefarm.compiler.types.dims import size_of
+from tunefarm.compiler.types.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.operators.rearranged import compacted
-from compiler.frontend.padded_forms import PaddedForm, padded_form
-from compiler.operators.shape import PAD_MODES
-from compiler.operators.use import Attributes
-from compiler.types.dims import Axis, is_whole, size_of, whole
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, bounds_of, greater
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.operators.rearranged import compacted
+from tunefarm.compiler.frontend.padded_forms import PaddedForm, padded_form
+from tunefarm.compiler.operators.shape import PAD_MODES
+from tunefarm.compiler.operators.use import Attributes
+from tunefarm.compiler.types.dims import Axis, is_whole, size_of, whole
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater
 
 
 def positions(extent: int, graph: GraphBuilder) -> Value:

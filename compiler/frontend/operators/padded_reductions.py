@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.operators.padded_moves import as_whole
-from compiler.frontend.operators.sized_places import renumbered
-from compiler.frontend.padded_forms import PaddedForm, padded_form
-from compiler.operators.use import Attributes
-from compiler.types.dims import is_whole, size_of
-from compiler.types.sizes import product_of
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole
+from tunefarm.compiler.frontend.operators.sized_places import renumbered
+from tunefarm.compiler.frontend.padded_forms import PaddedForm, padded_form
+from tunefarm.compiler.operators.use import Attributes
+from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.sizes import product_of
 
 
 def _is_padded(value: Value, axes: Sequence[int]) -> bool:

@@ -7,11 +7,11 @@ import operator
 from collections.abc import Sequence
 from typing import overload
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.sized_places import renumbered
-from compiler.frontend.operators.sized_windows import (
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.sized_places import renumbered
+from tunefarm.compiler.frontend.operators.sized_windows import (
     average_of_there,
     counted,
     is_same_at_strides,
@@ -19,14 +19,14 @@ from compiler.frontend.operators.sized_windows import (
     pooled_windows,
     same_average,
 )
-from compiler.frontend.operators.windows import (
+from tunefarm.compiler.frontend.operators.windows import (
     Windows,
     overhanging_ends,
     pool_windows,
     window_attributes,
 )
-from compiler.types.dims import is_whole, size_of
-from compiler.types.sizes import Dimension
+from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.sizes import Dimension
 
 
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)

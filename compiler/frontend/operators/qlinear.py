@@ -1,20 +1,21 @@
 """onnxruntime's own operators on integers: dequantised, computed in floats, quantised again.
 
-What is spelled out here is folded into integer arithmetic by `compiler.graph.fold_quantised`.
+What is spelled out here is folded into integer arithmetic by
+`tunefarm.compiler.graph.fold_quantised`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from compiler.frontend.converter import Converter, converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.matmul import matmul_value
-from compiler.frontend.operators.pool import average_value
-from compiler.frontend.operators.quantise import Parameters
-from compiler.frontend.operators.softmax import over_matrix
-from compiler.types.dtypes import DType
+from tunefarm.compiler.frontend.converter import Converter, converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.matmul import matmul_value
+from tunefarm.compiler.frontend.operators.pool import average_value
+from tunefarm.compiler.frontend.operators.quantise import Parameters
+from tunefarm.compiler.frontend.operators.softmax import over_matrix
+from tunefarm.compiler.types.dtypes import DType
 
 _DOMAIN = "com.microsoft"
 

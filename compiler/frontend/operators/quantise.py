@@ -8,15 +8,15 @@ from types import MappingProxyType
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.element_types import dtype_of
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.conv import conv_value
-from compiler.frontend.operators.matmul import matmul_value
-from compiler.operators.quantise import QUANTISED, QUANTISED_FLOATS
-from compiler.types.dtypes import EIGHT_BIT_FLOATS, DType
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.element_types import dtype_of
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.conv import conv_value
+from tunefarm.compiler.frontend.operators.matmul import matmul_value
+from tunefarm.compiler.operators.quantise import QUANTISED, QUANTISED_FLOATS
+from tunefarm.compiler.types.dtypes import EIGHT_BIT_FLOATS, DType
+from tunefarm.compiler.types.tensor_type import Attribute
 
 
 @dataclass(frozen=True, slots=True)

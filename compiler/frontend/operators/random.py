@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.element_types import dtype_of
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.types.dims import size_of
-from compiler.types.dtypes import FLOATS, DType
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.element_types import dtype_of
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.types.dims import size_of
+from tunefarm.compiler.types.dtypes import FLOATS, DType
 
 
 def _generator(node: OnnxNode) -> np.random.RandomState:

@@ -11,10 +11,10 @@ from math import prod
 
 import numpy as np
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.types.dims import Dims, Factor, extent_of, joined, size_of, true_shape
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, bounds_of, greater, product_of
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.types.dims import Dims, Factor, extent_of, joined, size_of, true_shape
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater, product_of
 
 
 def rearranged(value: Value, shape: Sequence[Dimension], graph: GraphBuilder) -> Value:

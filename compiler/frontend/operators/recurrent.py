@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import as_whole, window, with_axis
-from compiler.operators.activation import RECURRENT
-from compiler.types.dims import is_whole, size_of
-from compiler.types.sizes import Dimension, bounds_of
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole, window, with_axis
+from tunefarm.compiler.operators.activation import RECURRENT
+from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.sizes import Dimension, bounds_of
+from tunefarm.compiler.types.tensor_type import Attribute
 
 _ALPHAS = {
     "affine": 1.0,

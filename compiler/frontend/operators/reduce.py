@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.types.dtypes import DType
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.types.dtypes import DType
 
 
 def _axes(node: OnnxNode, rank: int) -> tuple[int, ...]:

@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import with_axis
-from compiler.frontend.operators.sized_resize import (
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.padded_moves import with_axis
+from tunefarm.compiler.frontend.operators.sized_resize import (
     edge_extended,
     fixed_scale,
     sampled,
     scaled_size,
 )
-from compiler.frontend.resize_taps import (
+from tunefarm.compiler.frontend.resize_taps import (
     MAX_TAPS,
     Axis,
     Division,
@@ -31,9 +31,9 @@ from compiler.frontend.resize_taps import (
     tap_count,
     taps_of,
 )
-from compiler.types.dims import is_whole, size_of
-from compiler.types.dtypes import DType
-from compiler.types.sizes import bounds_of
+from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import bounds_of
 
 _COORDINATES = (
     "half_pixel",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.frontend.numbers import Numbers
-from compiler.frontend.resize_taps import Interpolation
+from tunefarm.compiler.frontend.numbers import Numbers
+from tunefarm.compiler.frontend.resize_taps import Interpolation
 
 
 def weighted_taps(
@@ -31,7 +31,7 @@ def weighted_taps(
 
 
 def _kernel(x: Numbers, how: Interpolation) -> Numbers:
-    """The interpolation kernel, as `compiler.frontend.resize_taps` has it."""
+    """The interpolation kernel, as `tunefarm.compiler.frontend.resize_taps` has it."""
     d = x.absolute()
     if how.mode == "linear":
         return (d.like(1) - d).at_least(0)

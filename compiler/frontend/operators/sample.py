@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.sized_sample import (
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.sized_sample import (
     left_out,
     mirrored,
     reflected,
     spatial_sizes,
     spread_behind,
 )
-from compiler.frontend.operators.windows import window_attributes
-from compiler.operators.sample import MOST_TAPS
-from compiler.types.dtypes import FLOATS, DType
-from compiler.types.sizes import Dimension, bounds_of, divide, known
-from compiler.types.tensor_type import Array, Attribute
+from tunefarm.compiler.frontend.operators.windows import window_attributes
+from tunefarm.compiler.operators.sample import MOST_TAPS
+from tunefarm.compiler.types.dtypes import FLOATS, DType
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, known
+from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 _FEW_CHANNELS = 8  # of fewer, places fill vectors better than channels

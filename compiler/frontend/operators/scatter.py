@@ -7,14 +7,17 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.checked_places import require_inside, require_tuples_inside
-from compiler.frontend.operators.padded_moves import as_whole, from_start, with_axis
-from compiler.frontend.operators.rearranged import compacted
-from compiler.operators.scatter import REDUCTIONS
-from compiler.types.dims import is_whole, size_of, whole_dims
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.checked_places import (
+    require_inside,
+    require_tuples_inside,
+)
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole, from_start, with_axis
+from tunefarm.compiler.frontend.operators.rearranged import compacted
+from tunefarm.compiler.operators.scatter import REDUCTIONS
+from tunefarm.compiler.types.dims import is_whole, size_of, whole_dims
 
 _MAX_ELEMENTS = 2**26
 

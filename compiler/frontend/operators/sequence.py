@@ -11,14 +11,14 @@ from typing import cast
 import numpy as np
 from onnx import TypeProto
 
-from compiler.errors import ShapeError
-from compiler.frontend.converter import converter
-from compiler.frontend.element_types import dtype_of
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import extent_there, window
-from compiler.frontend.stacked_sequences import joined_rows, one_of, row_of, rows_along
-from compiler.frontend.structured_values import (
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.element_types import dtype_of
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.padded_moves import extent_there, window
+from tunefarm.compiler.frontend.stacked_sequences import joined_rows, one_of, row_of, rows_along
+from tunefarm.compiler.frontend.structured_values import (
     Entity,
     GrowingSequence,
     OptionalValue,
@@ -28,9 +28,9 @@ from compiler.frontend.structured_values import (
     declared_kind,
     schema_kind,
 )
-from compiler.types.dims import is_whole, size_of
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, divide, exact_bounds, greater, smaller
+from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, divide, exact_bounds, greater, smaller
 
 
 @converter("SequenceEmpty", 11)

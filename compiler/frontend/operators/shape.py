@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.errors import ShapeError
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.sized_shapes import (
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.sized_shapes import (
     is_sized,
     sized_expand,
     sized_reshape,
@@ -20,8 +20,8 @@ from compiler.frontend.operators.sized_shapes import (
     sized_tile,
     under_shape,
 )
-from compiler.operators.rules import broadcast_shapes
-from compiler.types.sizes import divide
+from tunefarm.compiler.operators.rules import broadcast_shapes
+from tunefarm.compiler.types.sizes import divide
 
 _REDEFINED = (13, 21, 23, 24, 25)  # opsets that only added element types to the view operators
 

@@ -6,18 +6,18 @@ import math
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.element_types import dtype_of
-from compiler.frontend.fourier import LARGEST_MATRIX, real_inverse, transform
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.numbers import Numbers
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import as_whole, with_axis
-from compiler.frontend.operators.rearranged import in_one_piece
-from compiler.types.dims import is_whole, size_of
-from compiler.types.dtypes import FLOATS, DType
-from compiler.types.sizes import Dimension, bounds_of, divide, greater
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.element_types import dtype_of
+from tunefarm.compiler.frontend.fourier import LARGEST_MATRIX, real_inverse, transform
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
+from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
+from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dtypes import FLOATS, DType
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
+from tunefarm.compiler.types.tensor_type import Array
 
 
 @converter("DFT", 17, 20)

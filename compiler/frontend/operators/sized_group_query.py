@@ -11,19 +11,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.contributed_attention import (
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.contributed_attention import (
     Scores,
     attended,
     counted_places,
     joined_heads,
     repeated_heads,
 )
-from compiler.frontend.operators.padded_moves import as_whole, with_axis
-from compiler.types.dims import Axis, size_of
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, bounds_of, greater
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
+from tunefarm.compiler.types.dims import Axis, size_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.frontend.data_sizes import all_there
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.padded_forms import padded_form
-from compiler.operators.use import Attributes
-from compiler.types.dims import is_whole, true_shape
-from compiler.types.sizes import Dimension
+from tunefarm.compiler.frontend.data_sizes import all_there
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.padded_forms import padded_form
+from tunefarm.compiler.operators.use import Attributes
+from tunefarm.compiler.types.dims import is_whole, true_shape
+from tunefarm.compiler.types.sizes import Dimension
 
 
 def renumbered(

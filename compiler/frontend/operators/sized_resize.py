@@ -8,17 +8,29 @@ from fractions import Fraction
 
 import numpy as np
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.numbers import Numbers, vector
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import along, as_whole, positions, taken, with_axis
-from compiler.frontend.operators.resize_weights import weighted_taps
-from compiler.frontend.resize_taps import MAX_TAPS, TIE, Interpolation
-from compiler.frontend.settle import require, sized
-from compiler.frontend.size_tables import Between, UndecidedError, applied, real_of, whole_number
-from compiler.types.dims import Axis, size_of, whole
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, Symbol, bounds_of, divide, quotient
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers, vector
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.padded_moves import (
+    along,
+    as_whole,
+    positions,
+    taken,
+    with_axis,
+)
+from tunefarm.compiler.frontend.operators.resize_weights import weighted_taps
+from tunefarm.compiler.frontend.resize_taps import MAX_TAPS, TIE, Interpolation
+from tunefarm.compiler.frontend.settle import require, sized
+from tunefarm.compiler.frontend.size_tables import (
+    Between,
+    UndecidedError,
+    applied,
+    real_of,
+    whole_number,
+)
+from tunefarm.compiler.types.dims import Axis, size_of, whole
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, Symbol, bounds_of, divide, quotient
 
 _MAX_DENOMINATOR = 1024
 _MOST_TRIED = 1 << 16

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.operators.padded_moves import as_whole, taken
-from compiler.frontend.operators.rearranged import compacted, in_one_piece
-from compiler.frontend.operators.sized_resize import edge_extended
-from compiler.types.dims import is_whole, size_of, whole
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, known
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole, taken
+from tunefarm.compiler.frontend.operators.rearranged import compacted, in_one_piece
+from tunefarm.compiler.frontend.operators.sized_resize import edge_extended
+from tunefarm.compiler.types.dims import is_whole, size_of, whole
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, known
 
 _BESIDE = 2  # elements at each end that samples inside of data may read
 _FAR = -2.0  # outside of data whatever its size is

@@ -7,12 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import extent_there, window, with_axis
-from compiler.frontend.operators.rearranged import rearranged
-from compiler.types.dims import ONE, Axis, extent_of, joined, size_of
-from compiler.types.sizes import (
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.padded_moves import extent_there, window, with_axis
+from tunefarm.compiler.frontend.operators.rearranged import rearranged
+from tunefarm.compiler.types.dims import ONE, Axis, extent_of, joined, size_of
+from tunefarm.compiler.types.sizes import (
     Dimension,
     Size,
     bounds_of,

@@ -8,14 +8,19 @@ from math import prod
 
 import numpy as np
 
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.padded_moves import pad_axis, with_axis
-from compiler.frontend.operators.windows import Windows, pool_windows, window_attributes, windows
-from compiler.frontend.padded_forms import padded_form
-from compiler.operators.use import Attributes
-from compiler.types.dims import ONE, is_whole, size_of
-from compiler.types.sizes import Dimension, divide, greater, smaller
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.padded_moves import pad_axis, with_axis
+from tunefarm.compiler.frontend.operators.windows import (
+    Windows,
+    pool_windows,
+    window_attributes,
+    windows,
+)
+from tunefarm.compiler.frontend.padded_forms import padded_form
+from tunefarm.compiler.operators.use import Attributes
+from tunefarm.compiler.types.dims import ONE, is_whole, size_of
+from tunefarm.compiler.types.sizes import Dimension, divide, greater, smaller
 
 
 def conv_windows(

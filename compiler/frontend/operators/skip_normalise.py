@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.fused import DOMAIN, silu_value
-from compiler.frontend.operators.normalise import layer_normalization, statistics
-from compiler.types.dims import whole
-from compiler.types.dtypes import DType
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.fused import DOMAIN, silu_value
+from tunefarm.compiler.frontend.operators.normalise import layer_normalization, statistics
+from tunefarm.compiler.types.dims import whole
+from tunefarm.compiler.types.dtypes import DType
 
 
 def _total(values: Sequence[Value | None], graph: GraphBuilder) -> Value:

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
 
 
 def _hardmax(value: Value, axis: int, graph: GraphBuilder) -> Value:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from compiler.frontend.converter import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.frontend.operators.rearranged import compacted
-from compiler.types.dims import is_whole, size_of
-from compiler.types.dtypes import DType
+from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.rearranged import compacted
+from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dtypes import DType
 
 
 @converter("TensorScatter", 24)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
 
 _AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 

@@ -1,5 +1,10 @@
 """The zoo: well-known topologies as ONNX models with seeded random weights."""
 
-from compiler.frontend.zoo.models import build_model, dynamic_shapes, model_names, write_model
+from tunefarm.compiler.frontend.zoo.models import (
+    build_model,
+    dynamic_shapes,
+    model_names,
+    write_model,
+)
 
 __all__ = ["build_model", "dynamic_shapes", "model_names", "write_model"]

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
-from compiler.frontend.zoo.spelled_out import GELU_GAIN, dense, gelu
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.spelled_out import GELU_GAIN, dense, gelu
 
 _CHANNELS, _DEPTHS = (64, 128, 256, 512), (2, 2, 6, 2)
 _EPSILON = 1e-6

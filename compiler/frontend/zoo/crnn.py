@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from compiler.frontend.zoo.network import Extent, Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.network import Extent, Layer, NetworkBuilder, Size
 
 _HEIGHT, _WIDTH = 32, 128  # of the image
 _NARROW: tuple[Extent, Extent, Extent] = ((2, 2), (2, 1), (0, 1))

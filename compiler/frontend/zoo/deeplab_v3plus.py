@@ -3,8 +3,8 @@ on a MobileNetV2 of output stride 16; the output are the classes' probabilities 
 
 from __future__ import annotations
 
-from compiler.frontend.zoo.mobilenet_v2 import inverted_residual, stem
-from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.mobilenet_v2 import inverted_residual, stem
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
 
 # expansion, output channels, repeats, stride of the first, dilation
 _STAGES = (

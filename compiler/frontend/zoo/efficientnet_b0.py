@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
-from compiler.frontend.zoo.spelled_out import SILU_GAIN, silu
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.spelled_out import SILU_GAIN, silu
 
 # expansion, kernel, stride of the first, output channels, repeats (table 1 of the paper)
 _STAGES = (

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
-from compiler.frontend.zoo.spelled_out import dense
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.spelled_out import dense
 
 _EPSILON = 1e-12
 _HEAD_FEATURES = 64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
 
 # expansion, output channels, repeats, stride of the first (table 2 of the paper)
 _STAGES = (

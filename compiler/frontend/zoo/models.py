@@ -8,27 +8,27 @@ from pathlib import Path
 
 import onnx
 
-from compiler.errors import SettingsError
-from compiler.frontend.symbol_names import usual_bounds
-from compiler.frontend.zoo.convnext_pico import convnext_pico
-from compiler.frontend.zoo.crnn import crnn
-from compiler.frontend.zoo.decoder import decoder_prefill, decoder_step
-from compiler.frontend.zoo.deeplab_v3plus import deeplab_v3plus
-from compiler.frontend.zoo.efficientnet_b0 import efficientnet_b0
-from compiler.frontend.zoo.encoder import encoder
-from compiler.frontend.zoo.mlp import mlp
-from compiler.frontend.zoo.mobilenet_v2 import mobilenet_v2
-from compiler.frontend.zoo.network import NetworkBuilder, Size
-from compiler.frontend.zoo.qoperators import with_qoperators
-from compiler.frontend.zoo.quantise import Prepare, quantised
-from compiler.frontend.zoo.resnet import resnet18, resnet34, resnet50
-from compiler.frontend.zoo.squeezenet1_1 import squeezenet1_1
-from compiler.frontend.zoo.unet import unet
-from compiler.frontend.zoo.vgg11 import vgg11
-from compiler.frontend.zoo.vit_tiny import vit_tiny
-from compiler.frontend.zoo.yolov3_tiny import yolov3_tiny
-from compiler.frontend.zoo.yolov8n import yolov8n
-from configs.files import replacing
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.frontend.symbol_names import usual_bounds
+from tunefarm.compiler.frontend.zoo.convnext_pico import convnext_pico
+from tunefarm.compiler.frontend.zoo.crnn import crnn
+from tunefarm.compiler.frontend.zoo.decoder import decoder_prefill, decoder_step
+from tunefarm.compiler.frontend.zoo.deeplab_v3plus import deeplab_v3plus
+from tunefarm.compiler.frontend.zoo.efficientnet_b0 import efficientnet_b0
+from tunefarm.compiler.frontend.zoo.encoder import encoder
+from tunefarm.compiler.frontend.zoo.mlp import mlp
+from tunefarm.compiler.frontend.zoo.mobilenet_v2 import mobilenet_v2
+from tunefarm.compiler.frontend.zoo.network import NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.qoperators import with_qoperators
+from tunefarm.compiler.frontend.zoo.quantise import Prepare, quantised
+from tunefarm.compiler.frontend.zoo.resnet import resnet18, resnet34, resnet50
+from tunefarm.compiler.frontend.zoo.squeezenet1_1 import squeezenet1_1
+from tunefarm.compiler.frontend.zoo.unet import unet
+from tunefarm.compiler.frontend.zoo.vgg11 import vgg11
+from tunefarm.compiler.frontend.zoo.vit_tiny import vit_tiny
+from tunefarm.compiler.frontend.zoo.yolov3_tiny import yolov3_tiny
+from tunefarm.compiler.frontend.zoo.yolov8n import yolov8n
+from tunefarm.configs.files import replacing
 
 _MODELS: dict[str, Callable[[NetworkBuilder, Size], None]] = {
     "resnet18": resnet18,

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.tensor_type import Array
 
 Run: TypeAlias = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 Prepare: TypeAlias = Callable[[Graph], Run]

@@ -5,7 +5,7 @@ Bottleneck blocks have their stride in the 3x3 convolution, as published later (
 
 from __future__ import annotations
 
-from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
 
 _RESIDUAL_GAIN = 0.5  # scale of a branch, so that sums over many blocks stay of order 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from compiler.frontend.zoo.network import Layer, NetworkBuilder
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder
 
 SILU_GAIN = 2.8  # of a layer after SiLU, which keeps 0.36 of a normal value's square
 GELU_GAIN = 2.35  # of a layer after GELU, which keeps 0.425

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
 
 # squeeze, expand (each of 1x1 and 3x3); None is a pool
 _FEATURES: tuple[tuple[int, int] | None, ...] = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
 
 _CHANNELS = (32, 64, 128, 256, 512)
 

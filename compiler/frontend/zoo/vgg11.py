@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
 
 _CHANNELS: tuple[tuple[int, ...], ...] = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
-from compiler.frontend.zoo.spelled_out import GELU_GAIN, dense, gelu, layer_norm
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.spelled_out import GELU_GAIN, dense, gelu, layer_norm
 
 _PATCH = 16
 _HEADS, _HEAD_FEATURES = 3, 64

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.frontend.zoo.network import Floats, Layer, NetworkBuilder, Size
+from tunefarm.compiler.frontend.zoo.network import Floats, Layer, NetworkBuilder, Size
 
 _CHANNELS = (16, 32, 64, 128, 256, 512)
 _COARSE = 32  # pixels of a cell

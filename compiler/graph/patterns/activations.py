@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 
-from compiler.graph.patterns.finder import Finder, Match, close
-from compiler.operators.registry import complete_attributes
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
+from tunefarm.compiler.graph.patterns.finder import Finder, Match, close
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
 
 _CUBIC = 0.044715
 _TYPES = frozenset((DType.F32, DType.F16, DType.BF16))

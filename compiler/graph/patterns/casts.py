@@ -13,12 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.graph.patterns import activations, normalisations, rotary, softmax
-from compiler.graph.patterns.finder import Finder, Match, operand_pairs
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.numerics import is_narrow
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.graph.patterns import activations, normalisations, rotary, softmax
+from tunefarm.compiler.graph.patterns.finder import Finder, Match, operand_pairs
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.numerics import is_narrow
+from tunefarm.compiler.types.tensor_type import Array
 
 _WIDE = frozenset(
     "softmax log_softmax layer_norm rms_norm rotary gelu swish hard_swish mish".split()

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from compiler.graph.patterns.finder import Finder, Match
-from compiler.operators.depth_space import ORDERS
-from compiler.operators.registry import complete_attributes, turn_of
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.graph.patterns.finder import Finder, Match
+from tunefarm.compiler.operators.depth_space import ORDERS
+from tunefarm.compiler.operators.registry import complete_attributes, turn_of
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute
 
 _Shape = tuple[int, ...]
 

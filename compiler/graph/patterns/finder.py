@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter, consumers
-from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter, consumers
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 Coefficients: TypeAlias = Mapping[int, float]
 """A polynomial by power; no coefficient is 0."""

@@ -7,10 +7,10 @@ The difference of two large products loses the digits that the deviation from th
 
 from __future__ import annotations
 
-from compiler.graph.patterns.finder import Finder, Match, operand_pairs, trailing_axis
-from compiler.graph.patterns.normalisations import inverse_root
-from compiler.types.dtypes import FLOATS
-from compiler.types.node import Node
+from tunefarm.compiler.graph.patterns.finder import Finder, Match, operand_pairs, trailing_axis
+from tunefarm.compiler.graph.patterns.normalisations import inverse_root
+from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.node import Node
 
 
 def match(finder: Finder, node: Node) -> Match | None:

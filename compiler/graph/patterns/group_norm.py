@@ -13,10 +13,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from compiler.graph.patterns.finder import Finder, Match, operand_pairs
-from compiler.operators.registry import complete_attributes
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.graph.patterns.finder import Finder, Match, operand_pairs
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array
 
 _Doubles = npt.NDArray[np.float64]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.graph.patterns.finder import Finder, Match, operand_pairs, trailing_axis
-from compiler.types.dtypes import FLOATS
-from compiler.types.node import Node
+from tunefarm.compiler.graph.patterns.finder import Finder, Match, operand_pairs, trailing_axis
+from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.node import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.graph.patterns.finder import Finder, Match, operand_pairs
-from compiler.operators.registry import complete_attributes
-from compiler.types.dtypes import FLOATS
-from compiler.types.node import Node
+from tunefarm.compiler.graph.patterns.finder import Finder, Match, operand_pairs
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.node import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ log(softmax(x))                                    ->  log_softmax
 
 from __future__ import annotations
 
-from compiler.graph.patterns.finder import Finder, Match, operand_pairs
-from compiler.operators.registry import complete_attributes
-from compiler.types.dtypes import FLOATS
-from compiler.types.node import Node
+from tunefarm.compiler.graph.patterns.finder import Finder, Match, operand_pairs
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.dtypes import FLOATS
+from tunefarm.compiler.types.node import Node
 
 
 def match(finder: Finder, node: Node) -> Match | None:

@@ -16,13 +16,13 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from compiler.graph.quantised.operands import Operand, Signs, constant_integer, dequantised
-from compiler.graph.rewriter import Rewriter
-from compiler.operators.registry import complete_attributes, passes_over_data
-from compiler.operators.windows import Windows, read_windows
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.graph.quantised.operands import Operand, Signs, constant_integer, dequantised
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.registry import complete_attributes, passes_over_data
+from tunefarm.compiler.operators.windows import Windows, read_windows
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute
 
 _Counts = npt.NDArray[np.int64]
 _BYTES = (DType.U8, DType.I8)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from compiler.graph.quantised.operands import (
+from tunefarm.compiler.graph.quantised.operands import (
     NARROW,
     Operand,
     Signs,
@@ -28,11 +28,11 @@ from compiler.graph.quantised.operands import (
     varies_only_along,
     widened,
 )
-from compiler.graph.rewriter import Rewriter
-from compiler.operators.registry import complete_attributes
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 _Integers = npt.NDArray[np.int64]
 

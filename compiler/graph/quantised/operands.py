@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.graph.rewriter import Rewriter
-from compiler.operators.registry import complete_attributes
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array
 
 NARROW = (DType.U8, DType.I8, DType.U16, DType.I16)
 _FLIPPED = {DType.U8: DType.I8, DType.I8: DType.U8}

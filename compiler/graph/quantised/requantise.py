@@ -15,13 +15,13 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from compiler.graph.ir import Graph
-from compiler.graph.quantised.operands import NARROW, dequantised
-from compiler.graph.rewriter import Rewriter, use_counts
-from compiler.operators.registry import complete_attributes
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.quantised.operands import NARROW, dequantised
+from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute
 
 _Floats = npt.NDArray[np.float32]
 _SUMS = ("add", "sub")

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.graph.quantised.operands import Operand, Signs
-from compiler.graph.rewriter import Rewriter
-from compiler.operators.evaluate_node import evaluate_node
-from compiler.operators.lookup import BYTES, ENTRIES
-from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.graph.quantised.operands import Operand, Signs
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.evaluate_node import evaluate_node
+from tunefarm.compiler.operators.lookup import BYTES, ENTRIES
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array
 
 _MAXIMUM_NODES = 32
 

@@ -12,13 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from compiler.errors import PlanError
-from compiler.graph.pattern_sites import PatternSite
-from compiler.plan.choices.graph_sites import GraphSites
-from compiler.plan.choices.plan_costs import Cost, PlanCosts
-from compiler.plan.decisions.graph_plan import Chain, Decision, GraphPlan, Merged, Separate, Spelled
-from compiler.plan.fusion.chain_candidates import ChainCandidate
-from compiler.plan.fusion.fusion_candidates import Cut
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.pattern_sites import PatternSite
+from tunefarm.compiler.plan.choices.graph_sites import GraphSites
+from tunefarm.compiler.plan.choices.plan_costs import Cost, PlanCosts
+from tunefarm.compiler.plan.decisions.graph_plan import (
+    Chain,
+    Decision,
+    GraphPlan,
+    Merged,
+    Separate,
+    Spelled,
+)
+from tunefarm.compiler.plan.fusion.chain_candidates import ChainCandidate
+from tunefarm.compiler.plan.fusion.fusion_candidates import Cut
 
 _MICRO = 1e6
 _WIDEST = 56

@@ -20,22 +20,22 @@ from itertools import permutations
 
 import numpy as np
 
-from compiler.errors import ScheduleError
-from compiler.expr.functions import BINARY, UNARY
-from compiler.expr.nodes import Binary, Expr, Load, Select, Unary
-from compiler.expr.walk import axes_of, children, loads, postorder
-from compiler.kernels.count_work import elements, iterations
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.kernels.workload_key import workload_key
-from compiler.schedule.nest_shape import NestShape
-from compiler.schedule.sketches.even_shares import waiting
-from compiler.schedule.space import Candidate, ScheduleSpace
-from compiler.schedule.spaces import Spaces
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.functions import BINARY, UNARY
+from tunefarm.compiler.expr.nodes import Binary, Expr, Load, Select, Unary
+from tunefarm.compiler.expr.walk import axes_of, children, loads, postorder
+from tunefarm.compiler.kernels.count_work import elements, iterations
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.schedule.nest_shape import NestShape
+from tunefarm.compiler.schedule.sketches.even_shares import waiting
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
 HERTZ = 3e9
 """A nominal core's: what matters is how estimates compare."""

@@ -10,15 +10,15 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from compiler.graph.ir import Graph
-from compiler.operators.registry import complete_attributes
-from compiler.plan.choices.estimate import Estimator
-from compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
-from compiler.plan.fusion.chain_candidates import chain_candidates
-from compiler.plan.fusion.chain_groups import GroupChains, is_part
-from compiler.plan.fusion.fuse import Group, fuse
-from compiler.plan.fusion.group_kernels import GroupKernels
-from compiler.schedule.spaces import Spaces
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.plan.choices.estimate import Estimator
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
+from tunefarm.compiler.plan.fusion.chain_candidates import chain_candidates
+from tunefarm.compiler.plan.fusion.chain_groups import GroupChains, is_part
+from tunefarm.compiler.plan.fusion.fuse import Group, fuse
+from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
+from tunefarm.compiler.schedule.spaces import Spaces
 
 LEAST_GAIN = 0.03
 """Of the time of the kernels that a chain joins, which it must be expected to save."""

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compiler.graph.ir import Graph
-from compiler.limits import Allowance
-from compiler.operators.registry import UNEXPRESSED, complete_attributes
-from compiler.plan.choices.estimate import Estimate, Estimator
-from compiler.plan.choices.graph_sites import BEFORE_MERGING
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Merged
-from compiler.plan.fusion.fuse import Group, fuse
-from compiler.plan.fusion.group_kernels import GroupKernels
-from compiler.plan.fusion.merge_candidates import merge_candidates
-from compiler.plan.optimise import optimise_for
-from compiler.schedule.spaces import Spaces
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.operators.registry import UNEXPRESSED, complete_attributes
+from tunefarm.compiler.plan.choices.estimate import Estimate, Estimator
+from tunefarm.compiler.plan.choices.graph_sites import BEFORE_MERGING
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Merged
+from tunefarm.compiler.plan.fusion.fuse import Group, fuse
+from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
+from tunefarm.compiler.plan.fusion.merge_candidates import merge_candidates
+from tunefarm.compiler.plan.optimise import optimise_for
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.types.node import Node
 
 LEAST_GAIN = 0.045
 """Of the time of the kernels that a merge changes, which it must be expected to save. Where more

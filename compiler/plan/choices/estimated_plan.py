@@ -5,15 +5,15 @@ The pipeline decides the same on its way, of the graph that it optimises for its
 
 from __future__ import annotations
 
-from compiler.graph.ir import Graph
-from compiler.limits import Allowance
-from compiler.plan.choices.estimated_chains import estimated_chains
-from compiler.plan.choices.estimated_merges import estimated_merges
-from compiler.plan.choices.graph_sites import BEFORE_LAYOUTS
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.plan.fusion.group_kernels import GroupKernels
-from compiler.plan.optimise import optimise_for
-from compiler.schedule.spaces import Spaces
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.plan.choices.estimated_chains import estimated_chains
+from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
+from tunefarm.compiler.plan.choices.graph_sites import BEFORE_LAYOUTS
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
+from tunefarm.compiler.plan.optimise import optimise_for
+from tunefarm.compiler.schedule.spaces import Spaces
 
 
 def estimated_plan(

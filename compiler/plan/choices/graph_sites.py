@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.graph.ir import Graph
-from compiler.graph.pattern_sites import PatternSite
-from compiler.limits import Allowance
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Merged
-from compiler.plan.fusion.chain_candidates import ChainCandidate, chain_candidates
-from compiler.plan.fusion.fusion_candidates import Cut, fusion_candidates
-from compiler.plan.fusion.group_kernels import GroupKernels
-from compiler.plan.fusion.merge_candidates import merge_candidates
-from compiler.plan.optimise import PASS_NAMES, optimise_for, sites_of
-from compiler.target import Target
-from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.pattern_sites import PatternSite
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Merged
+from tunefarm.compiler.plan.fusion.chain_candidates import ChainCandidate, chain_candidates
+from tunefarm.compiler.plan.fusion.fusion_candidates import Cut, fusion_candidates
+from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
+from tunefarm.compiler.plan.fusion.merge_candidates import merge_candidates
+from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise_for, sites_of
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
 BEFORE_LAYOUTS, BEFORE_MERGING = (
     PASS_NAMES[PASS_NAMES.index(name) - 1] for name in ("choose_layouts", "merge_contractions")

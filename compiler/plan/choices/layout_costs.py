@@ -15,19 +15,19 @@ from typing import TypeAlias
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import frozen
-from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.operators.registry import complete_attributes
-from compiler.plan.decisions.graph_plan import PLAIN
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.fusion.fuse import Group
-from compiler.plan.layouts.blocked_emission import BlockedEmitter, same_memory
-from compiler.plan.layouts.blocked_forms import blocked_forms
-from compiler.plan.layouts.choose_layouts import with_kept_dimensions
-from compiler.plan.sizes import trim_sums
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import frozen
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.fusion.fuse import Group
+from tunefarm.compiler.plan.layouts.blocked_emission import BlockedEmitter, same_memory
+from tunefarm.compiler.plan.layouts.blocked_forms import blocked_forms
+from tunefarm.compiler.plan.layouts.choose_layouts import with_kept_dimensions
+from tunefarm.compiler.plan.sizes import trim_sums
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 Seconds: TypeAlias = Callable[[FusedKernel], tuple[float, float]]
 """A kernel's seconds a run, and by what factor they may be wrong, as a natural logarithm."""

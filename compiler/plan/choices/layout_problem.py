@@ -17,15 +17,15 @@ from itertools import product
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import consumers
-from compiler.operators.registry import Pattern
-from compiler.plan.choices.layout_costs import AskedKernel, LayoutCosts, Seconds
-from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
-from compiler.plan.fusion.fuse import Group, fuse
-from compiler.plan.layouts.choose_layouts import forms_by_rules
-from compiler.plan.layouts.layout_classes import LayoutClass, layout_classes
-from compiler.plan.solving.problem import ChoiceProblem, Costs
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import consumers
+from tunefarm.compiler.operators.registry import Pattern
+from tunefarm.compiler.plan.choices.layout_costs import AskedKernel, LayoutCosts, Seconds
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.fusion.fuse import Group, fuse
+from tunefarm.compiler.plan.layouts.choose_layouts import forms_by_rules
+from tunefarm.compiler.plan.layouts.layout_classes import LayoutClass, layout_classes
+from tunefarm.compiler.plan.solving.problem import ChoiceProblem, Costs
 
 
 def layout_name(block: int) -> str:

@@ -6,15 +6,15 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.plan.choices.describe import Choice, Question
-from compiler.plan.choices.graph_sites import GraphSites
-from compiler.plan.choices.layout_problem import layout_name, layout_problem
-from compiler.plan.choices.plan_costs import Cost, PlanCosts
-from compiler.plan.decisions.graph_plan import PLAIN, GraphPlan
-from compiler.plan.decisions.plan_names import PlanNames
-from compiler.plan.solving.problem import ChoiceProblem
-from compiler.types.dtypes import DType
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.plan.choices.describe import Choice, Question
+from tunefarm.compiler.plan.choices.graph_sites import GraphSites
+from tunefarm.compiler.plan.choices.layout_problem import layout_name, layout_problem
+from tunefarm.compiler.plan.choices.plan_costs import Cost, PlanCosts
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, GraphPlan
+from tunefarm.compiler.plan.decisions.plan_names import PlanNames
+from tunefarm.compiler.plan.solving.problem import ChoiceProblem
+from tunefarm.compiler.types.dtypes import DType
 
 
 def layout_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.graph.ir import Graph
-from compiler.kernels.calls_in_run import calls_in_run
-from compiler.kernels.kernel import FusedKernel, KernelProgram
-from compiler.kernels.workload_key import workload_key
-from compiler.limits import Allowance
-from compiler.plan.decisions.graph_plan import Decision, GraphPlan, Layout, Merged, Spelled
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.fusion.group_kernels import GroupKernels
-from compiler.plan.optimise import optimise_for
-from compiler.target import Target
-from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.calls_in_run import calls_in_run
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelProgram
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.plan.decisions.graph_plan import Decision, GraphPlan, Layout, Merged, Spelled
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
+from tunefarm.compiler.plan.optimise import optimise_for
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
 
 @dataclass(frozen=True, slots=True)

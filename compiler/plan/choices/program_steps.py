@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compiler.kernels.kernel import (
+from tunefarm.compiler.kernels.kernel import (
     FunctionCall,
     KernelCall,
     KernelProgram,
     reads_of,
     written_by,
 )
-from compiler.plan.decisions.plan_names import is_blocked, plain_name
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.plan.decisions.plan_names import is_blocked, plain_name
+from tunefarm.compiler.types.tensor_type import TensorType
 
 PLAIN_LAYOUT = "plain"
 CHANNELS_LAST = "NHWC"

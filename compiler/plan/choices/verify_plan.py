@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
-from compiler.limits import Allowance
-from compiler.plan.decisions.graph_plan import Chain, GraphPlan, Separate, Spelled
-from compiler.plan.decisions.plan_names import unknown_value
-from compiler.plan.fusion.chain_groups import chain_groups
-from compiler.plan.fusion.fuse import fuse
-from compiler.plan.optimise import optimise_for
-from compiler.target import Target
-from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Separate, Spelled
+from tunefarm.compiler.plan.decisions.plan_names import unknown_value
+from tunefarm.compiler.plan.fusion.chain_groups import chain_groups
+from tunefarm.compiler.plan.fusion.fuse import fuse
+from tunefarm.compiler.plan.optimise import optimise_for
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
 
 def verify_plan(

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from compiler.errors import PlanError
+from tunefarm.compiler.errors import PlanError
 
 PLAIN = 0
 """The block of values that lie in rows, NCHW."""

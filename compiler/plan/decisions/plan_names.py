@@ -12,11 +12,11 @@ import difflib
 import re
 from collections.abc import Collection, Iterable
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import consumers
-from compiler.plan.decisions.graph_plan import Decision, GraphPlan, Separate
-from compiler.types.node import Node
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import consumers
+from tunefarm.compiler.plan.decisions.graph_plan import Decision, GraphPlan, Separate
+from tunefarm.compiler.types.node import Node
 
 _FORM = re.compile(r"_(blocked|bf16|f16)(_\d+)?$")
 

@@ -12,19 +12,19 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import consumers
-from compiler.kernels.kernel import FusedKernel
-from compiler.operators.registry import complete_attributes
-from compiler.operators.windows import read_windows
-from compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
-from compiler.plan.decisions.plan_names import PlanNames
-from compiler.plan.fusion.chain_groups import POOLS, GroupChains
-from compiler.plan.fusion.fuse import Group, fuse
-from compiler.plan.fusion.group_kernels import GroupKernels
-from compiler.schedule.sketches.chain_context import has_chain_sketch
-from compiler.target import Target
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import consumers
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.operators.windows import read_windows
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
+from tunefarm.compiler.plan.decisions.plan_names import PlanNames
+from tunefarm.compiler.plan.fusion.chain_groups import POOLS, GroupChains
+from tunefarm.compiler.plan.fusion.fuse import Group, fuse
+from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
+from tunefarm.compiler.schedule.sketches.chain_context import has_chain_sketch
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.node import Node
 
 LEAST_ROWS = 4  # of the reader, that a tile has at least: with fewer the halo costs too much
 BLOCKS = 4  # of channels that are filtered at a time

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
-from compiler.graph.loop_regions import loop_regions
-from compiler.graph.rewriter import consumers
-from compiler.operators.registry import complete_attributes
-from compiler.plan.decisions.graph_plan import Chain, GraphPlan
-from compiler.plan.decisions.plan_names import PlanNames
-from compiler.plan.fusion.fuse import Group
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.loop_regions import loop_regions
+from tunefarm.compiler.graph.rewriter import consumers
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan
+from tunefarm.compiler.plan.decisions.plan_names import PlanNames
+from tunefarm.compiler.plan.fusion.fuse import Group
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
 
 POOLS = ("max_pool", "average_pool", "sum_pool")
 MOST_PARTS = 3

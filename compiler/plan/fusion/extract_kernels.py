@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import (
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import (
     Call,
     FunctionCall,
     FusedKernel,
@@ -18,21 +18,21 @@ from compiler.kernels.kernel import (
     reads_of,
     written_by,
 )
-from compiler.kernels.verify import verify_kernel
-from compiler.kernels.workload_key import workload_key
-from compiler.limits import Allowance
-from compiler.operators.function import reads_sizes, types_of_texts
-from compiler.operators.loop import LoopParts
-from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.plan.fusion.chain_groups import chain_groups
-from compiler.plan.fusion.find_guards import common_guards, conditions_first, find_guards
-from compiler.plan.fusion.fuse import Group, fuse
-from compiler.plan.fusion.group_kernels import GroupKernels
-from compiler.plan.fusion.loop_order import Bound, LoopNodes, loop_order
-from compiler.types.node import Node
-from compiler.types.open_axes import OpenAxes
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.operators.function import reads_sizes, types_of_texts
+from tunefarm.compiler.operators.loop import LoopParts
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.fusion.chain_groups import chain_groups
+from tunefarm.compiler.plan.fusion.find_guards import common_guards, conditions_first, find_guards
+from tunefarm.compiler.plan.fusion.fuse import Group, fuse
+from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
+from tunefarm.compiler.plan.fusion.loop_order import Bound, LoopNodes, loop_order
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.open_axes import OpenAxes
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 
 def extract_kernels(

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
-from compiler.graph.ir import Graph
-from compiler.graph.loop_regions import Loops, loop_regions
-from compiler.kernels.kernel import Guard
-from compiler.operators.registry import operator
-from compiler.plan.fusion.fuse import Group
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.loop_regions import Loops, loop_regions
+from tunefarm.compiler.kernels.kernel import Guard
+from tunefarm.compiler.operators.registry import operator
+from tunefarm.compiler.plan.fusion.fuse import Group
 
 Guards = tuple[Guard, ...]
 

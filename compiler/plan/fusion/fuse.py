@@ -31,11 +31,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from compiler.graph.ir import Graph
-from compiler.graph.loop_regions import loop_regions
-from compiler.graph.rewriter import consumers
-from compiler.limits import Allowance
-from compiler.operators.registry import (
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.loop_regions import loop_regions
+from tunefarm.compiler.graph.rewriter import consumers
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.operators.registry import (
     Pattern,
     Positions,
     multiplications,
@@ -44,11 +44,11 @@ from compiler.operators.registry import (
     positions_of,
     turns,
 )
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan
-from compiler.plan.decisions.plan_names import kernel_ends
-from compiler.plan.sizes import place_fills
-from compiler.types.node import Node
-from compiler.types.numerics import is_narrow
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.plan_names import kernel_ends
+from tunefarm.compiler.plan.sizes import place_fills
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.numerics import is_narrow
 
 MAXIMUM_NODES = 12
 

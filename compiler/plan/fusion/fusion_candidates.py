@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import consumers
-from compiler.operators.registry import Pattern, operator
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate
-from compiler.plan.decisions.plan_names import PlanNames
-from compiler.plan.fusion.fuse import Group, fuse
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import consumers
+from tunefarm.compiler.operators.registry import Pattern, operator
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate
+from tunefarm.compiler.plan.decisions.plan_names import PlanNames
+from tunefarm.compiler.plan.fusion.fuse import Group, fuse
+from tunefarm.compiler.types.node import Node
 
 Readers: TypeAlias = Mapping[str, Sequence[Node]]
 """The nodes that read each value."""

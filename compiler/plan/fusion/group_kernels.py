@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from compiler.expr.nodes import Const, const
-from compiler.graph.ir import Graph
-from compiler.kernels.canonicalise import canonicalise, with_literals
-from compiler.kernels.count_work import written_size
-from compiler.kernels.kernel import FusedKernel, KernelBuilder, Tensor
-from compiler.kernels.verify import verify_kernel
-from compiler.kernels.workload_key import workload_key
-from compiler.operators.registry import Pattern, add_expression, operator
-from compiler.plan.fusion.fuse import Group
-from compiler.types.node import Node
+from tunefarm.compiler.expr.nodes import Const, const
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.canonicalise import canonicalise, with_literals
+from tunefarm.compiler.kernels.count_work import written_size
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Tensor
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.operators.registry import Pattern, add_expression, operator
+from tunefarm.compiler.plan.fusion.fuse import Group
+from tunefarm.compiler.types.node import Node
 
 # A group whose expression is longer where it is written out is not fused after all: each node that
 # reads its operand twice doubles what lies before it. Groups of networks have about a hundred.

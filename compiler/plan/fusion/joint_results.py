@@ -16,9 +16,9 @@ from math import prod
 
 import numpy as np
 
-from compiler.graph.rewriter import Rewriter
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array
 
 Shape = tuple[int, ...]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from compiler.graph.ir import Graph
-from compiler.graph.loop_regions import is_loop, loop_of, loop_regions
-from compiler.operators.loop import INDEX, RESULT
-from compiler.plan.fusion.fuse import Group
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.loop_regions import is_loop, loop_of, loop_regions
+from tunefarm.compiler.operators.loop import INDEX, RESULT
+from tunefarm.compiler.plan.fusion.fuse import Group
+from tunefarm.compiler.types.node import Node
 
 
 @dataclass(slots=True)

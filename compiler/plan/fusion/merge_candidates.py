@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import consumers
-from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.plan.decisions.graph_plan import Merged
-from compiler.plan.fusion.merge_contractions import MERGEABLE, alike, unmergeable
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import consumers
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.plan.decisions.graph_plan import Merged
+from tunefarm.compiler.plan.fusion.merge_contractions import MERGEABLE, alike, unmergeable
+from tunefarm.compiler.types.node import Node
 
 MOST_CHANNELS = 256
 """Of a branch: one with more keeps the registers busy by itself, whatever it reads."""

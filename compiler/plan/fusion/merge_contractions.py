@@ -23,21 +23,21 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import PlanError, ShapeError
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter, consumers
-from compiler.operators.evaluate_node import evaluate_node
-from compiler.operators.registry import Pattern, complete_attributes, infer_type, operator
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Layout, Merged
-from compiler.plan.fusion.joint_results import (
+from tunefarm.compiler.errors import PlanError, ShapeError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter, consumers
+from tunefarm.compiler.operators.evaluate_node import evaluate_node
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, infer_type, operator
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Layout, Merged
+from tunefarm.compiler.plan.fusion.joint_results import (
     ChannelsResult,
     ColumnsResult,
     JointResult,
     StackedResult,
 )
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute, TensorType
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 MERGEABLE = ("conv", "matmul", "weight_product")
 _TURNED = "transpose_b"

@@ -9,12 +9,12 @@ apart.
 
 from __future__ import annotations
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter
-from compiler.limits import Allowance
-from compiler.operators.registry import Turn, complete_attributes, operator, turn_of
-from compiler.plan.fusion.fuse import fuse
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.operators.registry import Turn, complete_attributes, operator, turn_of
+from tunefarm.compiler.plan.fusion.fuse import fuse
+from tunefarm.compiler.types.node import Node
 
 
 def run(graph: Graph, allowance: Allowance) -> Graph:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter
-from compiler.operators.blocked import BLOCKED, PLAIN_TO_BLOCKED, BlockedLayout
-from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.types.dims import is_whole, whole
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.blocked import BLOCKED, PLAIN_TO_BLOCKED, BlockedLayout
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.types.dims import is_whole, whole
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 
 def has_channels(shape: tuple[int, ...], channels: int) -> bool:

@@ -8,22 +8,22 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.operators.blocked import (
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.operators.blocked import (
     BLOCKED,
     PLAIN_TO_BLOCKED,
     BlockedLayout,
     BlockedRule,
     BlockedUse,
 )
-from compiler.operators.evaluate_node import evaluate_node
-from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.operators.use import Attributes, Types
-from compiler.plan.decisions.graph_plan import PLAIN
-from compiler.plan.layouts.blocked_emission import has_channels
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.operators.evaluate_node import evaluate_node
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.operators.use import Attributes, Types
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN
+from tunefarm.compiler.plan.layouts.blocked_emission import has_channels
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 # f64 is what QLinearConv rounds its sums from.
 BLOCKED_TYPES = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8)

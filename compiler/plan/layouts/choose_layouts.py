@@ -28,18 +28,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter
-from compiler.operators.conv import may_be_winograd
-from compiler.operators.registry import complete_attributes, multiplications, operator
-from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
-from compiler.plan.decisions.plan_names import unknown_value
-from compiler.plan.layouts.blocked_emission import BlockedEmitter
-from compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, BlockedForms, blocked_forms
-from compiler.plan.layouts.connected_values import connected_values
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.conv import may_be_winograd
+from tunefarm.compiler.operators.registry import complete_attributes, multiplications, operator
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.plan_names import unknown_value
+from tunefarm.compiler.plan.layouts.blocked_emission import BlockedEmitter
+from tunefarm.compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, BlockedForms, blocked_forms
+from tunefarm.compiler.plan.layouts.connected_values import connected_values
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute
 
 # A blocked convolution saves some 15 ns per thousand operations against a plain one; a conversion
 # reads and writes a value, some 0.25 ns per byte.

@@ -11,13 +11,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from compiler.graph.ir import Graph
-from compiler.operators.registry import Pattern, complete_attributes, operator
-from compiler.operators.use import Types
-from compiler.plan.decisions.graph_plan import PLAIN
-from compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, blocked_forms
-from compiler.plan.layouts.connected_values import connected_values
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.operators.use import Types
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN
+from tunefarm.compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, blocked_forms
+from tunefarm.compiler.plan.layouts.connected_values import connected_values
+from tunefarm.compiler.types.node import Node
 
 WIDEST_NHWC = 256
 """Channels of values that may lie as NHWC: windows of more are far apart in memory."""

@@ -28,11 +28,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter
-from compiler.limits import Allowance
-from compiler.operators.blocked import PLAIN_TO_BLOCKED
-from compiler.operators.registry import (
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.operators.blocked import PLAIN_TO_BLOCKED
+from tunefarm.compiler.operators.registry import (
     Pattern,
     complete_attributes,
     moves,
@@ -40,10 +40,10 @@ from compiler.operators.registry import (
     operator,
     passes_over_data,
 )
-from compiler.plan.fusion.fuse import fuse
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.numerics import Numerics
+from tunefarm.compiler.plan.fusion.fuse import fuse
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.numerics import Numerics
 
 NARROW = (DType.BF16, DType.F16)
 FACTORS = 2

@@ -10,12 +10,12 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import attributes_to_json
-from compiler.operators.registry import Pattern, multiplications, operator
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, bytes_of
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import attributes_to_json
+from tunefarm.compiler.operators.registry import Pattern, multiplications, operator
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, bytes_of
 
 IDENTITY_CHARACTERS = 16
 

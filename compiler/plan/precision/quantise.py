@@ -18,14 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compiler.errors import SettingsError
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter, consumers
-from compiler.plan.precision.contractions import Contraction, contractions, identities
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.precision import Calibration, Precision, PrecisionPlan
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter, consumers
+from tunefarm.compiler.plan.precision.contractions import Contraction, contractions, identities
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
+from tunefarm.compiler.types.tensor_type import Array
 
 _Doubles = npt.NDArray[np.float64]
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter, use_counts
-from compiler.operators.registry import Pattern, operator, passes_over_data
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
+from tunefarm.compiler.operators.registry import Pattern, operator, passes_over_data
+from tunefarm.compiler.types.node import Node
 
 
 def run(graph: Graph) -> Graph:

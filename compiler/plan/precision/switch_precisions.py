@@ -13,15 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter
-from compiler.plan.precision.contractions import Contraction, contractions
-from compiler.plan.precision.quantise import Quantisation
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.precision import Calibration, Precision
-from compiler.types.signature import SizedPort
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.plan.precision.contractions import Contraction, contractions
+from tunefarm.compiler.plan.precision.quantise import Quantisation
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.precision import Calibration, Precision
+from tunefarm.compiler.types.signature import SizedPort
+from tunefarm.compiler.types.tensor_type import TensorType
 
 NARROW = {Precision.BF16: DType.BF16, Precision.F16: DType.F16}
 """The storage of precisions that are narrow floats."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter
-from compiler.operators.registry import complete_attributes
-from compiler.operators.windows import read_windows
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.operators.windows import read_windows
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
 
 
 def run(graph: Graph) -> Graph:

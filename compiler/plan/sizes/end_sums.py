@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from compiler.expr.nodes import Binary, Expr, Load, binary, const, index, integer, select
-from compiler.expr.walk import axes_of
-from compiler.kernels.kernel import Buffer, KernelCall, KernelProgram
-from compiler.kernels.stage import Stage
-from compiler.kernels.workload_key import workload_key
-from compiler.types.dims import Dims, extent_of
-from compiler.types.dtypes import DType
-from compiler.types.signature import SIZES, Signature
-from compiler.types.sizes import Dimension, Size
+from tunefarm.compiler.expr.nodes import Binary, Expr, Load, binary, const, index, integer, select
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.kernel import Buffer, KernelCall, KernelProgram
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.types.dims import Dims, extent_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import SIZES, Signature
+from tunefarm.compiler.types.sizes import Dimension, Size
 
 
 def end_sums(

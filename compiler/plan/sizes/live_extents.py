@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from compiler.kernels.kernel import (
+from tunefarm.compiler.kernels.kernel import (
     Buffer,
     Call,
     JoinCall,
@@ -19,12 +19,12 @@ from compiler.kernels.kernel import (
     ViewCall,
     written_by,
 )
-from compiler.kernels.split_rows import split_folds, split_rows
-from compiler.kernels.workload_key import workload_key
-from compiler.plan.sizes.needed_extents import NOTHING, ValueLimit, needed_extents
-from compiler.types.dims import Dims
-from compiler.types.signature import Signature
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.kernels.split_rows import split_folds, split_rows
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.plan.sizes.needed_extents import NOTHING, ValueLimit, needed_extents
+from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.signature import Signature
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def limit_kernels(

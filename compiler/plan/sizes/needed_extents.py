@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from compiler.expr.affine import Affine, Ranges, affine, affine_range
-from compiler.expr.nodes import Load
-from compiler.expr.walk import axes_of
-from compiler.kernels.kernel import (
+from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range
+from tunefarm.compiler.expr.nodes import Load
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.kernel import (
     Buffer,
     FunctionCall,
     JoinCall,
@@ -28,18 +28,18 @@ from compiler.kernels.kernel import (
     ViewCall,
     reads_of,
 )
-from compiler.kernels.split_rows import split_rows
-from compiler.loops.live_writes import LiveWrites
-from compiler.loops.lower_kernel import bounded_loops
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.loops.size_conditions import Condition, terms_of
-from compiler.loops.split_periods import split_periods
-from compiler.plan.sizes.window_reach import SizeName, named, reaches
-from compiler.types.dims import Dims, extent_of
-from compiler.types.dtypes import DType
-from compiler.types.open_axes import OpenAxes
-from compiler.types.signature import SIZES, ResultSource, Signature
-from compiler.types.sizes import Dimension, Size, bounds_of
+from tunefarm.compiler.kernels.split_rows import split_rows
+from tunefarm.compiler.loops.live_writes import LiveWrites
+from tunefarm.compiler.loops.lower_kernel import bounded_loops
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.loops.size_conditions import Condition, terms_of
+from tunefarm.compiler.loops.split_periods import split_periods
+from tunefarm.compiler.plan.sizes.window_reach import SizeName, named, reaches
+from tunefarm.compiler.types.dims import Dims, extent_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.open_axes import OpenAxes
+from tunefarm.compiler.types.signature import SIZES, ResultSource, Signature
+from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of
 
 
 @dataclass(frozen=True, slots=True, order=True)

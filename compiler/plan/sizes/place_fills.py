@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.graph import dead_code
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter, consumers
-from compiler.operators.registry import complete_attributes, operator, passes_over_data
-from compiler.types.dims import is_whole
-from compiler.types.node import Node
+from tunefarm.compiler.graph import dead_code
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter, consumers
+from tunefarm.compiler.operators.registry import complete_attributes, operator, passes_over_data
+from tunefarm.compiler.types.dims import is_whole
+from tunefarm.compiler.types.node import Node
 
 
 def run(graph: Graph) -> Graph:

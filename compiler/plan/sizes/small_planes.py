@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from compiler.expr.nodes import Const, Expr, Load, add, binary, integer, mul
-from compiler.kernels.kernel import (
+from tunefarm.compiler.expr.nodes import Const, Expr, Load, add, binary, integer, mul
+from tunefarm.compiler.kernels.kernel import (
     Call,
     FusedKernel,
     Guard,
@@ -25,17 +25,17 @@ from compiler.kernels.kernel import (
     KernelProgram,
     ViewCall,
 )
-from compiler.kernels.winograd import blocked_conv, plane_ends
-from compiler.kernels.workload_key import workload_key
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches.winograd_cycles import direct_below, direct_gain
-from compiler.schedule.space import Sketch
-from compiler.schedule.spaces import Spaces
-from compiler.types.dtypes import DType
-from compiler.types.numerics import Algorithm
-from compiler.types.signature import SIZES, Signature
-from compiler.types.sizes import Dimension, bounds_of
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.kernels.winograd import blocked_conv, plane_ends
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.sketches.winograd_cycles import direct_below, direct_gain
+from tunefarm.compiler.schedule.space import Sketch
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import Algorithm
+from tunefarm.compiler.types.signature import SIZES, Signature
+from tunefarm.compiler.types.sizes import Dimension, bounds_of
+from tunefarm.compiler.types.tensor_type import TensorType
 
 FEW: Final = "%few"
 """The value that holds for which kernels there are few pixels."""

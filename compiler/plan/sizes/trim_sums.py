@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import Rewriter
-from compiler.operators.blocked import BLOCKED
-from compiler.operators.registry import complete_attributes
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.blocked import BLOCKED
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
 
 
 def run(graph: Graph) -> Graph:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import gcd
 
-from compiler.expr.affine import Affine, Ranges, affine, affine_range
-from compiler.expr.nodes import Binary, Const, Expr
-from compiler.loops.size_conditions import Condition
-from compiler.types.sizes import Dimension, Function, Size, divide
+from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr
+from tunefarm.compiler.loops.size_conditions import Condition
+from tunefarm.compiler.types.sizes import Dimension, Function, Size, divide
 
 SizeName = tuple[str, int]
 """The value that holds sizes, and the number of one of them."""

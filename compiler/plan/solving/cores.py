@@ -13,11 +13,11 @@ from time import monotonic
 
 import numpy as np
 
-from compiler.plan.solving.elimination import eliminate
-from compiler.plan.solving.factors import Factors
-from compiler.plan.solving.integer_program import solve_program
-from compiler.plan.solving.messages import Assignment, Messages
-from compiler.plan.solving.problem import TOLERANCE
+from tunefarm.compiler.plan.solving.elimination import eliminate
+from tunefarm.compiler.plan.solving.factors import Factors
+from tunefarm.compiler.plan.solving.integer_program import solve_program
+from tunefarm.compiler.plan.solving.messages import Assignment, Messages
+from tunefarm.compiler.plan.solving.problem import TOLERANCE
 
 ENOUGH = 1e-3
 """The part of its cost that an assignment may be above the bound to be left as it is."""

@@ -21,8 +21,8 @@ from math import prod
 
 import numpy as np
 
-from compiler.plan.solving.factors import Factors, Scope, components
-from compiler.plan.solving.problem import Costs
+from tunefarm.compiler.plan.solving.factors import Factors, Scope, components
+from tunefarm.compiler.plan.solving.problem import Costs
 
 LARGEST_TABLE = 1 << 19
 """Entries of a table when variables with three or more neighbours are eliminated."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from compiler.plan.solving.problem import ChoiceProblem, Costs
+from tunefarm.compiler.plan.solving.problem import ChoiceProblem, Costs
 
 Scope = tuple[int, ...]
 """Variables of a factor in ascending order, one axis each."""

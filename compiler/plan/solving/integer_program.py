@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.plan.solving.factors import Factors, Scope
-from compiler.plan.solving.messages import Assignment
-from compiler.plan.solving.problem import Costs
+from tunefarm.compiler.plan.solving.factors import Factors, Scope
+from tunefarm.compiler.plan.solving.messages import Assignment
+from tunefarm.compiler.plan.solving.problem import Costs
 
 MOST_ENTRIES = 400_000
 """Of costs: a larger program would not get beyond its first relaxation in a few seconds."""

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compiler.plan.solving.factors import Factors, Scope, finite_spread
-from compiler.plan.solving.problem import TOLERANCE, Costs
+from tunefarm.compiler.plan.solving.factors import Factors, Scope, finite_spread
+from tunefarm.compiler.plan.solving.problem import TOLERANCE, Costs
 
 SWEEPS = 120
 PATIENCE = 8

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.errors import PlanError
+from tunefarm.compiler.errors import PlanError
 
 Costs: TypeAlias = npt.NDArray[np.float64]
 

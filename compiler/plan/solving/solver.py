@@ -16,11 +16,11 @@ from time import monotonic
 
 import numpy as np
 
-from compiler.errors import PlanError
-from compiler.plan.solving.cores import BY_ELIMINATION, BY_MESSAGES, BY_PROGRAM, solve_core
-from compiler.plan.solving.elimination import LARGEST_TABLE, eliminate
-from compiler.plan.solving.factors import Factors
-from compiler.plan.solving.problem import ChoiceProblem, Solution, solution_of
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.plan.solving.cores import BY_ELIMINATION, BY_MESSAGES, BY_PROGRAM, solve_core
+from tunefarm.compiler.plan.solving.elimination import LARGEST_TABLE, eliminate
+from tunefarm.compiler.plan.solving.factors import Factors
+from tunefarm.compiler.plan.solving.problem import ChoiceProblem, Solution, solution_of
 
 __all__ = ["ChoiceProblem", "Solution", "solve"]
 

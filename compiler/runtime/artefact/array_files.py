@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.errors import InputError
-from compiler.types.tensor_type import Array, TensorType
-from configs.files import replacing
-from configs.regular_file import open_regular
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.configs.files import replacing
+from tunefarm.configs.regular_file import open_regular
 
 
 def read_array(path: str) -> Array:

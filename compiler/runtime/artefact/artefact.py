@@ -12,11 +12,11 @@
 
 The manifest lists the variants of the model, its programs, the preferred one first; others may be
 for CPUs that lack what that one needs, the fastest first, or for other sizes of the inputs, see
-`compiler.runtime.artefact.program_list`. What several have in common is one part.
+`tunefarm.compiler.runtime.artefact.program_list`. What several have in common is one part.
 
 Every byte is covered by a check, the same model gives the same bytes, and constants are mapped
 into memory rather than read. The code is trusted, the manifest is not: each entry function's code
-holds the seal of its variant's, see `compiler.runtime.artefact.seal`.
+holds the seal of its variant's, see `tunefarm.compiler.runtime.artefact.seal`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import ArtefactError, ShapeError, VerifyError
-from compiler.runtime.artefact.large_files import reserve, write_at
-from compiler.runtime.artefact.manifest import (
+from tunefarm.compiler.errors import ArtefactError, ShapeError, VerifyError
+from tunefarm.compiler.runtime.artefact.large_files import reserve, write_at
+from tunefarm.compiler.runtime.artefact.manifest import (
     Part,
     manifest_to_json,
     parts_from_json,
     parts_to_json,
     spec_from_json,
 )
-from compiler.runtime.artefact.program_list import programs_here, verify_programs
-from compiler.runtime.artefact.seal import (
+from tunefarm.compiler.runtime.artefact.program_list import programs_here, verify_programs
+from tunefarm.compiler.runtime.artefact.seal import (
     Content,
     content_digests,
     json_text,
@@ -53,18 +53,18 @@ from compiler.runtime.artefact.seal import (
     seal,
     seal_of,
 )
-from compiler.runtime.machine.in_threads import in_threads
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.runtime.machine.in_threads import in_threads
+from tunefarm.compiler.runtime.spec.executable_spec import (
     CallStep,
     ExecutableSpec,
     FunctionStep,
     LoopStep,
     aligned,
 )
-from compiler.runtime.spec.verify_spec import verify_spec
-from compiler.types.structure import NO_STRUCTURE
-from compiler.types.tensor_type import Array
-from configs.regular_file import open_regular
+from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
+from tunefarm.compiler.types.structure import NO_STRUCTURE
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.configs.regular_file import open_regular
 
 FORMAT = 6
 """Format 1 had one variant, format 2 no seal, format 3 no buffers within inputs and outputs, format

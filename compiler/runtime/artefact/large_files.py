@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import get_ident
 
-from compiler.runtime.machine.in_threads import in_threads
+from tunefarm.compiler.runtime.machine.in_threads import in_threads
 
 CHUNK_BYTES = 4 << 20
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.runtime.spec.executable_spec import (
     AgainStep,
     CallStep,
     CopyStep,
@@ -17,10 +17,10 @@ from compiler.runtime.spec.executable_spec import (
     ObjectPart,
     RunStep,
 )
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.runtime.spec.kernel_report import KernelReport
-from compiler.runtime.spec.loop_json import loop_from_json, loop_to_json
-from compiler.runtime.spec.step_json import (
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
+from tunefarm.compiler.runtime.spec.loop_json import loop_from_json, loop_to_json
+from tunefarm.compiler.runtime.spec.step_json import (
     guards_from_json,
     guards_to_json,
     location_from_json,
@@ -30,12 +30,12 @@ from compiler.runtime.spec.step_json import (
     optional_from_json,
     optional_to_json,
 )
-from compiler.target import Target, llvm_version
-from compiler.types.dtypes import DType
-from compiler.types.signature_json import signature_from_json, signature_to_json
-from compiler.types.structure import NO_STRUCTURE, Structure, structure_from_json
-from compiler.types.tensor_type import Array, TensorType
-from compiler.version import VERSION
+from tunefarm.compiler.target import Target, llvm_version
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature_json import signature_from_json, signature_to_json
+from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure, structure_from_json
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.version import VERSION
 
 Json = dict[str, Any]
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.errors import ArtefactError, VerifyError
-from compiler.runtime.machine.check_target import (
+from tunefarm.compiler.errors import ArtefactError, VerifyError
+from tunefarm.compiler.runtime.machine.check_target import (
     can_run,
     check_target,
     lacking_features,
     platform_of,
 )
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.target import Target, host_target
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def verify_programs(programs: Sequence[ExecutableSpec]) -> None:

@@ -13,10 +13,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from compiler.runtime.artefact.manifest import manifest_to_json
-from compiler.runtime.machine.in_threads import in_threads
-from compiler.runtime.spec.executable_spec import ExecutableSpec, ObjectPart
-from compiler.types.tensor_type import Array, bytes_of
+from tunefarm.compiler.runtime.artefact.manifest import manifest_to_json
+from tunefarm.compiler.runtime.machine.in_threads import in_threads
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec, ObjectPart
+from tunefarm.compiler.types.tensor_type import Array, bytes_of
 
 Content: TypeAlias = bytes | memoryview
 

@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from compiler.runtime.c_library.c_errors import error_function
-from compiler.runtime.c_library.c_interface import CInterface, CPort, c_interface
-from compiler.runtime.c_library.c_programs import lacking_text
-from compiler.runtime.c_library.c_sized_header import FIRST_SIZE_ERROR
-from compiler.runtime.machine.cpu_features import checked_features, cpu_choice_code
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.runtime.spec.guards import SizeGuard, sizes_text
-from compiler.runtime.spec.joined_signature import joined_signature, ports_of_program
-from compiler.runtime.spec.kernel_operands import kernel_operands
-from compiler.target import Target
-from compiler.types.signature import SizedPort
-from compiler.types.sizes import known
+from tunefarm.compiler.runtime.c_library.c_errors import error_function
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort, c_interface
+from tunefarm.compiler.runtime.c_library.c_programs import lacking_text
+from tunefarm.compiler.runtime.c_library.c_sized_header import FIRST_SIZE_ERROR
+from tunefarm.compiler.runtime.machine.cpu_features import checked_features, cpu_choice_code
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.guards import SizeGuard, sizes_text
+from tunefarm.compiler.runtime.spec.joined_signature import joined_signature, ports_of_program
+from tunefarm.compiler.runtime.spec.kernel_operands import kernel_operands
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.signature import SizedPort
+from tunefarm.compiler.types.sizes import known
 
 ERRORS_OF_A_PART = 1 << 16
 """Codes of part n begin at n + 1 times as many; what it says of NULL and the like is as it is."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.runtime.c_library.c_interface import CInterface
-from compiler.runtime.spec.executable_spec import ALIGNMENT
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
 
 
 def error_function(interface: CInterface, lacking: str, cases: str) -> str:

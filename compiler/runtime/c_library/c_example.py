@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.runtime.c_library.c_interface import C_TYPES, CInterface, CPort
-from compiler.types.dtypes import DType
+from tunefarm.compiler.runtime.c_library.c_interface import C_TYPES, CInterface, CPort
+from tunefarm.compiler.types.dtypes import DType
 
 SHOWN = 8  # elements of an output
 

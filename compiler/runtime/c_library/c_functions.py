@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.runtime.c_library.c_interface import CInterface
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface
+from tunefarm.compiler.runtime.spec.executable_spec import (
     REPORT_BYTES,
     ExecutableSpec,
     FunctionLink,

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import Final
 
-from compiler.runtime.c_library.c_interface import CInterface, CPort, in_comment
-from compiler.runtime.c_library.c_kernels import kernels_header
-from compiler.runtime.machine.cpu_features import checked_features
-from compiler.runtime.spec.executable_spec import ALIGNMENT
-from compiler.target import Target
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort, in_comment
+from tunefarm.compiler.runtime.c_library.c_kernels import kernels_header
+from tunefarm.compiler.runtime.machine.cpu_features import checked_features
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
+from tunefarm.compiler.target import Target
 
 _TEMPLATE = """
 #ifndef {macro}_H

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.runtime.c_library.c_choice import choice_text
-from compiler.runtime.c_library.c_errors import error_function
-from compiler.runtime.c_library.c_functions import FunctionsCode, functions_code
-from compiler.runtime.c_library.c_interface import CInterface, CPort
-from compiler.runtime.c_library.c_kernels import kernels_text
-from compiler.runtime.c_library.c_programs import (
+from tunefarm.compiler.runtime.c_library.c_choice import choice_text
+from tunefarm.compiler.runtime.c_library.c_errors import error_function
+from tunefarm.compiler.runtime.c_library.c_functions import FunctionsCode, functions_code
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort
+from tunefarm.compiler.runtime.c_library.c_kernels import kernels_text
+from tunefarm.compiler.runtime.c_library.c_programs import (
     CONSTANTS_SYMBOL,
     ConstantLayout,
     ProgramCode,
     program_code,
 )
-from compiler.runtime.c_library.c_sized_functions import DECLARATIONS, sized_functions
-from compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec, aligned
+from tunefarm.compiler.runtime.c_library.c_sized_functions import DECLARATIONS, sized_functions
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec, aligned
 
 _POOL = """\
 #include <pthread.h>

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from compiler.runtime.machine.thread_pool import is_supported_on
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.runtime.spec.kernel_operands import KernelOperands
-from compiler.types.dtypes import DType
-from compiler.types.signature import Signature, SizedPort
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.runtime.machine.thread_pool import is_supported_on
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import Signature, SizedPort
+from tunefarm.compiler.types.tensor_type import TensorType
 
 # Types that C has not are the bits of their elements.
 C_TYPES = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.runtime.c_library.c_interface import CInterface, in_comment
-from compiler.runtime.spec.kernel_operands import KernelOperands
-from compiler.target import Target
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, in_comment
+from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def kernels_header(interface: CInterface) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from compiler.runtime.c_library.c_choice import part_interface
-from compiler.runtime.c_library.c_header import header_text
-from compiler.runtime.c_library.c_implementation import implementation_text
-from compiler.runtime.c_library.c_interface import CInterface
-from compiler.runtime.c_library.c_programs import ConstantLayout
-from compiler.runtime.c_library.c_sized_header import sized_header_text
-from compiler.runtime.machine.run_tools import compile_c, localise, run_tool
-from compiler.runtime.machine.toolchain import Toolchain
-from compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.c_library.c_choice import part_interface
+from tunefarm.compiler.runtime.c_library.c_header import header_text
+from tunefarm.compiler.runtime.c_library.c_implementation import implementation_text
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface
+from tunefarm.compiler.runtime.c_library.c_programs import ConstantLayout
+from tunefarm.compiler.runtime.c_library.c_sized_header import sized_header_text
+from tunefarm.compiler.runtime.machine.run_tools import compile_c, localise, run_tool
+from tunefarm.compiler.runtime.machine.toolchain import Toolchain
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 
 
 def write_parts(

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from compiler.errors import ExportError
-from compiler.runtime.c_library.c_functions import function_rows
-from compiler.runtime.machine.check_target import platform_of
-from compiler.runtime.machine.cpu_features import checked_features, cpu_check_code, cpu_choice_code
-from compiler.runtime.spec.executable_spec import ENTRY_SYMBOL, ExecutableSpec, aligned
-from compiler.tile_state import TILE_FEATURES
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.errors import ExportError
+from tunefarm.compiler.runtime.c_library.c_functions import function_rows
+from tunefarm.compiler.runtime.machine.check_target import platform_of
+from tunefarm.compiler.runtime.machine.cpu_features import (
+    checked_features,
+    cpu_check_code,
+    cpu_choice_code,
+)
+from tunefarm.compiler.runtime.spec.executable_spec import ENTRY_SYMBOL, ExecutableSpec, aligned
+from tunefarm.compiler.tile_state import TILE_FEATURES
+from tunefarm.compiler.types.tensor_type import Array
 
 CONSTANTS_SYMBOL = "tunefarm_constants"
 

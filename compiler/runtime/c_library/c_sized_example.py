@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from compiler.runtime.c_library.c_example import ALLOCATE, SHOWN, format_of, pattern_of
-from compiler.runtime.c_library.c_interface import CInterface, in_comment
-from compiler.runtime.c_library.c_sizes import CSizes
-from compiler.types.chosen_sizes import choose_sizes
-from compiler.types.signature import ResultSource, ValueSource
-from compiler.types.sizes import Dimension, Function, Size, Symbol
+from tunefarm.compiler.runtime.c_library.c_example import ALLOCATE, SHOWN, format_of, pattern_of
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, in_comment
+from tunefarm.compiler.runtime.c_library.c_sizes import CSizes
+from tunefarm.compiler.types.chosen_sizes import choose_sizes
+from tunefarm.compiler.types.signature import ResultSource, ValueSource
+from tunefarm.compiler.types.sizes import Dimension, Function, Size, Symbol
 
 _READ_SIZES = """\
     for (int i = 0; i < SIZES && i + 1 < argc; i++)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from compiler.runtime.c_library.c_errors import error_function
-from compiler.runtime.c_library.c_functions import FunctionsCode
-from compiler.runtime.c_library.c_interface import CInterface, CPort
-from compiler.runtime.c_library.c_programs import ProgramCode
-from compiler.runtime.c_library.c_sized_header import FIRST_SIZE_ERROR
-from compiler.runtime.c_library.c_sizes import CSizes, SizeCheck
-from compiler.runtime.entry.sized_entry import SIZED_ENTRY_SYMBOL, SIZES_SYMBOL
-from compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec, aligned
-from compiler.runtime.spec.size_table import copied_ports
-from compiler.types.signature import SIZES, ValueSource
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.runtime.c_library.c_errors import error_function
+from tunefarm.compiler.runtime.c_library.c_functions import FunctionsCode
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort
+from tunefarm.compiler.runtime.c_library.c_programs import ProgramCode
+from tunefarm.compiler.runtime.c_library.c_sized_header import FIRST_SIZE_ERROR
+from tunefarm.compiler.runtime.c_library.c_sizes import CSizes, SizeCheck
+from tunefarm.compiler.runtime.entry.sized_entry import SIZED_ENTRY_SYMBOL, SIZES_SYMBOL
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec, aligned
+from tunefarm.compiler.runtime.spec.size_table import copied_ports
+from tunefarm.compiler.types.signature import SIZES, ValueSource
+from tunefarm.compiler.types.tensor_type import TensorType
 
 DECLARATIONS = f"""
 extern void {SIZES_SYMBOL}(const int64_t *symbols, int64_t *numbers);

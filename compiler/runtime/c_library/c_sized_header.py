@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.runtime.c_library.c_header import introduction
-from compiler.runtime.c_library.c_interface import CInterface
-from compiler.runtime.c_library.c_kernels import kernels_header
-from compiler.runtime.c_library.c_sizes import CSizes
-from compiler.runtime.spec.executable_spec import ALIGNMENT
-from compiler.target import Target
+from tunefarm.compiler.runtime.c_library.c_header import introduction
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface
+from tunefarm.compiler.runtime.c_library.c_kernels import kernels_header
+from tunefarm.compiler.runtime.c_library.c_sizes import CSizes
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
+from tunefarm.compiler.target import Target
 
 FIRST_SIZE_ERROR = 16
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compiler.runtime.c_library.c_interface import CInterface, CPort, in_comment
-from compiler.runtime.spec.size_table import SizeTable
-from compiler.types.signature import AxisSource, ResultSource, Signature, SizedPort, ValueSource
-from compiler.types.sizes import Dimension, Size
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort, in_comment
+from tunefarm.compiler.runtime.spec.size_table import SizeTable
+from tunefarm.compiler.types.signature import (
+    AxisSource,
+    ResultSource,
+    Signature,
+    SizedPort,
+    ValueSource,
+)
+from tunefarm.compiler.types.sizes import Dimension, Size
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,33 +21,41 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
-from compiler.errors import ExportError
-from compiler.llvm.machine import object_code
-from compiler.runtime.c_library.c_choice import is_chosen_by_size, joined_interface, part_interface
-from compiler.runtime.c_library.c_example import example_text
-from compiler.runtime.c_library.c_header import (
+from tunefarm.compiler.errors import ExportError
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.runtime.c_library.c_choice import (
+    is_chosen_by_size,
+    joined_interface,
+    part_interface,
+)
+from tunefarm.compiler.runtime.c_library.c_example import example_text
+from tunefarm.compiler.runtime.c_library.c_header import (
     YOUR_FUNCTIONS,
     compile_command,
     header_text,
     object_command,
 )
-from compiler.runtime.c_library.c_implementation import (
+from tunefarm.compiler.runtime.c_library.c_implementation import (
     choosing_text,
     constants_text,
     implementation_text,
 )
-from compiler.runtime.c_library.c_interface import CInterface, c_interface, model_title
-from compiler.runtime.c_library.c_parts import write_parts
-from compiler.runtime.c_library.c_programs import ConstantLayout, check_programs, entry_symbol
-from compiler.runtime.c_library.c_sized_example import sized_example_text
-from compiler.runtime.c_library.c_sized_header import sized_header_text
-from compiler.runtime.machine.run_tools import compile_c, localise, run_tool
-from compiler.runtime.machine.thread_pool import pool_ir
-from compiler.runtime.machine.toolchain import Toolchain, find_toolchain
-from compiler.runtime.spec.executable_spec import ENTRY_SYMBOL, ExecutableSpec
-from compiler.runtime.spec.kernel_operands import kernel_operands
-from compiler.target import Target, baseline_target
-from compiler.types.tensor_type import bytes_of
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, c_interface, model_title
+from tunefarm.compiler.runtime.c_library.c_parts import write_parts
+from tunefarm.compiler.runtime.c_library.c_programs import (
+    ConstantLayout,
+    check_programs,
+    entry_symbol,
+)
+from tunefarm.compiler.runtime.c_library.c_sized_example import sized_example_text
+from tunefarm.compiler.runtime.c_library.c_sized_header import sized_header_text
+from tunefarm.compiler.runtime.machine.run_tools import compile_c, localise, run_tool
+from tunefarm.compiler.runtime.machine.thread_pool import pool_ir
+from tunefarm.compiler.runtime.machine.toolchain import Toolchain, find_toolchain
+from tunefarm.compiler.runtime.spec.executable_spec import ENTRY_SYMBOL, ExecutableSpec
+from tunefarm.compiler.runtime.spec.kernel_operands import kernel_operands
+from tunefarm.compiler.target import Target, baseline_target
+from tunefarm.compiler.types.tensor_type import bytes_of
 
 # What code reaches its constants by is 32 bits wide.
 _MOST_CONSTANT_BYTES = 2**31 - 2**26

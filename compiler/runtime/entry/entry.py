@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
-from compiler.runtime.entry.entry_functions import (
+from tunefarm.compiler.runtime.entry.entry_functions import (
     FunctionSlots,
     call_ir,
     facts_ir,
     function_slots,
     report_ir,
 )
-from compiler.runtime.entry.entry_loops import EntryLoops
-from compiler.runtime.entry.entry_open_functions import OpenCall, sizes_table_ir
-from compiler.runtime.entry.ir_body import IrBody
-from compiler.runtime.entry.sized_entry import sized_entry_ir
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.runtime.entry.entry_loops import EntryLoops
+from tunefarm.compiler.runtime.entry.entry_open_functions import OpenCall, sizes_table_ir
+from tunefarm.compiler.runtime.entry.ir_body import IrBody
+from tunefarm.compiler.runtime.entry.sized_entry import sized_entry_ir
+from tunefarm.compiler.runtime.spec.executable_spec import (
     ENTRY_SYMBOL,
     SEAL_SYMBOL,
     AgainStep,
@@ -31,7 +31,7 @@ from compiler.runtime.spec.executable_spec import (
     Place,
     RunStep,
 )
-from compiler.tile_set_up import TilePalette, set_up_ir
+from tunefarm.compiler.tile_set_up import TilePalette, set_up_ir
 
 _TABLES = {Place.INPUT: "%inputs", Place.OUTPUT: "%outputs", Place.CONSTANT: "%constants"}
 

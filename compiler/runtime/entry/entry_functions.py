@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.foreign_functions import ELEMENT_TYPES
-from compiler.runtime.entry.entry_open_functions import SIZES_TABLE, copies_ir
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.foreign_functions import ELEMENT_TYPES
+from tunefarm.compiler.runtime.entry.entry_open_functions import SIZES_TABLE, copies_ir
+from tunefarm.compiler.runtime.spec.executable_spec import (
     REPORT_BYTES,
     ExecutableSpec,
     FunctionStep,

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from compiler.runtime.entry.ir_body import IrBody
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.runtime.entry.ir_body import IrBody
+from tunefarm.compiler.runtime.spec.executable_spec import (
     AgainStep,
     CopyStep,
     Location,

@@ -2,7 +2,7 @@
 
 Before a call the true extents are stored in the arena, in front of the report, and pointers to them
 in a table on the stack: both belong to the run alone. What has padding inside goes through dense
-copies in the workspace (`compiler.runtime.spec.dense_copies`).
+copies in the workspace (`tunefarm.compiler.runtime.spec.dense_copies`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from compiler.runtime.entry.ir_body import IrBody
-from compiler.runtime.entry.row_copies import copy_function
-from compiler.runtime.entry.size_ir import SizeEmitter
-from compiler.runtime.spec.dense_copies import dense_places
-from compiler.runtime.spec.executable_spec import FunctionStep, Location, Place, RunStep
-from compiler.runtime.spec.port_layout import layout_of_axes
-from compiler.types.dims import size_of
-from compiler.types.open_axes import OpenAxes, place_symbol, places_of, symbolic, whole_axes
-from compiler.types.sizes import Dimension
+from tunefarm.compiler.runtime.entry.ir_body import IrBody
+from tunefarm.compiler.runtime.entry.row_copies import copy_function
+from tunefarm.compiler.runtime.entry.size_ir import SizeEmitter
+from tunefarm.compiler.runtime.spec.dense_copies import dense_places
+from tunefarm.compiler.runtime.spec.executable_spec import FunctionStep, Location, Place, RunStep
+from tunefarm.compiler.runtime.spec.port_layout import layout_of_axes
+from tunefarm.compiler.types.dims import size_of
+from tunefarm.compiler.types.open_axes import (
+    OpenAxes,
+    place_symbol,
+    places_of,
+    symbolic,
+    whole_axes,
+)
+from tunefarm.compiler.types.sizes import Dimension
 
 SIZES_TABLE = "%function_sizes"
 """Pointers to the extents of each tensor of the call being made."""

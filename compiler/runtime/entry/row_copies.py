@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.runtime.entry.ir_body import IrBody
-from compiler.runtime.spec.port_layout import PortLayout
-from compiler.types.sizes import Dimension
+from tunefarm.compiler.runtime.entry.ir_body import IrBody
+from tunefarm.compiler.runtime.spec.port_layout import PortLayout
+from tunefarm.compiler.types.sizes import Dimension
 
 
 def copy_function(

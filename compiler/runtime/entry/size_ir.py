@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from compiler.runtime.entry.ir_body import IrBody
-from compiler.types.sizes import Atom, Dimension, Function, bounds_of
+from tunefarm.compiler.runtime.entry.ir_body import IrBody
+from tunefarm.compiler.types.sizes import Atom, Dimension, Function, bounds_of
 
 
 @dataclass(slots=True)

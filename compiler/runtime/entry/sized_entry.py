@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.runtime.entry.ir_body import IrBody
-from compiler.runtime.entry.row_copies import copy_function
-from compiler.runtime.entry.size_ir import SizeEmitter
-from compiler.runtime.spec.executable_spec import ENTRY_SYMBOL
-from compiler.runtime.spec.port_layout import PortLayout, layout_of
-from compiler.runtime.spec.size_table import SizeTable, copied_ports
-from compiler.types.signature import ResultSource, Signature, SizedPort
-from compiler.types.sizes import Dimension, Size
+from tunefarm.compiler.runtime.entry.ir_body import IrBody
+from tunefarm.compiler.runtime.entry.row_copies import copy_function
+from tunefarm.compiler.runtime.entry.size_ir import SizeEmitter
+from tunefarm.compiler.runtime.spec.executable_spec import ENTRY_SYMBOL
+from tunefarm.compiler.runtime.spec.port_layout import PortLayout, layout_of
+from tunefarm.compiler.runtime.spec.size_table import SizeTable, copied_ports
+from tunefarm.compiler.types.signature import ResultSource, Signature, SizedPort
+from tunefarm.compiler.types.sizes import Dimension, Size
 
 SIZES_SYMBOL = "tunefarm_sizes"
 SIZED_ENTRY_SYMBOL = "tunefarm_run_sized"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.runtime.spec.ports import AnyArray
+from tunefarm.compiler.runtime.spec.ports import AnyArray
 
 
 class BoundRun:

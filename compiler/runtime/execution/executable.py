@@ -10,33 +10,33 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from compiler.counted import counted
-from compiler.errors import ArtefactError, InputError
-from compiler.runtime.artefact import artefact
-from compiler.runtime.execution.bound_run import BoundRun
-from compiler.runtime.execution.frame import Frame
-from compiler.runtime.execution.loaded_chain import LoadedChain
-from compiler.runtime.execution.loaded_program import LoadedProgram
-from compiler.runtime.execution.sized_frame import SizedFrame
-from compiler.runtime.machine.threads import make_runtime
-from compiler.runtime.sizes.sized_ports import SizedPorts
-from compiler.runtime.spec.buffers import address_of, aligned_empty
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.counted import counted
+from tunefarm.compiler.errors import ArtefactError, InputError
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.execution.bound_run import BoundRun
+from tunefarm.compiler.runtime.execution.frame import Frame
+from tunefarm.compiler.runtime.execution.loaded_chain import LoadedChain
+from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
+from tunefarm.compiler.runtime.execution.sized_frame import SizedFrame
+from tunefarm.compiler.runtime.machine.threads import make_runtime
+from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
+from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
+from tunefarm.compiler.runtime.spec.executable_spec import (
     ALIGNMENT,
     REPORT_BYTES,
     ExecutableSpec,
     FunctionStep,
 )
-from compiler.runtime.spec.kernel_report import KernelReport
-from compiler.runtime.spec.ports import AnyArray, ports_of
-from compiler.types.chosen_sizes import Sizes, choose_sizes, types_at
-from compiler.types.signature import Signature, SizedPort
-from compiler.types.structure import Words, WordTable, gathered, spread
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
+from tunefarm.compiler.runtime.spec.ports import AnyArray, ports_of
+from tunefarm.compiler.types.chosen_sizes import Sizes, choose_sizes, types_at
+from tunefarm.compiler.types.signature import Signature, SizedPort
+from tunefarm.compiler.types.structure import Words, WordTable, gathered, spread
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 if TYPE_CHECKING:
-    from compiler.runtime.execution.kernel_functions import KernelFunction
-    from compiler.runtime.execution.profile import Profile
+    from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
+    from tunefarm.compiler.runtime.execution.profile import Profile
 
 _EntryFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
 
@@ -140,7 +140,7 @@ class Executable:
 
         Raises `ArtefactError` for a file from before the types of their operands were kept.
         """
-        from compiler.runtime.execution.kernel_functions import kernel_functions
+        from tunefarm.compiler.runtime.execution.kernel_functions import kernel_functions
 
         return kernel_functions(self._programs, ctypes.addressof(self._runtime), self)
 
@@ -166,12 +166,12 @@ class Executable:
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "an executable is code in this process, and can be neither pickled nor copied: save() "
-            "it here and compiler.load() it there, or share it among threads"
+            "it here and tunefarm.load() it there, or share it among threads"
         )
 
     def _repr_html_(self) -> str:
         """What notebooks show of it."""
-        from compiler.runtime.execution.executable_html import executable_html
+        from tunefarm.compiler.runtime.execution.executable_html import executable_html
 
         return executable_html(self)
 
@@ -269,8 +269,9 @@ class Executable:
         return BoundRun(call, results, (self, frame, arrays))
 
     def profile(self, inputs: Mapping[str, object], repeat: int = 20) -> Profile:
-        """Time every kernel on its own, see `compiler.runtime.execution.profile.profile`."""
-        from compiler.runtime.execution.profile import profile
+        """Time every kernel on its own, see
+        `tunefarm.compiler.runtime.execution.profile.profile`."""
+        from tunefarm.compiler.runtime.execution.profile import profile
 
         return profile(self, self._tensors(inputs, Words(self._words)), repeat)
 
@@ -339,7 +340,9 @@ def load(
     specs = artefact.read_programs(path, fallback=fallback)
     if len(specs) == 1:
         return Executable(specs[0], threads)
-    from compiler.runtime.execution.sized_programs import SizedPrograms  # it is made of this
+    from tunefarm.compiler.runtime.execution.sized_programs import (
+        SizedPrograms,  # it is made of this
+    )
 
     return SizedPrograms(specs, threads)
 

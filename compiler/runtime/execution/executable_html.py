@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from compiler.counted import counted
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.execution.html_text import html_lines, html_seconds, html_table, html_text
-from compiler.runtime.execution.profile import Profile
+from tunefarm.compiler.counted import counted
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution.html_text import (
+    html_lines,
+    html_seconds,
+    html_table,
+    html_text,
+)
+from tunefarm.compiler.runtime.execution.profile import Profile
 
 _KEY = 8  # characters of a kernel's key
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.runtime.spec.buffers import address_of, allocate, allocate_output
-from compiler.runtime.spec.executable_spec import Location, Place
-from compiler.runtime.spec.ports import (
+from tunefarm.compiler.runtime.spec.buffers import address_of, allocate, allocate_output
+from tunefarm.compiler.runtime.spec.executable_spec import Location, Place
+from tunefarm.compiler.runtime.spec.ports import (
     AnyArray,
     Port,
     check_mapping,
@@ -21,7 +21,7 @@ from compiler.runtime.spec.ports import (
     refuse_unknown,
     span_of,
 )
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.types.tensor_type import Array
 
 Tables = ctypes.Array[ctypes.c_void_p]
 

@@ -1,6 +1,6 @@
 """FunctionTable: the functions that a loaded model calls by name, and what comes of their errors.
 
-The signature is that of `compiler.foreign_functions`.
+The signature is that of `tunefarm.compiler.foreign_functions`.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import ArtefactError, FunctionError
-from compiler.foreign_functions import (
+from tunefarm.compiler.errors import ArtefactError, FunctionError
+from tunefarm.compiler.foreign_functions import (
     ELEMENT_TYPES,
     CFunction,
     RegisteredFunction,
     find_function,
     nearest_function,
 )
-from compiler.runtime.execution.open_arguments import (
+from tunefarm.compiler.runtime.execution.open_arguments import (
     OpenArguments,
     extents_at,
     operands_text,
     sizes_at,
 )
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.runtime.spec.executable_spec import (
     REPORT_BYTES,
     FunctionLink,
     FunctionStep,
     RunStep,
     extents_bytes,
 )
-from compiler.runtime.spec.ports import AnyArray
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.runtime.spec.ports import AnyArray
+from tunefarm.compiler.types.tensor_type import TensorType
 
 _Int32s, _Sizes = ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))
 _Signature = ctypes.CFUNCTYPE(
@@ -90,7 +90,7 @@ class FunctionTable:
             raise ArtefactError(
                 f"{self._model} calls the function {link.name} (version {link.version}), which is "
                 "not registered",
-                hint=nearest_function(link.name) or "call compiler.register_function before",
+                hint=nearest_function(link.name) or "call tunefarm.register_function before",
             )
         if found.version != link.version:
             raise ArtefactError(

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from compiler.errors import ArtefactError, InputError
-from compiler.runtime.execution.frame import pointer_table
-from compiler.runtime.execution.loaded_program import LoadedProgram
-from compiler.runtime.machine.tile_session import tiles_set_up
-from compiler.runtime.spec.buffers import address_of, aligned_empty, allocate_output
-from compiler.runtime.spec.kernel_operands import KernelOperands, kernel_operands
-from compiler.runtime.spec.ports import (
+from tunefarm.compiler.errors import ArtefactError, InputError
+from tunefarm.compiler.runtime.execution.frame import pointer_table
+from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
+from tunefarm.compiler.runtime.machine.tile_session import tiles_set_up
+from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty, allocate_output
+from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands, kernel_operands
+from tunefarm.compiler.runtime.spec.ports import (
     AnyArray,
     Port,
     checked,
@@ -26,8 +26,8 @@ from compiler.runtime.spec.ports import (
     refuse_shared,
     span_of,
 )
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 _Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 

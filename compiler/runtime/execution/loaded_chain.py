@@ -5,18 +5,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from compiler.runtime.execution.frame import pointer_table
-from compiler.runtime.execution.loaded_program import LoadedProgram
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.runtime.sizes.run_sizes import ChooseFunction, SizeCode, TellFunction
-from compiler.runtime.sizes.size_chain import (
+from tunefarm.compiler.runtime.execution.frame import pointer_table
+from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.sizes.run_sizes import ChooseFunction, SizeCode, TellFunction
+from tunefarm.compiler.runtime.sizes.size_chain import (
     CHOOSE_SYMBOL,
     RUN_SYMBOL,
     TELL_SYMBOL,
     chain_ir,
     sizes_symbol,
 )
-from compiler.runtime.sizes.sized_ports import SizedPorts
+from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
 
 
 class LoadedChain:

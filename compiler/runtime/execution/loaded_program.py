@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.errors import ArtefactError
-from compiler.machine_memory import memory_bytes
-from compiler.runtime.entry.sized_entry import SIZED_ENTRY_SYMBOL, SIZES_SYMBOL
-from compiler.runtime.execution.frame import pointer_table
-from compiler.runtime.execution.function_table import FunctionTable
-from compiler.runtime.machine.check_target import check_target
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.runtime.spec.buffers import address_of
-from compiler.runtime.spec.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec
+from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.machine_memory import memory_bytes
+from tunefarm.compiler.runtime.entry.sized_entry import SIZED_ENTRY_SYMBOL, SIZES_SYMBOL
+from tunefarm.compiler.runtime.execution.frame import pointer_table
+from tunefarm.compiler.runtime.execution.function_table import FunctionTable
+from tunefarm.compiler.runtime.machine.check_target import check_target
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.spec.buffers import address_of
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from math import prod
 
 import numpy as np
 
-from compiler.runtime.spec.dense_copies import dense_places
-from compiler.runtime.spec.executable_spec import FunctionStep
-from compiler.runtime.spec.ports import AnyArray
-from compiler.types.open_axes import OpenAxes, places_of, true_factors
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.runtime.spec.dense_copies import dense_places
+from tunefarm.compiler.runtime.spec.executable_spec import FunctionStep
+from tunefarm.compiler.runtime.spec.ports import AnyArray
+from tunefarm.compiler.types.open_axes import OpenAxes, places_of, true_factors
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def sizes_at(step: FunctionStep, vector: int) -> dict[int, int]:

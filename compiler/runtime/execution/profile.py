@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
-from compiler.runtime.execution.frame import Frame, Tables, pointer_table
-from compiler.runtime.execution.stepwise import StepCall, Stepwise
-from compiler.runtime.machine.tile_session import tiles_set_up
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.runtime.execution.frame import Frame, Tables, pointer_table
+from tunefarm.compiler.runtime.execution.stepwise import StepCall, Stepwise
+from tunefarm.compiler.runtime.machine.tile_session import tiles_set_up
+from tunefarm.compiler.runtime.spec.executable_spec import (
     AgainStep,
     Condition,
     CopyStep,
@@ -21,12 +21,12 @@ from compiler.runtime.spec.executable_spec import (
     LoopStep,
     RunStep,
 )
-from compiler.runtime.spec.kernel_report import KernelReport
-from compiler.runtime.spec.ports import AnyArray
-from compiler.types.signature import Signature
+from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
+from tunefarm.compiler.runtime.spec.ports import AnyArray
+from tunefarm.compiler.types.signature import Signature
 
 if TYPE_CHECKING:
-    from compiler.runtime.execution.executable import Executable
+    from tunefarm.compiler.runtime.execution.executable import Executable
 
 COPY = "copy"  # the name of steps that copy memory, and of the row that sums them up
 _KernelFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
@@ -95,7 +95,7 @@ class Profile:
 
     def _repr_html_(self) -> str:
         """What notebooks show of it."""
-        from compiler.runtime.execution.executable_html import profile_html
+        from tunefarm.compiler.runtime.execution.executable_html import profile_html
 
         return profile_html(self)
 

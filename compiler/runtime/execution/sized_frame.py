@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.runtime.execution.frame import Frame, Tables
-from compiler.runtime.execution.sized_inputs import SizedInputs
-from compiler.runtime.execution.sized_outputs import SizedOutputs
-from compiler.runtime.sizes.padded_place import Lent
-from compiler.runtime.sizes.run_sizes import RunSizes, SizeCode
-from compiler.runtime.sizes.sized_ports import SizedPorts
-from compiler.runtime.spec.buffers import allocate
-from compiler.runtime.spec.ports import AnyArray, Port
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.runtime.execution.frame import Frame, Tables
+from tunefarm.compiler.runtime.execution.sized_inputs import SizedInputs
+from tunefarm.compiler.runtime.execution.sized_outputs import SizedOutputs
+from tunefarm.compiler.runtime.sizes.padded_place import Lent
+from tunefarm.compiler.runtime.sizes.run_sizes import RunSizes, SizeCode
+from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
+from tunefarm.compiler.runtime.spec.buffers import allocate
+from tunefarm.compiler.runtime.spec.ports import AnyArray, Port
+from tunefarm.compiler.types.tensor_type import Array
 
 _POINTER = 8
 _BYTES = np.dtype(np.uint8)

@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.runtime.execution.frame import Tables
-from compiler.runtime.sizes.padded_place import Lent, Places, reaches
-from compiler.runtime.sizes.run_sizes import RunSizes
-from compiler.runtime.sizes.size_state import BEGINS, WHOLE
-from compiler.runtime.sizes.sized_ports import SizedArray
-from compiler.runtime.spec.buffers import address_of, allocate
-from compiler.runtime.spec.ports import AnyArray, as_elements, check_mapping, refuse_names
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.runtime.execution.frame import Tables
+from tunefarm.compiler.runtime.sizes.padded_place import Lent, Places, reaches
+from tunefarm.compiler.runtime.sizes.run_sizes import RunSizes
+from tunefarm.compiler.runtime.sizes.size_state import BEGINS, WHOLE
+from tunefarm.compiler.runtime.sizes.sized_ports import SizedArray
+from tunefarm.compiler.runtime.spec.buffers import address_of, allocate
+from tunefarm.compiler.runtime.spec.ports import AnyArray, as_elements, check_mapping, refuse_names
+from tunefarm.compiler.types.tensor_type import Array
 
 
 class SizedInputs:

@@ -14,14 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.errors import InputError
-from compiler.runtime.execution.frame import Tables
-from compiler.runtime.sizes.padded_place import Lent, LentPlaces, Places
-from compiler.runtime.sizes.run_sizes import RunSizes
-from compiler.runtime.sizes.size_state import BEGINS, COPIED, LENT, WHOLE
-from compiler.runtime.sizes.sized_ports import SizedArray
-from compiler.runtime.spec.buffers import address_of, allocate, allocate_output
-from compiler.runtime.spec.ports import (
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.runtime.execution.frame import Tables
+from tunefarm.compiler.runtime.sizes.padded_place import Lent, LentPlaces, Places
+from tunefarm.compiler.runtime.sizes.run_sizes import RunSizes
+from tunefarm.compiler.runtime.sizes.size_state import BEGINS, COPIED, LENT, WHOLE
+from tunefarm.compiler.runtime.sizes.sized_ports import SizedArray
+from tunefarm.compiler.runtime.spec.buffers import address_of, allocate, allocate_output
+from tunefarm.compiler.runtime.spec.ports import (
     AnyArray,
     as_elements,
     check_mapping,
@@ -30,7 +30,7 @@ from compiler.runtime.spec.ports import (
     refuse_unknown,
     span_of,
 )
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.types.tensor_type import Array
 
 
 class SizedOutputs:

@@ -8,21 +8,21 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from compiler.errors import InputError
-from compiler.runtime.artefact import artefact
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.execution.loaded_program import LoadedProgram, SharedKernels
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.runtime.spec.guards import Shape, admit, refusal, sizes_text
-from compiler.runtime.spec.joined_signature import ports_of_program, program_ranges
-from compiler.runtime.spec.kernel_report import KernelReport
-from compiler.types.chosen_sizes import Sizes, choose_sizes, types_at
-from compiler.types.signature import AxisSource, Signature
-from compiler.types.structure import Words
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram, SharedKernels
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.guards import Shape, admit, refusal, sizes_text
+from tunefarm.compiler.runtime.spec.joined_signature import ports_of_program, program_ranges
+from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
+from tunefarm.compiler.types.chosen_sizes import Sizes, choose_sizes, types_at
+from tunefarm.compiler.types.signature import AxisSource, Signature
+from tunefarm.compiler.types.structure import Words
+from tunefarm.compiler.types.tensor_type import TensorType
 
 if TYPE_CHECKING:
-    from compiler.runtime.execution.profile import Profile
+    from tunefarm.compiler.runtime.execution.profile import Profile
 
 
 class SizedPrograms(Executable):

@@ -7,8 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from compiler.runtime.execution.frame import Frame
-from compiler.runtime.spec.executable_spec import AgainStep, CopyStep, Location, LoopStep, RunStep
+from tunefarm.compiler.runtime.execution.frame import Frame
+from tunefarm.compiler.runtime.spec.executable_spec import (
+    AgainStep,
+    CopyStep,
+    Location,
+    LoopStep,
+    RunStep,
+)
 
 # A step ready to be made: a function and its arguments.
 StepCall: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]

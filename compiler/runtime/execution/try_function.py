@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.errors import FunctionError, SettingsError, TunefarmError
-from compiler.foreign_functions import find_function, nearest_function
-from compiler.runtime.execution.function_table import FunctionTable
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.errors import FunctionError, SettingsError, TunefarmError
+from tunefarm.compiler.foreign_functions import find_function, nearest_function
+from tunefarm.compiler.runtime.execution.function_table import FunctionTable
+from tunefarm.compiler.runtime.spec.executable_spec import (
     REPORT_BYTES,
     FunctionLink,
     FunctionStep,
@@ -23,9 +23,9 @@ from compiler.runtime.spec.executable_spec import (
     Place,
     aligned,
 )
-from compiler.runtime.spec.ports import AnyArray
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, Attribute, TensorType
+from tunefarm.compiler.runtime.spec.ports import AnyArray
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 _GUARD_BYTES = 4096
 _UNTOUCHED = 0xA5

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from compiler.errors import FunctionError, TunefarmError
-from compiler.runtime.execution.executable import Executable
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.errors import FunctionError, TunefarmError
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.tensor_type import Array
 
 
 def require_surviving_run(executable: Executable, inputs: Mapping[str, object]) -> None:
@@ -34,13 +34,13 @@ def require_surviving_run(executable: Executable, inputs: Mapping[str, object]) 
     if call:
         raise FunctionError(
             f"{call}, crashed with signal {number.name} in a run of {executable.spec.name}",
-            hint="compiler.try_function tries it by itself",
+            hint="tunefarm.try_function tries it by itself",
         )
     names = ", ".join(f"{link.name} ({link.symbol} in C)" for link in called)
     which = "function" if len(called) == 1 else "one of the functions"
     raise FunctionError(
         f"{which} {names} crashed with signal {number.name} in a run of {executable.spec.name}",
-        hint="compiler.try_function tries each by itself",
+        hint="tunefarm.try_function tries each by itself",
     )
 
 

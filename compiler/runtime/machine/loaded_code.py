@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import llvmlite.binding as llvm
 
-from compiler.errors import ArtefactError
+from tunefarm.compiler.errors import ArtefactError
 
 
 class LoadedCode:

@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from compiler.errors import ExportError
-from compiler.runtime.machine.toolchain import Toolchain
+from tunefarm.compiler.errors import ExportError
+from tunefarm.compiler.runtime.machine.toolchain import Toolchain
 
 _FLAGS = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-pthread")
 

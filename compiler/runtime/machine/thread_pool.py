@@ -25,9 +25,9 @@ import platform
 import sys
 import threading
 
-from compiler.errors import ArtefactError
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.tile_set_up import FULL_PALETTE, TILED, set_up_ir
+from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.tile_set_up import FULL_PALETTE, TILED, set_up_ir
 
 SPINS = 6000  # pauses before a thread sleeps: longer than the serial kernels between two loops
 # Pauses (a power of two) between offers of the core: the caller and its helper may share one.

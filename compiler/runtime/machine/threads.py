@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from compiler.runtime.machine.thread_pool import thread_pool
+from tunefarm.compiler.runtime.machine.thread_pool import thread_pool
 
 _SYSTEM_NAMES = ("libgomp.so.1", "libomp.so.5", "libomp.so", "libiomp5.so", "libomp.dylib")
 _BUNDLED_PATTERNS = (

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.target import Target
-from compiler.tile_set_up import TilePalette, set_up_ir
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tile_set_up import TilePalette, set_up_ir
 
 _SESSION = """
 define void @begin_session() { call void @session.begin() ret void }

@@ -12,9 +12,9 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from compiler.errors import ExportError
-from compiler.runtime.machine.check_target import platform_of
-from compiler.target import Target, host_target
+from tunefarm.compiler.errors import ExportError
+from tunefarm.compiler.runtime.machine.check_target import platform_of
+from tunefarm.compiler.target import Target, host_target
 
 _INSTALL = "install a C compiler, e.g. apt-get install gcc libc6-dev"
 _SECONDS = 30.0

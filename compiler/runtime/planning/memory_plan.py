@@ -13,8 +13,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from compiler.errors import VerifyError
-from compiler.kernels.kernel import (
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.kernels.kernel import (
     FunctionCall,
     JoinCall,
     KernelCall,
@@ -25,9 +25,9 @@ from compiler.kernels.kernel import (
     reads_of,
     written_by,
 )
-from compiler.limits import Allowance
-from compiler.runtime.spec.executable_spec import ALIGNMENT, Location, Place, aligned
-from compiler.runtime.spec.loop_spans import Loops
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, Location, Place, aligned
+from tunefarm.compiler.runtime.spec.loop_spans import Loops
 
 
 @dataclass(frozen=True, slots=True)

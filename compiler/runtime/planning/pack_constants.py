@@ -9,17 +9,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compiler.errors import LoweringError
-from compiler.kernels.kernel import FunctionCall, KernelCall, KernelProgram, LoopBegin, LoopEnd
-from compiler.limits import Allowance
-from compiler.loops.constant_layout import ConstantLayout
-from compiler.runtime.machine.in_threads import in_threads
-from compiler.runtime.planning.memory_plan import storage_of
-from compiler.runtime.spec.buffers import aligned_empty
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.kernels.kernel import (
+    FunctionCall,
+    KernelCall,
+    KernelProgram,
+    LoopBegin,
+    LoopEnd,
+)
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.compiler.runtime.machine.in_threads import in_threads
+from tunefarm.compiler.runtime.planning.memory_plan import storage_of
+from tunefarm.compiler.runtime.spec.buffers import aligned_empty
+from tunefarm.compiler.types.tensor_type import Array
 
 if TYPE_CHECKING:
-    from compiler.llvm import CompiledKernel
+    from tunefarm.compiler.llvm import CompiledKernel
 
 # (constant, logical shape, layout); a constant that is read as it is has no shape and no layout
 _Use = tuple[str, tuple[int, ...] | None, ConstantLayout | None]

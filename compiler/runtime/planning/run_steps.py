@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from compiler.kernels.kernel import (
+from tunefarm.compiler.kernels.kernel import (
     FunctionCall,
     KernelCall,
     KernelProgram,
     LoopBegin,
     LoopEnd,
 )
-from compiler.runtime.planning.memory_plan import MemoryPlan
-from compiler.runtime.planning.pack_constants import PackedConstants
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.runtime.planning.memory_plan import MemoryPlan
+from tunefarm.compiler.runtime.planning.pack_constants import PackedConstants
+from tunefarm.compiler.runtime.spec.executable_spec import (
     AgainStep,
     CallStep,
     Condition,
@@ -29,7 +29,7 @@ from compiler.runtime.spec.executable_spec import (
 )
 
 if TYPE_CHECKING:
-    from compiler.llvm import CompiledKernel
+    from tunefarm.compiler.llvm import CompiledKernel
 
 
 def run_steps(

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.runtime.entry.sized_entry import SizedTables
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.runtime.spec.joined_signature import ports_of_program
-from compiler.runtime.spec.size_table import copied_ports
-from compiler.types.signature import SIZES, Signature, SizedPort
+from tunefarm.compiler.runtime.entry.sized_entry import SizedTables
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.joined_signature import ports_of_program
+from tunefarm.compiler.runtime.spec.size_table import copied_ports
+from tunefarm.compiler.types.signature import SIZES, Signature, SizedPort
 
 _STATE = "%state"
 """What the state goes by in the table of inputs; it is no port."""

@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from compiler.runtime.sizes.sized_ports import SizedArray
-from compiler.runtime.spec.buffers import address_of, allocate
-from compiler.runtime.spec.executable_spec import ALIGNMENT
-from compiler.runtime.spec.ports import AnyArray
+from tunefarm.compiler.runtime.sizes.sized_ports import SizedArray
+from tunefarm.compiler.runtime.spec.buffers import address_of, allocate
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
+from tunefarm.compiler.runtime.spec.ports import AnyArray
 
 _MOST_KEPT = 3
 """Memories that are kept for an output: one being read, one being written, one yet to be let go."""

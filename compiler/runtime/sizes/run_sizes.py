@@ -11,18 +11,18 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from compiler.errors import InputError
-from compiler.runtime.sizes.size_errors import (
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.runtime.sizes.size_errors import (
     refuse_condition,
     refuse_rank,
     refuse_shape,
     refuse_sizes,
     refuse_value,
 )
-from compiler.runtime.sizes.sized_ports import SizedArray, SizedPorts
-from compiler.runtime.spec.buffers import address_of
-from compiler.runtime.spec.ports import AnyArray
-from compiler.types.signature import ResultSource
+from tunefarm.compiler.runtime.sizes.sized_ports import SizedArray, SizedPorts
+from tunefarm.compiler.runtime.spec.buffers import address_of
+from tunefarm.compiler.runtime.spec.ports import AnyArray
+from tunefarm.compiler.types.signature import ResultSource
 
 Shape: TypeAlias = tuple[int, ...]
 

@@ -16,12 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.runtime.entry.ir_body import IrBody
-from compiler.runtime.sizes.size_state import PortFacts, Way
-from compiler.runtime.sizes.sized_ports import ProgramSizes, Room, SizedArray, SizedPorts, distinct
-from compiler.runtime.spec.size_table import SizeTable, bytes_of_dense, copied_ports
-from compiler.types.signature import SIZES, AxisSource, ResultSource, Signature
-from compiler.types.sizes import Dimension, Size
+from tunefarm.compiler.runtime.entry.ir_body import IrBody
+from tunefarm.compiler.runtime.sizes.size_state import PortFacts, Way
+from tunefarm.compiler.runtime.sizes.sized_ports import (
+    ProgramSizes,
+    Room,
+    SizedArray,
+    SizedPorts,
+    distinct,
+)
+from tunefarm.compiler.runtime.spec.size_table import SizeTable, bytes_of_dense, copied_ports
+from tunefarm.compiler.types.signature import SIZES, AxisSource, ResultSource, Signature
+from tunefarm.compiler.types.sizes import Dimension, Size
 
 CHOOSE_SYMBOL = "tunefarm_choose"
 TELL_SYMBOL = "tunefarm_tell"

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from compiler.errors import InputError
-from compiler.runtime.sizes.sized_ports import SizedArray, SizedPorts
-from compiler.runtime.spec.guards import admit, refusal
-from compiler.runtime.spec.ports import AnyArray
-from compiler.types.signature import AxisSource, Check, Equality, Source, ValueSource
-from compiler.types.sizes import symbols_in, symbols_of, value_of
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.runtime.sizes.sized_ports import SizedArray, SizedPorts
+from tunefarm.compiler.runtime.spec.guards import admit, refusal
+from tunefarm.compiler.runtime.spec.ports import AnyArray
+from tunefarm.compiler.types.signature import AxisSource, Check, Equality, Source, ValueSource
+from tunefarm.compiler.types.sizes import symbols_in, symbols_of, value_of
 
 _SHOWN = 16
 """The most elements of an argument that an error shows."""

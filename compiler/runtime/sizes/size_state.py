@@ -2,7 +2,7 @@
 
     found      what a call has read: extents of arguments, and elements of them
     facts      what follows: the program, how each kind of port comes to its caller, bytes, shapes
-    programs   for each its symbols, then its numbers (`compiler.runtime.spec.size_table`)
+    programs   for each its symbols, then its numbers (`tunefarm.compiler.runtime.spec.size_table`)
 
 A call writes `found`, code the rest (`runtime.sizes.size_chain`), and the call reads the facts.
 """
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from compiler.runtime.spec.size_table import SizeTable
-from compiler.types.signature import Signature
+from tunefarm.compiler.runtime.spec.size_table import SizeTable
+from tunefarm.compiler.types.signature import Signature
 
 if TYPE_CHECKING:
-    from compiler.runtime.sizes.sized_ports import SizedArray
+    from tunefarm.compiler.runtime.sizes.sized_ports import SizedArray
 
 
 class Way(IntEnum):

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from compiler.runtime.sizes.call_tables import CallTables
-from compiler.runtime.sizes.size_state import SizeState
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.runtime.spec.joined_signature import joined_signature, ports_of_program
-from compiler.runtime.spec.port_layout import layout_of
-from compiler.runtime.spec.ports import Port, ports_of
-from compiler.runtime.spec.size_table import is_late
-from compiler.types.signature import AxisSource, Signature, SizedPort, ValueSource
-from compiler.types.sizes import Dimension
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.runtime.sizes.call_tables import CallTables
+from tunefarm.compiler.runtime.sizes.size_state import SizeState
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.runtime.spec.joined_signature import joined_signature, ports_of_program
+from tunefarm.compiler.runtime.spec.port_layout import layout_of
+from tunefarm.compiler.runtime.spec.ports import Port, ports_of
+from tunefarm.compiler.runtime.spec.size_table import is_late
+from tunefarm.compiler.types.signature import AxisSource, Signature, SizedPort, ValueSource
+from tunefarm.compiler.types.sizes import Dimension
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.runtime.spec.executable_spec import ALIGNMENT
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
+from tunefarm.compiler.types.tensor_type import Array
 
 # Bytes from which on an output starts at a cache line; for less that costs more than it brings.
 _WORTH_ALIGNING = 4096

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.runtime.spec.executable_spec import aligned
-from compiler.types.open_axes import OpenAxes, lies_dense
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.runtime.spec.executable_spec import aligned
+from tunefarm.compiler.types.open_axes import OpenAxes, lies_dense
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def dense_places(

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.runtime.spec.kernel_report import KernelReport
-from compiler.target import Target
-from compiler.types.open_axes import OpenAxes
-from compiler.types.signature import Signature
-from compiler.types.structure import NO_STRUCTURE, Structure
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.open_axes import OpenAxes
+from tunefarm.compiler.types.signature import Signature
+from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 # Bytes; constants, workspaces and intermediate values start at a multiple of it. Generated code
 # asks only for whole elements: inputs and outputs of the model, and parts of values, may start at
@@ -114,7 +114,8 @@ class FunctionStep:
 
     Where sizes are open `axes` has for each buffer what is there of it (None: all, or absent), in
     terms of the i64 vector at `sizes`, and dense copies of what has padding inside lie in the arena
-    from `workspace` on, see `compiler.runtime.spec.dense_copies`. Else there are no `axes`.
+    from `workspace` on, see `tunefarm.compiler.runtime.spec.dense_copies`. Else there are no
+    `axes`.
     """
 
     function: int
@@ -255,7 +256,7 @@ class ExecutableSpec:
 
     `signature` is there if some sizes are known at run time only: `inputs`, `outputs` and `steps`
     are those of the padded program then, and the entry's code has the functions of
-    `compiler.runtime.entry.sized_entry` as well.
+    `tunefarm.compiler.runtime.entry.sized_entry` as well.
 
     `operands` are the types of each kernel's operands, then that of its result, in the order of
     `kernels`; nothing in files from before they were kept.

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import gcd
 
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.types.dims import whole_dims
-from compiler.types.signature import (
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.types.dims import whole_dims
+from tunefarm.compiler.types.signature import (
     SIZES,
     AxisSource,
     Equality,
@@ -25,7 +25,7 @@ from compiler.types.signature import (
     SizedPort,
     Source,
 )
-from compiler.types.sizes import (
+from tunefarm.compiler.types.sizes import (
     Dimension,
     Size,
     Symbol,
@@ -35,7 +35,7 @@ from compiler.types.sizes import (
     replaced,
     symbols_of,
 )
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 Bounds = tuple[int, int]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec, Place
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec, Place
+from tunefarm.compiler.types.tensor_type import TensorType
 
 _KEY_CHARACTERS: Final = 8
 

@@ -25,7 +25,7 @@ class KernelReport:
     and `note` says why a chosen schedule was not used. `numerics` is "direct", or names the
     algorithm that changes rounding and the types that are multiplied if these are narrower than
     their sums. `flops` are the arithmetic operations of one call, see
-    `compiler.kernels.count_work`. `sources` are the ONNX nodes of all occurrences.
+    `tunefarm.compiler.kernels.count_work`. `sources` are the ONNX nodes of all occurrences.
     `not_vectorised` says why most of the work is done element by element, empty if it is not.
     """
 

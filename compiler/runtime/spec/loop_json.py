@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from compiler.runtime.spec.executable_spec import AgainStep, CopyStep, LoopStep, RowStep
-from compiler.runtime.spec.step_json import (
+from tunefarm.compiler.runtime.spec.executable_spec import AgainStep, CopyStep, LoopStep, RowStep
+from tunefarm.compiler.runtime.spec.step_json import (
     guards_from_json,
     guards_to_json,
     location_from_json,

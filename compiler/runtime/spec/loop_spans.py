@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
-from compiler.kernels.kernel import KernelProgram, LoopBegin, LoopEnd
+from tunefarm.compiler.kernels.kernel import KernelProgram, LoopBegin, LoopEnd
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.types.dims import Dims
-from compiler.types.signature import SizedPort
-from compiler.types.sizes import Dimension
+from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.signature import SizedPort
+from tunefarm.compiler.types.sizes import Dimension
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.array_utils import byte_bounds
 
-from compiler.errors import InputError
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 

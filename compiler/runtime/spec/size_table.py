@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compiler.runtime.spec.port_layout import PortLayout, layout_of
-from compiler.types.dtypes import DType
-from compiler.types.signature import ResultSource, Signature, SizedPort
-from compiler.types.sizes import Dimension, Size, product_of
+from tunefarm.compiler.runtime.spec.port_layout import PortLayout, layout_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import ResultSource, Signature, SizedPort
+from tunefarm.compiler.types.sizes import Dimension, Size, product_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compiler.runtime.spec.executable_spec import Condition, FunctionStep, Location, Place
-from compiler.types.open_axes import OpenAxes
+from tunefarm.compiler.runtime.spec.executable_spec import Condition, FunctionStep, Location, Place
+from tunefarm.compiler.types.open_axes import OpenAxes
 
 
 def location_to_json(location: Location) -> list[Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.runtime.spec.executable_spec import (
     AgainStep,
     CallStep,
     CopyStep,
@@ -22,8 +22,8 @@ from compiler.runtime.spec.executable_spec import (
     RowStep,
     RunStep,
 )
-from compiler.types.open_axes import places_of
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.open_axes import places_of
+from tunefarm.compiler.types.tensor_type import TensorType
 
 _WORD = 8
 """Bytes of the numbers and flags that loops read and write, at most."""

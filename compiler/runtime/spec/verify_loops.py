@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.runtime.spec.executable_spec import AgainStep, Location, LoopStep
+from tunefarm.compiler.runtime.spec.executable_spec import AgainStep, Location, LoopStep
 
 _INTEGER_BYTES = 8
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.errors import VerifyError
-from compiler.runtime.spec.dense_copies import dense_places
-from compiler.runtime.spec.executable_spec import (
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.runtime.spec.dense_copies import dense_places
+from tunefarm.compiler.runtime.spec.executable_spec import (
     ALIGNMENT,
     AgainStep,
     CallStep,
@@ -19,10 +19,10 @@ from compiler.runtime.spec.executable_spec import (
     Place,
     report_bytes,
 )
-from compiler.runtime.spec.verify_loops import LoopRules
-from compiler.types.open_axes import bound_shape, places_of
-from compiler.types.tensor_type import TensorType
-from compiler.types.verify_signature import signature_problem
+from tunefarm.compiler.runtime.spec.verify_loops import LoopRules
+from tunefarm.compiler.types.open_axes import bound_shape, places_of
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.verify_signature import signature_problem
 
 
 def verify_spec(spec: ExecutableSpec) -> None:

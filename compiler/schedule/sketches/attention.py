@@ -25,7 +25,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.kernels.attention import (
+from tunefarm.compiler.kernels.attention import (
     BLOCK,
     FACTOR,
     GROUP,
@@ -40,9 +40,9 @@ from compiler.kernels.attention import (
     attention_of,
     block_attention,
 )
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.nest_shape import Loop, Nest, NestShape
-from compiler.schedule.sketches.attention_domains import (
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape
+from tunefarm.compiler.schedule.sketches.attention_domains import (
     KEYS_AT_ONCE,
     AttentionContext,
     default_tiles,
@@ -51,29 +51,33 @@ from compiler.schedule.sketches.attention_domains import (
     register_tiles,
     shares_keys,
 )
-from compiler.schedule.sketches.row_parts import (
+from tunefarm.compiler.schedule.sketches.row_parts import (
     RowParts,
     RowReduction,
     split_reduction,
     split_widths,
 )
-from compiler.schedule.sketches.row_shape import KernelFacts
-from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps, pieces_and_grains
-from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from compiler.schedule.steps.block_attention import BlockAttention
-from compiler.schedule.steps.cache_read import CacheRead
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.compute_along import ComputeAlong
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.hoist import Hoist
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
-from compiler.types.numerics import Algorithm
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
+from tunefarm.compiler.schedule.sketches.shared_loops import (
+    CHUNKS,
+    parallel_steps,
+    pieces_and_grains,
+)
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from tunefarm.compiler.schedule.steps.block_attention import BlockAttention
+from tunefarm.compiler.schedule.steps.cache_read import CacheRead
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
+from tunefarm.compiler.schedule.steps.compute_along import ComputeAlong
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.hoist import Hoist
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import Algorithm
 
 UNROLLS = (1, 2, 4, 8)
 ACCUMULATORS = 4  # vectors that a row is summed up in

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.expr.walk import axes_of
-from compiler.kernels.attention import Attention
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.sketches.row_shape import KernelFacts
-from compiler.target import Target
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.attention import Attention
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
+from tunefarm.compiler.target import Target
 
 Pair: TypeAlias = tuple[int, int]
 """Rows and vectors of a register tile."""

@@ -7,13 +7,13 @@ from math import gcd, lcm
 
 import numpy as np
 
-from compiler.expr.affine import affine, linear
-from compiler.expr.functions import BINARY
-from compiler.expr.nodes import Binary, Const, Expr, Index
-from compiler.expr.walk import axes_of, postorder
-from compiler.kernels.stage import Axis
-from compiler.schedule.nest_shape import Counts
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.affine import affine, linear
+from tunefarm.compiler.expr.functions import BINARY
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Index
+from tunefarm.compiler.expr.walk import axes_of, postorder
+from tunefarm.compiler.kernels.stage import Axis
+from tunefarm.compiler.schedule.nest_shape import Counts
+from tunefarm.compiler.types.dtypes import DType
 
 MAX_BORDERS = 16  # the body is repeated between them: beyond, its code costs more than the choice
 

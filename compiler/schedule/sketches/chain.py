@@ -17,30 +17,30 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.nest_shape import Counts, NestShape, Numbers
-from compiler.schedule.sketches.chain_context import (
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.nest_shape import Counts, NestShape, Numbers
+from tunefarm.compiler.schedule.sketches.chain_context import (
     MOST_BLOCKS,
     STACK_BYTES,
     ChainContext,
     ChainPart,
     chain_context,
 )
-from compiler.schedule.sketches.even_shares import waiting
-from compiler.schedule.sketches.shared_loops import CHUNKS
-from compiler.schedule.sketches.tile_context import LoopOrder
-from compiler.schedule.sketches.tile_domains import (
+from tunefarm.compiler.schedule.sketches.even_shares import waiting
+from tunefarm.compiler.schedule.sketches.shared_loops import CHUNKS
+from tunefarm.compiler.schedule.sketches.tile_context import LoopOrder
+from tunefarm.compiler.schedule.sketches.tile_domains import (
     best_tile,
     reduce_orders,
     tiles_of,
     unrolls,
 )
-from compiler.schedule.sketches.tile_shape import tile_shape
-from compiler.schedule.sketches.tiled_reduction import TilePlan
-from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.step import Step
-from compiler.target import Target
+from tunefarm.compiler.schedule.sketches.tile_shape import tile_shape
+from tunefarm.compiler.schedule.sketches.tiled_reduction import TilePlan
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.target import Target
 
 BLOCKS = (0, 1, 2, 3, 4, MOST_BLOCKS)  # of channels that are filtered at a time; 0: all of them
 NEAR, FAR = 24.0, 12.0  # bytes a cycle through the caches, written and read again

@@ -9,21 +9,24 @@ blocks of channels. A plan may chain what it likes; nothing is gained so, but li
 
 from __future__ import annotations
 
-from compiler.errors import ScheduleError
-from compiler.kernels.chain import chain_parts
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.roles import with_roles
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches.roles import roles_of
-from compiler.schedule.sketches.tile_context import TileContext
-from compiler.schedule.sketches.tile_domains import tiles_of
-from compiler.schedule.sketches.tile_forms import TileForm
-from compiler.schedule.sketches.tiled_reduction import tiled_reduction_sketches, tiled_sketch
-from compiler.schedule.space import Sketch
-from compiler.schedule.steps.step import Step
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.chain import chain_parts
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.roles import with_roles
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.sketches.roles import roles_of
+from tunefarm.compiler.schedule.sketches.tile_context import TileContext
+from tunefarm.compiler.schedule.sketches.tile_domains import tiles_of
+from tunefarm.compiler.schedule.sketches.tile_forms import TileForm
+from tunefarm.compiler.schedule.sketches.tiled_reduction import (
+    tiled_reduction_sketches,
+    tiled_sketch,
+)
+from tunefarm.compiler.schedule.space import Sketch
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
 
 
 def chain_apart_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:

@@ -6,17 +6,17 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from compiler.kernels.chain import chain_parts, follows, lanes_read, part_work, rows_read
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.roles import with_roles
-from compiler.schedule.sketches.roles import roles_of
-from compiler.schedule.sketches.tile_context import TileContext
-from compiler.schedule.sketches.tile_domains import tiles_of
-from compiler.schedule.sketches.tile_forms import TileForm
-from compiler.schedule.sketches.tile_operands import can_inline
-from compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
+from tunefarm.compiler.kernels.chain import chain_parts, follows, lanes_read, part_work, rows_read
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.roles import with_roles
+from tunefarm.compiler.schedule.sketches.roles import roles_of
+from tunefarm.compiler.schedule.sketches.tile_context import TileContext
+from tunefarm.compiler.schedule.sketches.tile_domains import tiles_of
+from tunefarm.compiler.schedule.sketches.tile_forms import TileForm
+from tunefarm.compiler.schedule.sketches.tile_operands import can_inline
+from tunefarm.compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
 
 STACK_BYTES = 1024 * 1024  # of what the parts give each other, at most
 MOST_BLOCKS = 6  # of channels that are filtered at a time, unless it is all of them

@@ -18,38 +18,44 @@ from math import prod
 
 import numpy as np
 
-from compiler.kernels.digit_sums import BYTES, DIGITS, DigitForm, apply_digit_sums, digit_form
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import Loop, Nest, NestShape, operands_of
-from compiler.schedule.sketches.roles import epilogue_is_plain
-from compiler.schedule.sketches.row_parts import (
+from tunefarm.compiler.kernels.digit_sums import (
+    BYTES,
+    DIGITS,
+    DigitForm,
+    apply_digit_sums,
+    digit_form,
+)
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape, operands_of
+from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
+from tunefarm.compiler.schedule.sketches.row_parts import (
     RowParts,
     RowReduction,
     split_reduction,
     split_widths,
 )
-from compiler.schedule.sketches.shared_loops import (
+from tunefarm.compiler.schedule.sketches.shared_loops import (
     CHUNKS,
     parallel_steps,
     pieces_and_grains,
 )
-from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.digit_sums import DigitSums
-from compiler.schedule.steps.dot_product import DotProduct
-from compiler.schedule.steps.pack_layout import PackLayout
-from compiler.schedule.steps.prefetch import Prefetch
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.numerics import Algorithm
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.digit_sums import DigitSums
+from tunefarm.compiler.schedule.steps.dot_product import DotProduct
+from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
+from tunefarm.compiler.schedule.steps.prefetch import Prefetch
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import Algorithm
 
 ROWS = (1, 2, 3, 4, 6)
 VECTORS = (1, 2, 3, 4, 6)

@@ -8,8 +8,8 @@ from math import prod
 
 import numpy as np
 
-from compiler.schedule.nest_shape import Numbers
-from compiler.schedule.space import ChoiceValue, Sketch
+from tunefarm.compiler.schedule.nest_shape import Numbers
+from tunefarm.compiler.schedule.space import ChoiceValue, Sketch
 
 CLEARLY = 0.96  # of the default's time: by less no other choice is taken
 ALIKE = 0.02  # of the best time: candidates that differ by less are as good

@@ -20,33 +20,33 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Load, index
-from compiler.expr.walk import axes_of
-from compiler.kernels.accumulate import narrow_factors
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.nest_shape import Loop, NestShape
-from compiler.schedule.sketches.matrix_tile_shape import ORDERS, MatrixTileLoops, TileSizes
-from compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
-from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps
-from compiler.schedule.sketches.tile_context import TileContext
-from compiler.schedule.sketches.tile_forms import TileForm, prepared, tile_forms
-from compiler.schedule.sketches.tile_operands import packed_along
-from compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK
-from compiler.schedule.space import Choice, ChoiceValue, Sketch
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.copy_operand import CopyOperand
-from compiler.schedule.steps.matrix_tiles import MatrixTiles
-from compiler.schedule.steps.pack_stage import PackStage
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
-from compiler.tile_set_up import VECTOR_PALETTE, TilePalette
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import Load, index
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.accumulate import narrow_factors
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.nest_shape import Loop, NestShape
+from tunefarm.compiler.schedule.sketches.matrix_tile_shape import ORDERS, MatrixTileLoops, TileSizes
+from tunefarm.compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
+from tunefarm.compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps
+from tunefarm.compiler.schedule.sketches.tile_context import TileContext
+from tunefarm.compiler.schedule.sketches.tile_forms import TileForm, prepared, tile_forms
+from tunefarm.compiler.schedule.sketches.tile_operands import packed_along
+from tunefarm.compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.copy_operand import CopyOperand
+from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
+from tunefarm.compiler.schedule.steps.pack_stage import PackStage
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tile_set_up import VECTOR_PALETTE, TilePalette
 
 BLOCKS = ((2, 2), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 """Tiles of sums along columns and channels; with those of the factors there are at most 8."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from compiler.errors import ScheduleError
-from compiler.expr.walk import loads
-from compiler.kernels.flatten_axes import divisions, flatten_axes
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.merge_axes import merge_axes, merge_reduce_axes
-from compiler.schedule.sketches.borders import borders, period
-from compiler.schedule.steps.flatten_axes import FlattenAxes
-from compiler.schedule.steps.merge_axes import MergeAxes
-from compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.walk import loads
+from tunefarm.compiler.kernels.flatten_axes import divisions, flatten_axes
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.merge_axes import merge_axes, merge_reduce_axes
+from tunefarm.compiler.schedule.sketches.borders import borders, period
+from tunefarm.compiler.schedule.steps.flatten_axes import FlattenAxes
+from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
+from tunefarm.compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
+from tunefarm.compiler.schedule.steps.step import Step
 
 LONG_ROW = 4  # vectors that are worth a loop of their own
 MOST_POSITIONS = 256  # after which a pattern of divided positions repeats

@@ -9,26 +9,26 @@ from __future__ import annotations
 from itertools import takewhile
 from math import prod
 
-from compiler.expr.affine import affine, affine_range
-from compiler.expr.nodes import Cast
-from compiler.expr.parts import parts_that_read
-from compiler.expr.walk import axes_of, loads
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.schedule.sketches.borders import borders
-from compiler.schedule.sketches.tile_context import TileContext
-from compiler.schedule.sketches.tile_forms import MAX_PHASES
-from compiler.schedule.sketches.tile_operands import guarded_axes
-from compiler.schedule.steps.cache_read import CacheRead
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.fuse import Fuse
-from compiler.schedule.steps.parallelize import Parallelize
-from compiler.schedule.steps.partition import Partition
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.expr.affine import affine, affine_range
+from tunefarm.compiler.expr.nodes import Cast
+from tunefarm.compiler.expr.parts import parts_that_read
+from tunefarm.compiler.expr.walk import axes_of, loads
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.sketches.borders import borders
+from tunefarm.compiler.schedule.sketches.tile_context import TileContext
+from tunefarm.compiler.schedule.sketches.tile_forms import MAX_PHASES
+from tunefarm.compiler.schedule.sketches.tile_operands import guarded_axes
+from tunefarm.compiler.schedule.steps.cache_read import CacheRead
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.fuse import Fuse
+from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.schedule.steps.partition import Partition
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
 
 PARALLEL_COPY = 16 * 1024  # elements: below, a second thread costs about what it saves
 CHUNKS_OF_COPY = 2  # per thread

@@ -7,15 +7,15 @@ y[w_q, w_r] = sum over k of x[w_q - k] * f[w_r + 2 * k]
 
 from __future__ import annotations
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import linear
-from compiler.expr.nodes import Binary, Const
-from compiler.expr.walk import axes_of, loads, postorder
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.roles import with_roles
-from compiler.kernels.split_axis import split_axis
-from compiler.kernels.stage import Stage
-from compiler.schedule.steps.split_axis import SplitAxis
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import linear
+from tunefarm.compiler.expr.nodes import Binary, Const
+from tunefarm.compiler.expr.walk import axes_of, loads, postorder
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.roles import with_roles
+from tunefarm.compiler.kernels.split_axis import split_axis
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.steps.split_axis import SplitAxis
 
 MAX_COPIES = 4  # of a loop nest's code
 MAX_LONE_PHASES = 4  # so many are told apart in code where their taps follow no simple rule

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Binary, Const
-from compiler.expr.parts import split_guards
-from compiler.kernels.stage import Stage
-from compiler.schedule.steps.partition import Partition
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import Binary, Const
+from tunefarm.compiler.expr.parts import split_guards
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.steps.partition import Partition
 
 
 @dataclass(frozen=True, slots=True)

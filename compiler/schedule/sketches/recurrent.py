@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.expr.nodes import Binary, Load, index
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.recurrence import recurrence_of
-from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import Loop, Nest, NestShape
-from compiler.schedule.sketches.recurrent_domains import (
+from tunefarm.compiler.expr.nodes import Binary, Load, index
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.recurrence import recurrence_of
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape
+from tunefarm.compiler.schedule.sketches.recurrent_domains import (
     Phase,
     Recurrent,
     preferred_block,
@@ -27,22 +27,22 @@ from compiler.schedule.sketches.recurrent_domains import (
     recurrent_tiles,
     row_blocks,
 )
-from compiler.schedule.sketches.row_shape import KernelFacts
-from compiler.schedule.sketches.shared_loops import (
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
+from tunefarm.compiler.schedule.sketches.shared_loops import (
     chunk_choices,
     parallel_steps,
     pieces_and_grains,
 )
-from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.pack_layout import PackLayout
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
 
 UNROLLS = (1, 2, 4, 8)
 SHARED = ("rows", "units")

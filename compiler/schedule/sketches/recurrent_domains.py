@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.errors import ScheduleError
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.recurrence import recurrence_of
-from compiler.kernels.stage import Stage
-from compiler.schedule.sketches.row_shape import KernelFacts
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.recurrence import recurrence_of
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 
 Pair: TypeAlias = tuple[int, int]
 """Rows and vectors of a register tile, the vectors of each gate."""

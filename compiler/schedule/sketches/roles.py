@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.expr.nodes import index
-from compiler.expr.walk import loads
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Role
+from tunefarm.compiler.expr.nodes import index
+from tunefarm.compiler.expr.walk import loads
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
-from compiler.expr.affine import Affine, affine, expr_range
-from compiler.expr.nodes import Expr, Index, Load, Select
-from compiler.expr.parts import is_expensive
-from compiler.expr.walk import axes_of, loads, postorder
-from compiler.kernels.inline import inline
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Axis, Stage
-from compiler.schedule.steps.inline import Inline
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.affine import Affine, affine, expr_range
+from tunefarm.compiler.expr.nodes import Expr, Index, Load, Select
+from tunefarm.compiler.expr.parts import is_expensive
+from tunefarm.compiler.expr.walk import axes_of, loads, postorder
+from tunefarm.compiler.kernels.inline import inline
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.schedule.steps.inline import Inline
+from tunefarm.compiler.types.dtypes import DType
 
 STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements
 EXPENSIVE_BYTES = 256 * 1024  # of one whose elements take longer to compute than to load again

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from math import gcd, prod
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.sketches.borders import period
-from compiler.schedule.sketches.row_arrangement import STACK_ELEMENTS, Arrangement, short_row
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.sketches.borders import period
+from tunefarm.compiler.schedule.sketches.row_arrangement import (
+    STACK_ELEMENTS,
+    Arrangement,
+    short_row,
+)
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
 
 ACCUMULATORS = (1, 2, 3, 4, 6, 8)
 UNROLLS = (1, 2, 4, 8)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from compiler.expr.parts import parts_without
-from compiler.expr.walk import axes_of
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.steps.hoist import Hoist
-from compiler.schedule.steps.partition import Partition
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.split_reduction import SplitReduction
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.expr.parts import parts_without
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.steps.hoist import Hoist
+from tunefarm.compiler.schedule.steps.partition import Partition
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.split_reduction import SplitReduction
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
 
 
 @dataclass(slots=True)

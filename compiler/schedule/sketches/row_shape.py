@@ -9,10 +9,10 @@ from functools import cached_property
 
 import numpy as np
 
-from compiler.expr.walk import loads
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import (
+from tunefarm.compiler.expr.walk import loads
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.nest_shape import (
     Counts,
     Loop,
     Nest,
@@ -21,8 +21,8 @@ from compiler.schedule.nest_shape import (
     Operand,
     operands_of,
 )
-from compiler.schedule.space import Values
-from compiler.target import Target
+from tunefarm.compiler.schedule.space import Values
+from tunefarm.compiler.target import Target
 
 MASKED_BYTES = (4, 8)  # of elements that vectors are masked by
 

@@ -13,23 +13,23 @@ from math import prod
 
 import numpy as np
 
-from compiler.expr.nodes import Expr, Load, index
-from compiler.expr.parts import is_expensive
-from compiler.expr.walk import axes_of, loads
-from compiler.kernels.inline import inline
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import Counts, Loop, NestShape
-from compiler.schedule.sketches.borders import borders, tile_cuts
-from compiler.schedule.sketches.even_shares import evenly_shared
-from compiler.schedule.sketches.merged_axes import (
+from tunefarm.compiler.expr.nodes import Expr, Load, index
+from tunefarm.compiler.expr.parts import is_expensive
+from tunefarm.compiler.expr.walk import axes_of, loads
+from tunefarm.compiler.kernels.inline import inline
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.nest_shape import Counts, Loop, NestShape
+from tunefarm.compiler.schedule.sketches.borders import borders, tile_cuts
+from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
+from tunefarm.compiler.schedule.sketches.merged_axes import (
     LONG_ROW,
     flatten_short_rows,
     merge_all,
     merge_reductions,
 )
-from compiler.schedule.sketches.roles import epilogue_is_plain
-from compiler.schedule.sketches.row_arrangement import (
+from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
+from tunefarm.compiler.schedule.sketches.row_arrangement import (
     SHORT_ROW,
     Arrangement,
     arrangement_of,
@@ -38,7 +38,7 @@ from compiler.schedule.sketches.row_arrangement import (
     shapes_of,
     short_row,
 )
-from compiler.schedule.sketches.row_domains import (
+from tunefarm.compiler.schedule.sketches.row_domains import (
     UNROLLS,
     accumulator_domain,
     computed_per_row,
@@ -46,34 +46,34 @@ from compiler.schedule.sketches.row_domains import (
     unroll_domain,
     vectors_across,
 )
-from compiler.schedule.sketches.row_parts import (
+from tunefarm.compiler.schedule.sketches.row_parts import (
     RowParts,
     RowReduction,
     row_constants,
     split_reduction,
     split_widths,
 )
-from compiler.schedule.sketches.row_shape import KernelFacts, row_shape
-from compiler.schedule.sketches.shared_loops import (
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts, row_shape
+from tunefarm.compiler.schedule.sketches.shared_loops import (
     chunk_choices,
     parallel_loops,
     parallel_steps,
     pieces_and_grains,
 )
-from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.inline import Inline
-from compiler.schedule.steps.pack_stage import PackStage
-from compiler.schedule.steps.partition import Partition
-from compiler.schedule.steps.prefetch import Prefetch
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.inline import Inline
+from tunefarm.compiler.schedule.steps.pack_stage import PackStage
+from tunefarm.compiler.schedule.steps.partition import Partition
+from tunefarm.compiler.schedule.steps.prefetch import Prefetch
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
 
 PARALLEL_ROUNDS = 8  # of a parallel loop, that are enough to share
 

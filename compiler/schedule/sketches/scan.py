@@ -15,30 +15,30 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compiler.kernels.inline import inline
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.running import running_reduction
-from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import Loop, NestShape
-from compiler.schedule.sketches.merged_axes import merge_all
-from compiler.schedule.sketches.row_shape import KernelFacts, row_shape
-from compiler.schedule.sketches.shared_loops import (
+from tunefarm.compiler.kernels.inline import inline
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.running import running_reduction
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.nest_shape import Loop, NestShape
+from tunefarm.compiler.schedule.sketches.merged_axes import merge_all
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts, row_shape
+from tunefarm.compiler.schedule.sketches.shared_loops import (
     chunk_choices,
     parallel_loops,
     parallel_steps,
     pieces_and_grains,
 )
-from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from compiler.schedule.steps.inline import Inline
-from compiler.schedule.steps.merge_axes import MergeAxes
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.scan import Scan
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from tunefarm.compiler.schedule.steps.inline import Inline
+from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.scan import Scan
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
 
 UNROLLS = (1, 2, 4, 8)
 TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # vectors of columns that are walked together

@@ -15,26 +15,26 @@ from math import prod
 
 import numpy as np
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.scatter import Scatter as ScatterForm
-from compiler.kernels.scatter import scatter_of
-from compiler.schedule.nest_shape import Loop, NestShape
-from compiler.schedule.sketches.row_shape import KernelFacts, row_shape
-from compiler.schedule.sketches.shared_loops import (
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.scatter import Scatter as ScatterForm
+from tunefarm.compiler.kernels.scatter import scatter_of
+from tunefarm.compiler.schedule.nest_shape import Loop, NestShape
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts, row_shape
+from tunefarm.compiler.schedule.sketches.shared_loops import (
     chunk_choices,
     parallel_loops,
     parallel_steps,
     pieces_and_grains,
 )
-from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.scatter import Scatter
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.scatter import Scatter
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
 
 UNROLLS = (1, 2, 4, 8)
 TILES = tuple(1 << power for power in range(13))  # vectors of columns that are updated together

@@ -7,12 +7,12 @@ from math import prod
 
 import numpy as np
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.nest_shape import Counts, Loop, Numbers
-from compiler.schedule.space import Choice, ChoiceValue, Values
-from compiler.schedule.steps.fuse import Fuse
-from compiler.schedule.steps.parallelize import Parallelize
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Numbers
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Values
+from tunefarm.compiler.schedule.steps.fuse import Fuse
+from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.schedule.steps.step import Step
 
 PARALLEL_ELEMENTS = 16 * 1024  # below this many elements a second thread costs more than it saves
 CHUNKS = (1, 2, 4, 8)  # per thread

@@ -8,17 +8,17 @@ from functools import cached_property
 
 import numpy as np
 
-from compiler.expr.nodes import Load
-from compiler.expr.walk import axes_of, loads
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import PAGE, Numbers, Operand, aliased_lines, operands_of
-from compiler.schedule.sketches.ragged_sums import ragged_blocks
-from compiler.schedule.sketches.roles import Roles
-from compiler.schedule.sketches.tile_dots import joined_loads
-from compiler.schedule.sketches.tile_forms import TileForm
-from compiler.schedule.vectors import vector_lanes, vector_type
-from compiler.target import Target
+from tunefarm.compiler.expr.nodes import Load
+from tunefarm.compiler.expr.walk import axes_of, loads
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.nest_shape import PAGE, Numbers, Operand, aliased_lines, operands_of
+from tunefarm.compiler.schedule.sketches.ragged_sums import ragged_blocks
+from tunefarm.compiler.schedule.sketches.roles import Roles
+from tunefarm.compiler.schedule.sketches.tile_dots import joined_loads
+from tunefarm.compiler.schedule.sketches.tile_forms import TileForm
+from tunefarm.compiler.schedule.vectors import vector_lanes, vector_type
+from tunefarm.compiler.target import Target
 
 L2_WAYS = 16
 LOAD_COST = 2.0  # of a vector from anywhere, most of which cross a cache line

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from compiler.schedule.nest_shape import Mask, Numbers
-from compiler.schedule.sketches.tile_context import LOAD_COST, LoopOrder, TileContext
-from compiler.schedule.sketches.tile_forms import HeldRows
-from compiler.schedule.space import ChoiceValue
+from tunefarm.compiler.schedule.nest_shape import Mask, Numbers
+from tunefarm.compiler.schedule.sketches.tile_context import LOAD_COST, LoopOrder, TileContext
+from tunefarm.compiler.schedule.sketches.tile_forms import HeldRows
+from tunefarm.compiler.schedule.space import ChoiceValue
 
 COLUMN_BLOCKS = (24, 48, 96)  # whole tiles of 2, 3, 4, 6, 8 or 12 columns
 ROW_TILES = (4, 8)

@@ -13,15 +13,15 @@ import math
 from dataclasses import dataclass
 from itertools import product
 
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Expr, Load, Select, binary, index, integer
-from compiler.expr.packed_fields import wide_byte
-from compiler.expr.walk import axes_of
-from compiler.kernels.accumulate import narrow_factors
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import Expr, Load, Select, binary, index, integer
+from tunefarm.compiler.expr.packed_fields import wide_byte
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.accumulate import narrow_factors
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 _BYTES = (DType.U8, DType.I8)
 _TERMS = {(DType.I32, frozenset(pair)): 4 for pair in product(_BYTES, _BYTES)} | {

@@ -13,25 +13,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Binary, Const, Load, index
-from compiler.expr.walk import axes_of, loads, postorder
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.merge_axes import merge_axes
-from compiler.kernels.roles import with_roles
-from compiler.kernels.stage import Axis, Stage
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.schedule.sketches.phases import split_phases
-from compiler.schedule.sketches.roles import Roles, epilogue_is_plain, roles_of
-from compiler.schedule.sketches.tile_dots import DotAxis, dot_axis
-from compiler.schedule.sketches.tile_operands import packed_along
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.copy_operand import CopyOperand
-from compiler.schedule.steps.merge_axes import MergeAxes
-from compiler.schedule.steps.pack_stage import PackStage
-from compiler.schedule.steps.split_axis import SplitAxis
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import Binary, Const, Load, index
+from tunefarm.compiler.expr.walk import axes_of, loads, postorder
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.merge_axes import merge_axes
+from tunefarm.compiler.kernels.roles import with_roles
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.schedule.sketches.phases import split_phases
+from tunefarm.compiler.schedule.sketches.roles import Roles, epilogue_is_plain, roles_of
+from tunefarm.compiler.schedule.sketches.tile_dots import DotAxis, dot_axis
+from tunefarm.compiler.schedule.sketches.tile_operands import packed_along
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
+from tunefarm.compiler.schedule.steps.copy_operand import CopyOperand
+from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
+from tunefarm.compiler.schedule.steps.pack_stage import PackStage
+from tunefarm.compiler.schedule.steps.split_axis import SplitAxis
+from tunefarm.compiler.schedule.steps.step import Step
 
 MAX_PHASES = 4  # a vector of elements further apart is no few loads and shuffles
 MAX_HELD = 11  # rows of a window whose input is held in registers

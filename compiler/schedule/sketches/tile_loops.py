@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.schedule.nest_shape import Loop
-from compiler.schedule.sketches.operand_copies import attached_axis
-from compiler.schedule.sketches.phases import phase_cuts
-from compiler.schedule.sketches.tile_context import LoopOrder, TileContext
-from compiler.schedule.space import Values
+from tunefarm.compiler.schedule.nest_shape import Loop
+from tunefarm.compiler.schedule.sketches.operand_copies import attached_axis
+from tunefarm.compiler.schedule.sketches.phases import phase_cuts
+from tunefarm.compiler.schedule.sketches.tile_context import LoopOrder, TileContext
+from tunefarm.compiler.schedule.space import Values
 
 LONG_REDUCTION = 32  # steps, that are worth code of their own for each phase
 MAX_UNROLLED = 640  # multiply-adds in the innermost body: code that still fits the caches

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Binary, Const, Select
-from compiler.expr.walk import axes_of, loads, postorder
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.schedule.sketches.tile_dots import DotAxis
-from compiler.schedule.steps.pack_layout import PackLayout
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import Binary, Const, Select
+from tunefarm.compiler.expr.walk import axes_of, loads, postorder
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.sketches.tile_dots import DotAxis
+from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
 
 
 def can_inline(kernel: FusedKernel, prologue: Collection[str], vector: str) -> bool:

@@ -6,10 +6,18 @@ import math
 
 import numpy as np
 
-from compiler.schedule.nest_shape import Counts, Level, Loop, Mask, Nest, NestShape, Numbers
-from compiler.schedule.sketches.shared_loops import pieces_and_grains
-from compiler.schedule.sketches.tile_domains import COPY_CYCLES, WAYS, row_cycles
-from compiler.schedule.sketches.tile_loops import TileLoops, Tiles
+from tunefarm.compiler.schedule.nest_shape import (
+    Counts,
+    Level,
+    Loop,
+    Mask,
+    Nest,
+    NestShape,
+    Numbers,
+)
+from tunefarm.compiler.schedule.sketches.shared_loops import pieces_and_grains
+from tunefarm.compiler.schedule.sketches.tile_domains import COPY_CYCLES, WAYS, row_cycles
+from tunefarm.compiler.schedule.sketches.tile_loops import TileLoops, Tiles
 
 
 def tile_shape(loops: TileLoops) -> NestShape:

@@ -17,14 +17,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.nest_shape import NestShape
-from compiler.schedule.sketches.even_shares import evenly_shared
-from compiler.schedule.sketches.operand_copies import copying_steps
-from compiler.schedule.sketches.ragged_sums import apart
-from compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps
-from compiler.schedule.sketches.tile_context import LoopOrder, TileContext
-from compiler.schedule.sketches.tile_domains import (
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.nest_shape import NestShape
+from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
+from tunefarm.compiler.schedule.sketches.operand_copies import copying_steps
+from tunefarm.compiler.schedule.sketches.ragged_sums import apart
+from tunefarm.compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps
+from tunefarm.compiler.schedule.sketches.tile_context import LoopOrder, TileContext
+from tunefarm.compiler.schedule.sketches.tile_domains import (
     best_tile,
     form_cycles,
     leaves_rest,
@@ -33,31 +33,31 @@ from compiler.schedule.sketches.tile_domains import (
     tiles_of,
     unrolls,
 )
-from compiler.schedule.sketches.tile_dots import float_products
-from compiler.schedule.sketches.tile_forms import tile_forms
-from compiler.schedule.sketches.tile_loops import TileLoops, Tiles
-from compiler.schedule.sketches.tile_operands import (
+from tunefarm.compiler.schedule.sketches.tile_dots import float_products
+from tunefarm.compiler.schedule.sketches.tile_forms import tile_forms
+from tunefarm.compiler.schedule.sketches.tile_loops import TileLoops, Tiles
+from tunefarm.compiler.schedule.sketches.tile_operands import (
     can_inline,
     is_padded_with_terms,
     packed_along,
     unpacks,
 )
-from compiler.schedule.sketches.tile_shape import tile_shape
-from compiler.schedule.sketches.wide_forms import wide_forms
-from compiler.schedule.space import Choice, ChoiceValue, Sketch
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.dot_product import DotProduct
-from compiler.schedule.steps.inline import Inline
-from compiler.schedule.steps.partition import Partition
-from compiler.schedule.steps.prefetch import Prefetch
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
+from tunefarm.compiler.schedule.sketches.tile_shape import tile_shape
+from tunefarm.compiler.schedule.sketches.wide_forms import wide_forms
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.dot_product import DotProduct
+from tunefarm.compiler.schedule.steps.inline import Inline
+from tunefarm.compiler.schedule.steps.partition import Partition
+from tunefarm.compiler.schedule.steps.prefetch import Prefetch
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
 
 # What takes a few times a fork and join's 1 to 2 us (tests/benchmarks/threads.py): multiply-adds,
 # and bytes of constants, which come from beyond the second-level cache unless a loop reads them.

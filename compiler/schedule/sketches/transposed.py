@@ -16,34 +16,34 @@ from math import prod
 
 import numpy as np
 
-from compiler.expr.affine import Affine, affine
-from compiler.expr.nodes import Load, add, index, integer, mul
-from compiler.expr.parts import parts_that_read
-from compiler.expr.walk import axes_of, loads, substitute
-from compiler.kernels.flatten_axes import divisions
-from compiler.kernels.kernel import Buffer, FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import Loop, Nest, NestShape, aliased_lines
-from compiler.schedule.sketches.even_shares import evenly_shared
-from compiler.schedule.sketches.merged_axes import flatten_single_rows, merge_all
-from compiler.schedule.sketches.row_shape import KernelFacts
-from compiler.schedule.sketches.shared_loops import (
+from tunefarm.compiler.expr.affine import Affine, affine
+from tunefarm.compiler.expr.nodes import Load, add, index, integer, mul
+from tunefarm.compiler.expr.parts import parts_that_read
+from tunefarm.compiler.expr.walk import axes_of, loads, substitute
+from tunefarm.compiler.kernels.flatten_axes import divisions
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape, aliased_lines
+from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
+from tunefarm.compiler.schedule.sketches.merged_axes import flatten_single_rows, merge_all
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
+from tunefarm.compiler.schedule.sketches.shared_loops import (
     ENOUGH,
     chunk_choices,
     parallel_steps,
     pieces_and_grains,
 )
-from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from compiler.schedule.steps.cache_read import CacheRead
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from tunefarm.compiler.schedule.steps.cache_read import CacheRead
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128)  # vectors along each side of a block of blocks
 LONGEST = 64  # vectors along a block that is long, by rule

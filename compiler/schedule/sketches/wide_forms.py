@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
-from compiler.expr.walk import axes_of, loads
-from compiler.kernels.narrow_factors import narrow_factors
-from compiler.kernels.roles import with_roles
-from compiler.kernels.wide_factors import apply_wide_factors, has_wide_factors
-from compiler.schedule.sketches.roles import roles_of
-from compiler.schedule.sketches.tile_dots import dot_axis
-from compiler.schedule.sketches.tile_forms import TileForm
-from compiler.schedule.steps.merge_axes import MergeAxes
-from compiler.schedule.steps.wide_factors import WideFactors
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.walk import axes_of, loads
+from tunefarm.compiler.kernels.narrow_factors import narrow_factors
+from tunefarm.compiler.kernels.roles import with_roles
+from tunefarm.compiler.kernels.wide_factors import apply_wide_factors, has_wide_factors
+from tunefarm.compiler.schedule.sketches.roles import roles_of
+from tunefarm.compiler.schedule.sketches.tile_dots import dot_axis
+from tunefarm.compiler.schedule.sketches.tile_forms import TileForm
+from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
+from tunefarm.compiler.schedule.steps.wide_factors import WideFactors
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 _BYTES = (DType.U8, DType.I8)
 LEAST_WORK = 1 << 16  # multiplications, which take a few times as long as a loop begins and ends

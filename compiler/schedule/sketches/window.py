@@ -15,35 +15,35 @@ from math import prod
 
 import numpy as np
 
-from compiler.expr.affine import affine
-from compiler.expr.walk import axes_of, loads
-from compiler.kernels.kernel import Buffer, FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import Loop, NestShape
-from compiler.schedule.sketches.merged_axes import merge_all
-from compiler.schedule.sketches.roles import epilogue_is_plain
-from compiler.schedule.sketches.row_shape import KernelFacts, row_shape
-from compiler.schedule.sketches.shared_loops import (
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.walk import axes_of, loads
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.nest_shape import Loop, NestShape
+from tunefarm.compiler.schedule.sketches.merged_axes import merge_all
+from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts, row_shape
+from tunefarm.compiler.schedule.sketches.shared_loops import (
     chunk_choices,
     parallel_loops,
     parallel_steps,
     pieces_and_grains,
 )
-from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.inline import Inline
-from compiler.schedule.steps.merge_axes import MergeAxes
-from compiler.schedule.steps.partition import Partition
-from compiler.schedule.steps.prefetch import Prefetch
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import lanes_along, vector_lanes
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.inline import Inline
+from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
+from tunefarm.compiler.schedule.steps.partition import Partition
+from tunefarm.compiler.schedule.steps.prefetch import Prefetch
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.vectors import lanes_along, vector_lanes
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 MAX_WINDOW = 49  # elements of a window that is written out
 # Elements ahead. Rows above each other are several short streams, which hardware follows late: at

@@ -20,38 +20,38 @@ from math import prod
 
 import numpy as np
 
-from compiler.expr.affine import affine, affine_range, decide
-from compiler.expr.nodes import Expr, Load, Select, index
-from compiler.expr.parts import conjuncts
-from compiler.expr.walk import axes_of, loads, substitute
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape
-from compiler.schedule.sketches.merged_axes import merge_all
-from compiler.schedule.sketches.roles import epilogue_is_plain
-from compiler.schedule.sketches.row_arrangement import STACK_ELEMENTS
-from compiler.schedule.sketches.row_shape import KernelFacts
-from compiler.schedule.sketches.shared_loops import (
+from tunefarm.compiler.expr.affine import affine, affine_range, decide
+from tunefarm.compiler.expr.nodes import Expr, Load, Select, index
+from tunefarm.compiler.expr.parts import conjuncts
+from tunefarm.compiler.expr.walk import axes_of, loads, substitute
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape
+from tunefarm.compiler.schedule.sketches.merged_axes import merge_all
+from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
+from tunefarm.compiler.schedule.sketches.row_arrangement import STACK_ELEMENTS
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
+from tunefarm.compiler.schedule.sketches.shared_loops import (
     chunk_choices,
     parallel_loops,
     parallel_steps,
     pieces_and_grains,
 )
-from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.inline import Inline
-from compiler.schedule.steps.merge_axes import MergeAxes
-from compiler.schedule.steps.partition import Partition
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.separate_window import SeparateWindow
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.vectors import lanes_along, vector_lanes
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.inline import Inline
+from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
+from tunefarm.compiler.schedule.steps.partition import Partition
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.separate_window import SeparateWindow
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.vectors import lanes_along, vector_lanes
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 MAX_TAPS = 64  # across or along, that are written out
 MAX_STRIDE = 8

@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.winograd import TRANSFORMS, BlockedConv, apply_winograd, blocked_conv
-from compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers, Operand
-from compiler.schedule.sketches.even_shares import evenly_shared
-from compiler.schedule.sketches.ragged_sums import apart
-from compiler.schedule.sketches.roles import epilogue_is_plain
-from compiler.schedule.sketches.shared_loops import parallel_steps, pieces_and_grains
-from compiler.schedule.sketches.winograd_cycles import (
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.winograd import TRANSFORMS, BlockedConv, apply_winograd, blocked_conv
+from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers, Operand
+from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
+from tunefarm.compiler.schedule.sketches.ragged_sums import apart
+from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
+from tunefarm.compiler.schedule.sketches.shared_loops import parallel_steps, pieces_and_grains
+from tunefarm.compiler.schedule.sketches.winograd_cycles import (
     MOST_VECTORS,
     TRANSFORM_OPERATIONS,
     cycles,
@@ -34,22 +34,22 @@ from compiler.schedule.sketches.winograd_cycles import (
     row_blocks,
     stalls,
 )
-from compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.fuse import Fuse
-from compiler.schedule.steps.inline import Inline
-from compiler.schedule.steps.pack_layout import PackLayout
-from compiler.schedule.steps.parallelize import Parallelize
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.steps.winograd import Winograd
-from compiler.schedule.vectors import vector_lanes
-from compiler.target import Target
-from compiler.types.numerics import Algorithm
+from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.fuse import Fuse
+from tunefarm.compiler.schedule.steps.inline import Inline
+from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
+from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.winograd import Winograd
+from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import Algorithm
 
 AXES = ("window", "tile", "output", "input")
 _DATA_ORDER = Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from compiler.kernels.stage import Axis
-from compiler.kernels.winograd import BlockedConv
-from compiler.schedule.sketches.tile_dots import float_products
-from compiler.target import Target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.kernels.stage import Axis
+from tunefarm.compiler.kernels.winograd import BlockedConv
+from tunefarm.compiler.schedule.sketches.tile_dots import float_products
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 # Bytes a cycle of filters (measured on Zen 5).
 MEMORY_BYTES = 4.0  # the first time

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.errors import ScheduleError
-from compiler.expr.parts import parts_that_read
-from compiler.expr.walk import axes_of
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.parts import parts_that_read
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.schedule.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)

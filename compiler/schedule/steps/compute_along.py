@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.errors import ScheduleError
-from compiler.expr.nodes import index
-from compiler.expr.walk import loads
-from compiler.loops.ir import Scope
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.loops.stage_state import Attachment, StageState
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.nodes import index
+from tunefarm.compiler.expr.walk import loads
+from tunefarm.compiler.loops.ir import Scope
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.loops.stage_state import Attachment, StageState
+from tunefarm.compiler.schedule.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.errors import ScheduleError
-from compiler.loops.ir import LoopKind, Scope
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.loops.stage_state import Attachment
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.loops.ir import LoopKind, Scope
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.loops.stage_state import Attachment
+from tunefarm.compiler.schedule.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)

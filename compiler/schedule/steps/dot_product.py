@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.errors import ScheduleError
-from compiler.kernels.accumulate import narrow_factors
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.loops.stage_state import DottedAxis
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.accumulate import narrow_factors
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.loops.stage_state import DottedAxis
+from tunefarm.compiler.schedule.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)

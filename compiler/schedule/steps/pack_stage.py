@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import affine, affine_range, simplify_division, simplify_divisions
-from compiler.expr.combiners import neutral_element
-from compiler.expr.nodes import (
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import (
+    affine,
+    affine_range,
+    simplify_division,
+    simplify_divisions,
+)
+from tunefarm.compiler.expr.combiners import neutral_element
+from tunefarm.compiler.expr.nodes import (
     Expr,
     Load,
     Select,
@@ -21,10 +26,10 @@ from compiler.expr.nodes import (
     mul,
     select,
 )
-from compiler.expr.walk import axes_of, loads, rewrite, substitute
-from compiler.kernels.stage import Axis, Stage
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.expr.walk import axes_of, loads, rewrite, substitute
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.schedule.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.errors import ScheduleError
-from compiler.kernels.scatter import scatter_of
-from compiler.kernels.stage import Stage
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.loops.stage_state import ScatteredAxis, StageState
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.scatter import scatter_of
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.loops.stage_state import ScatteredAxis, StageState
+from tunefarm.compiler.schedule.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)

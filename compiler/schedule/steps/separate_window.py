@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.errors import ScheduleError
-from compiler.expr.affine import affine, affine_range
-from compiler.expr.nodes import Load, index
-from compiler.expr.walk import axes_of, loads, transform
-from compiler.kernels.stage import Axis, Stage
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import affine, affine_range
+from tunefarm.compiler.expr.nodes import Load, index
+from tunefarm.compiler.expr.walk import axes_of, loads, transform
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.schedule.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.kernels.split_axis import split_axis
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.kernels.split_axis import split_axis
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.schedule.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)

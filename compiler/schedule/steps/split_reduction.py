@@ -3,14 +3,14 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from compiler.errors import ScheduleError
-from compiler.expr.combiners import COMBINERS, neutral_element
-from compiler.expr.nodes import Expr, Load, add, binary, cast, index, integer, mul, select
-from compiler.expr.walk import substitute
-from compiler.kernels.accumulate import widened
-from compiler.kernels.stage import Axis, Stage
-from compiler.loops.scheduled_kernel import ScheduledKernel
-from compiler.schedule.steps.step import Step
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.combiners import COMBINERS, neutral_element
+from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, cast, index, integer, mul, select
+from tunefarm.compiler.expr.walk import substitute
+from tunefarm.compiler.kernels.accumulate import widened
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.schedule.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
 
 STEPS: dict[str, type[Step]] = {}
 """Every step by the name that it has in a schedule's JSON."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from db.migrations.tables import create_indices, create_table, reference, required
-from db.schema import where
+from tunefarm.db.migrations.tables import create_indices, create_table, reference, required
+from tunefarm.db.schema import where
 
 revision = "0001"
 down_revision = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from db.migrations.tables import create_table, reference, required
+from tunefarm.db.migrations.tables import create_table, reference, required
 
 revision = "0002"
 down_revision = "0001"

@@ -13,9 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from db.migrations.tables import create_table, reference, required
-from db.packing import pack
-from db.schema import where
+from tunefarm.db.migrations.tables import create_table, reference, required
+from tunefarm.db.packing import pack
+from tunefarm.db.schema import where
 
 revision = "0003"
 down_revision = "0002"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from compiler.expr.affine import (
+from tunefarm.compiler.expr.affine import (
     Affine,
     affine,
     affine_range,
@@ -20,7 +20,7 @@ from compiler.expr.affine import (
     rejoined,
     simplify_division,
 )
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.nodes import (
     Binary,
     Const,
     Expr,

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.expr.combiners import COMBINERS, neutral_element
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.combiners import COMBINERS, neutral_element
+from tunefarm.compiler.types.dtypes import DType
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.errors import VerifyError
-from compiler.expr.functions import BINARY, UNARY, Domain, Function
-from compiler.expr.nodes import Expr, Unary, binary, unary
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.kernels.printer import format_expression
-from compiler.kernels.verify import verify_kernel
-from compiler.schedule.spaces import default_schedule, naive_schedule
-from compiler.target import host_target
-from compiler.types.dtypes import FLOATS, DType
-from compiler.types.tensor_type import Array, TensorType
-from measure.worker.inputs import make_inputs
 from tests.compiler.loops.tiny_kernels import run_loops
 from tests.compiler.schedule.guarded_run import run_guarded
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.expr.functions import BINARY, UNARY, Domain, Function
+from tunefarm.compiler.expr.nodes import Expr, Unary, binary, unary
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.printer import format_expression
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import FLOATS, DType
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.measure.worker.inputs import make_inputs
 
 EXTENT = 37  # vectors and a tail
 

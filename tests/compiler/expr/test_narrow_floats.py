@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import cast
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.llvm.compile_kernel import emit_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import default_schedule
-from compiler.types.conversions import converted
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.emitted_code import TARGETS, target_named
 from tests.compiler.llvm.pointwise import Values, machines, run_pointwise
+from tunefarm.compiler.expr.nodes import cast
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.llvm.compile_kernel import emit_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.types.conversions import converted
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 NARROW = tuple(dtype for dtype in DType if dtype.is_float and dtype.bits <= 16)
 SMALL_INTEGERS = tuple(dtype for dtype in DType if dtype.is_integer and dtype.bits < 8)

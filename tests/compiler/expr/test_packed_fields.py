@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.expr.nodes import Expr, Load, add, binary, cast, const, index, integer, mul
-from compiler.expr.packed_fields import PackedField, is_unpacked, packed_field, wide_byte
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, cast, const, index, integer, mul
+from tunefarm.compiler.expr.packed_fields import PackedField, is_unpacked, packed_field, wide_byte
+from tunefarm.compiler.types.dtypes import DType
 
 WORD = Load(DType.I32, "w", (index("k"),))
 AMOUNT = add(mul(index("byte"), integer(8)), integer(4))

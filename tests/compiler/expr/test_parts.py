@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import math
 
-from compiler.expr.nodes import Expr, Load, binary, const, integer, unary
-from compiler.expr.parts import Quantised, float_bounds, quantised_parts
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.nodes import Expr, Load, binary, const, integer, unary
+from tunefarm.compiler.expr.parts import Quantised, float_bounds, quantised_parts
+from tunefarm.compiler.types.dtypes import DType
 
 X = Load(DType.F32, "x", (integer(0),))
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.nodes import (
     Expr,
     Index,
     Load,
@@ -14,8 +14,15 @@ from compiler.expr.nodes import (
     select,
     unary,
 )
-from compiler.expr.walk import children, loads, postorder, rewrite, transform, with_operands
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.walk import (
+    children,
+    loads,
+    postorder,
+    rewrite,
+    transform,
+    with_operands,
+)
+from tunefarm.compiler.types.dtypes import DType
 
 X = Load(DType.F32, "in0", (index("i"),))
 

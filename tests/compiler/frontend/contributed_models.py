@@ -11,8 +11,8 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from compiler import build
-from compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler import build
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
 Values = npt.NDArray[Any]
 Feeds = Mapping[str, Values | None]

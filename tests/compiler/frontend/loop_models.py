@@ -11,12 +11,12 @@ import onnx
 import onnxruntime
 from onnx import parser
 
-import compiler
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.limits import Limits
-from compiler.operators.loop import RESULT
-from compiler.runtime.execution.executable import Executable
+from tunefarm import compiler
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.limits import Limits
+from tunefarm.compiler.operators.loop import RESULT
+from tunefarm.compiler.runtime.execution.executable import Executable
 
 Calls = Sequence[Mapping[str, Any]]
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from compiler.graph.evaluate_graph import evaluate_graph
-from compiler.graph.ir import Graph
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.tensor_type import Array
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from compiler.types.extents import Given
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import INT64, integers, model, tensor
+from tunefarm.compiler.types.extents import Given
+from tunefarm.compiler.types.tensor_type import Array
 
 Inputs = Callable[[dict[str, int]], dict[str, Array]]
 

@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import integers
 from tests.compiler.frontend.sized_cases import Case, floats, on_rows, on_shapes
 from tests.compiler.frontend.sized_cases import node as _node
 from tests.compiler.frontend.sized_cases import with_second as _two
+from tunefarm.compiler.types.tensor_type import Array
 
 SIZES = [{"s": 1, "b": 2}, {"s": 5, "b": 1}, {"s": 7, "b": 3}]
 

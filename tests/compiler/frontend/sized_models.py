@@ -8,16 +8,16 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.evaluate_graph import evaluate_graph
-from compiler.graph.ir import Graph
-from compiler.graph.verify import verify_graph
-from compiler.types.dims import Dims
-from compiler.types.dtypes import DType
-from compiler.types.extents import Shapes
-from compiler.types.signature import SIZES, AxisSource, ResultSource, ValueSource
-from compiler.types.sizes import value_of
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.signature import SIZES, AxisSource, ResultSource, ValueSource
+from tunefarm.compiler.types.sizes import value_of
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 POISON = 10**9
 

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import integers
 from tests.compiler.frontend.sized_cases import Case, floats, node, on_rows, on_shapes, with_second
+from tunefarm.compiler.types.tensor_type import Array
 
 SIZES = [{"b": 3, "s": 7}, {"b": 1, "s": 3}, {"b": 2, "s": 5}]
 BOUNDS = {"b": "1..3", "s": "3..7"}

@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import integers
 from tests.compiler.frontend.sized_cases import Case, floats, node
+from tunefarm.compiler.types.tensor_type import Array
 
 SIZES = [{"n": 2, "a": 5, "b": 3}, {"n": 4, "a": 2, "b": 6}, {"n": 3, "a": 3, "b": 1}]
 

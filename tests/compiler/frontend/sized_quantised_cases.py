@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.sized_cases import Case, node, on_shapes
+from tunefarm.compiler.types.tensor_type import Array
 
 _RNG = np.random.default_rng(1)
 

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import integers
 from tests.compiler.frontend.sized_cases import Case, node
+from tunefarm.compiler.types.tensor_type import Array
 
 SIZES = [{"h": 12, "w": 8}, {"h": 4, "w": 4}, {"h": 8, "w": 8}]
 

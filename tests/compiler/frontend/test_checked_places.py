@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-import compiler
-from compiler.errors import InputError, ShapeError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.runtime.execution.executable import Executable
 from tests.compiler.frontend.onnx_models import integers, model, tensor
 from tests.compiler.frontend.sized_cases import node
+from tunefarm import compiler
+from tunefarm.compiler.errors import InputError, ShapeError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.runtime.execution.executable import Executable
 
 DATA = np.arange(6, dtype=np.float32).reshape(2, 3)  # two of at most four rows are there
 

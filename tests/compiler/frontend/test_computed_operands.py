@@ -11,13 +11,13 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-import compiler
-from compiler.errors import ImportModelError, InputError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.graph.verify import verify_graph
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import INT64, integers, outputs_of
+from tunefarm import compiler
+from tunefarm.compiler.errors import ImportModelError, InputError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.types.tensor_type import Array
 
 node = helper.make_node
 SHAPE = (3, 4, 5)

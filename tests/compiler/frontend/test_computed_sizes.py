@@ -10,12 +10,12 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-import compiler
-from compiler.errors import InputError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.runtime.execution.executable import Executable
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.frontend.sized_cases import floats, node
+from tunefarm import compiler
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.runtime.execution.executable import Executable
 
 BOUNDS = {"h": ("2..6",), "p": ("1..12",), "q": ("1..12",)}
 

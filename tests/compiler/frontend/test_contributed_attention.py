@@ -10,10 +10,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from compiler.errors import ImportModelError, UnsupportedOperatorError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.plan.optimise import optimise
 from tests.compiler.frontend.contributed_models import Feeds, Values, assert_same, by_us, model_of
+from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.plan.optimise import optimise
 
 BATCH, HEADS, WIDTH = 2, 3, 4
 FEATURES = HEADS * WIDTH

@@ -9,8 +9,6 @@ import onnx
 import pytest
 from onnx import helper
 
-from compiler.errors import UnsupportedOperatorError
-from compiler.frontend.import_onnx import import_model_proto
 from tests.compiler.frontend.contributed_models import (
     Values,
     assert_same,
@@ -19,6 +17,8 @@ from tests.compiler.frontend.contributed_models import (
     model_of,
 )
 from tests.compiler.frontend.test_fused import X, floats
+from tunefarm.compiler.errors import UnsupportedOperatorError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
 _RNG = np.random.default_rng(0)
 

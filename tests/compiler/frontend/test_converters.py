@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from compiler.errors import ImportModelError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.verify import verify_graph
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import INT64, integers, model, outputs_of, tensor
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.types.tensor_type import Array
 
 node = helper.make_node
 EXTENTS = st.sampled_from((1, 2, 3, 7, 13))

@@ -11,12 +11,12 @@ import onnxruntime
 import pytest
 from onnx import helper, parser
 
-import compiler
-from compiler.errors import InputError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.limits import Limits
-from compiler.types.extents import Shapes
 from tests.compiler.frontend.onnx_models import integers, model, tensor
+from tunefarm import compiler
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.limits import Limits
+from tunefarm.compiler.types.extents import Shapes
 
 Values = npt.NDArray[np.generic]
 RNG = np.random.default_rng(8)

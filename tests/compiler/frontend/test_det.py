@@ -9,13 +9,13 @@ import onnx
 import pytest
 from onnx import helper
 
-from compiler.errors import ImportModelError
-from compiler.frontend import converter
-from compiler.frontend.graph_builder import GraphBuilder, Value
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.onnx_node import OnnxNode
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import model, outputs_of, tensor
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend import converter
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.types.tensor_type import Array
 
 
 def determinants(data: Array) -> Any:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.helper import make_node
 
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import integers, model, tensor
 from tests.compiler.frontend.sized_models import check_sizes
+from tunefarm.compiler.types.tensor_type import Array
 
 FEATURES = 4
 Step = Callable[[str, str], list[onnx.NodeProto]]

@@ -12,9 +12,9 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-import compiler
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.types.tensor_type import Array
+from tunefarm import compiler
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.types.tensor_type import Array
 
 
 def _model(

@@ -8,14 +8,14 @@ from typing import Any
 import onnx
 import pytest
 
-from compiler import register_function, unregister_function
-from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.types.signature import Signature
-from compiler.types.tensor_type import TensorType
 from tests.compiler.foreign_models import DOMAIN, first_alike, node
 from tests.compiler.frontend.onnx_models import model, tensor
+from tunefarm.compiler import register_function, unregister_function
+from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.signature import Signature
+from tunefarm.compiler.types.tensor_type import TensorType
 
 BOUNDS = {"b": ("2..8",), "n": ("1..16",), "t": ("4..9",)}
 

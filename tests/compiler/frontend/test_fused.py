@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.pipeline import kernels_of
 from tests.compiler.frontend.contributed_models import (
     Values,
     assert_same,
@@ -19,6 +17,8 @@ from tests.compiler.frontend.contributed_models import (
 )
 from tests.compiler.frontend.onnx_models import model as graph_of
 from tests.compiler.frontend.onnx_models import tensor
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.pipeline import kernels_of
 
 _RNG = np.random.default_rng(0)
 

@@ -7,11 +7,11 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-import compiler
-from compiler.errors import InputError, ShapeError
-from compiler.frontend.import_onnx import import_model_proto
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.frontend.sized_cases import node
+from tunefarm import compiler
+from tunefarm.compiler.errors import InputError, ShapeError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
 
 def _nonzero() -> onnx.ModelProto:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from compiler import build
-from compiler.errors import UnsupportedOperatorError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.plan.optimise import optimise
 from tests.compiler.frontend.contributed_models import Values, by_onnxruntime, by_us, model_of
+from tunefarm.compiler import build
+from tunefarm.compiler.errors import UnsupportedOperatorError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.plan.optimise import optimise
 
 HEADS, GROUPS, WIDTH = 6, 2, 16
 

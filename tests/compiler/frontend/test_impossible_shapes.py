@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from compiler.errors import LimitError, ShapeError
-from compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.errors import LimitError, ShapeError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
 Weights = npt.NDArray[np.float32] | npt.NDArray[np.int64]
 

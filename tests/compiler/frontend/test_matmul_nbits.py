@@ -11,10 +11,10 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from compiler import build
-from compiler.errors import ImportModelError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.types.tensor_type import Array
+from tunefarm.compiler import build
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.types.tensor_type import Array
 
 
 def model_of(

@@ -10,11 +10,11 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-import compiler
-from compiler.errors import ImportModelError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import outputs_of
+from tunefarm import compiler
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.types.tensor_type import Array
 
 DOMAIN = "ai.onnx.ml"
 Evaluate = Callable[[Any, Mapping[str, Array]], list[Any]]

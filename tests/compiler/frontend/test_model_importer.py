@@ -7,11 +7,6 @@ import onnx
 import pytest
 from onnx import helper
 
-from compiler.errors import ImportModelError, LimitError, ShapeError, UnsupportedOperatorError
-from compiler.frontend.converter import converted_operators, converter, covered_versions
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.verify import verify_graph
-from compiler.limits import Limits
 from tests.compiler.frontend.onnx_models import (
     BOOL,
     INT64,
@@ -20,6 +15,16 @@ from tests.compiler.frontend.onnx_models import (
     outputs_of,
     tensor,
 )
+from tunefarm.compiler.errors import (
+    ImportModelError,
+    LimitError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
+from tunefarm.compiler.frontend.converter import converted_operators, converter, covered_versions
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.limits import Limits
 
 node = helper.make_node
 
@@ -99,7 +104,7 @@ def test_what_the_reference_evaluator_refuses_is_converted(
     def refuse(*_: object) -> None:
         raise ImportModelError("refused")
 
-    monkeypatch.setattr("compiler.frontend.model_importer.evaluate_node", refuse)
+    monkeypatch.setattr("tunefarm.compiler.frontend.model_importer.evaluate_node", refuse)
     nodes = [node("Mul", ["a", "a"], ["b"]), node("Add", ["x", "b"], ["y"])]
     proto = model(nodes, [tensor("x", [2])], ["y"], {"a": np.array([2, 3], np.float32)})
     assert [n.operator for n in import_model_proto(proto).nodes] == ["mul", "add"]
@@ -155,7 +160,7 @@ def test_unsupported_operators_are_told_before_other_errors() -> None:
 
 
 def test_operator_version_that_is_not_covered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from compiler.frontend import converter as registry
+    from tunefarm.compiler.frontend import converter as registry
 
     key = ("", "Conv")
     table = {version: f for version, f in registry._CONVERTERS[key].items() if version != 22}

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.types.extents import Given
 from tests.compiler.frontend.onnx_models import INT64, integers, model, outputs_of, tensor
+from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.types.extents import Given
 
 
 def relu(shape: Sequence[int | str | None] | None, dtype: int = 1) -> onnx.ModelProto:

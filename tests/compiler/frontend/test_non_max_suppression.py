@@ -7,8 +7,8 @@ import onnxruntime
 import pytest
 from onnx import parser
 
-import compiler
-from compiler.frontend.import_onnx import import_model_proto
+from tunefarm import compiler
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
 TEXT = """<ir_version: 8, opset_import: ["" : 18]>
 g (float[2,13,4] b, float[2,3,13] s, int64[1] m) => (int64[n,3] y) {

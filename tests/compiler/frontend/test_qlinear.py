@@ -11,11 +11,11 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.optimise import optimise
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import evaluate_program
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.types.dtypes import DType
 
 Values = npt.NDArray[Any]
 _SHAPE = (1, 6, 5, 7)

@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import helper
 
-from compiler.errors import ImportModelError, TunefarmError
-from compiler.frontend.import_onnx import import_model_proto, import_onnx
-from compiler.frontend.zoo import build_model
-from compiler.frontend.zoo.network import Size
 from tests.compiler.frontend.onnx_models import model, tensor
+from tunefarm.compiler.errors import ImportModelError, TunefarmError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
 
 RELU = model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", [2])], ["y"])
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-import compiler
-from compiler.errors import ImportModelError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import FLOAT, model, outputs_of, tensor
+from tunefarm import compiler
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.tensor_type import Array
 
 INT32, FLOAT16 = onnx.TensorProto.INT32, onnx.TensorProto.FLOAT16
 GATES = {"RNN": (1, 1), "GRU": (3, 2), "LSTM": (4, 3)}

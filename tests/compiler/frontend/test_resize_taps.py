@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.frontend.resize_taps import Axis, Interpolation, positions_along, taps_of
+from tunefarm.compiler.frontend.resize_taps import Axis, Interpolation, positions_along, taps_of
 
 
 @pytest.mark.parametrize(("rounding", "nearest"), [("floor", 14), ("ceil", 15)])

@@ -11,10 +11,10 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from compiler import build
-from compiler.errors import TunefarmError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.types.tensor_type import Array
+from tunefarm.compiler import build
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.types.tensor_type import Array
 
 HEADS, TOKENS, FEATURES = 3, 5, 8
 

@@ -5,12 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import compiler
-from compiler.errors import InputError, UnsupportedOperatorError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.kernels.kernel import KernelCall
-from compiler.limits import Limits
-from compiler.pipeline import kernels_of
 from tests.compiler.frontend.loop_models import (
     CASES,
     LoopCase,
@@ -20,6 +14,12 @@ from tests.compiler.frontend.loop_models import (
     loops_of,
     parsed,
 )
+from tunefarm import compiler
+from tunefarm.compiler.errors import InputError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.limits import Limits
+from tunefarm.compiler.pipeline import kernels_of
 
 COUNTED = """
 g (int64 m, bool c, float[3] x) => (float[3] y, float[n,3] s) {

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from compiler.errors import ImportModelError
-from compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
 _DATA, _STEP, _ZERO = "data", "scale", "zero"
 _OPERATORS: dict[tuple[str, str], tuple[str, ...]] = {

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-import compiler
-from compiler.errors import ImportModelError
-from compiler.frontend.import_onnx import import_model_proto
+from tunefarm import compiler
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 

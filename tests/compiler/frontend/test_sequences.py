@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, parser
 
-import compiler
-from compiler.errors import ImportModelError, InputError, ShapeError, TunefarmError
-from compiler.frontend.import_onnx import import_model_proto
+from tunefarm import compiler
+from tunefarm.compiler.errors import ImportModelError, InputError, ShapeError, TunefarmError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 B = np.arange(4, dtype=np.float32) - 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.frontend.size_tables import (
+from tunefarm.compiler.frontend.size_tables import (
     Between,
     Real,
     UndecidedError,
@@ -13,8 +13,8 @@ from compiler.frontend.size_tables import (
     real_of,
     whole_number,
 )
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, Size, Symbol, bounds_of, divide, value_of
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, Size, Symbol, bounds_of, divide, value_of
 
 N = Symbol.of("n", 1, 300)
 

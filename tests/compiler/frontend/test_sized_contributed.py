@@ -10,12 +10,12 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-import compiler
-from compiler.errors import ShapeError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.frontend.sized_cases import floats
+from tunefarm import compiler
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.types.tensor_type import Array
 
 BOUNDS = {"b": ("1..2",), "s": ("1..6",), "p": ("1..4",)}
 SIZES = ((1, 1, 4), (2, 6, 1), (2, 3, 2))

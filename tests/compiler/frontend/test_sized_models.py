@@ -7,8 +7,6 @@ import onnx
 import pytest
 from onnx.helper import make_node as node
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import integers, model, tensor
 from tests.compiler.frontend.sized_cases import CASES
 from tests.compiler.frontend.sized_model_cases import MORE_CASES
@@ -17,6 +15,8 @@ from tests.compiler.frontend.sized_move_cases import MOVE_CASES
 from tests.compiler.frontend.sized_piece_cases import PIECE_CASES
 from tests.compiler.frontend.sized_place_cases import PLACE_CASES
 from tests.compiler.frontend.sized_shape_cases import SHAPE_CASES
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.types.tensor_type import Array
 
 
 def floats(*shape: int) -> Array:

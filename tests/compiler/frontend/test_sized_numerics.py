@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import compiler
-from compiler.frontend.import_onnx import import_model_proto
 from tests.compiler.frontend.sized_cases import CASES, Case
 from tests.compiler.frontend.sized_model_cases import MORE_CASES
 from tests.compiler.frontend.sized_quantised_cases import QUANTISED_CASES
+from tunefarm import compiler
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
 NARROW = [
     *(("bf16", name) for name in ("conv", "conv_stride", "lstm", "causal")),

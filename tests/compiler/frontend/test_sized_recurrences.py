@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.helper import make_node
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.kernels.kernel import KernelCall
-from compiler.pipeline import compile_model
-from compiler.runtime.execution.executable import Executable
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import model, tensor
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.tensor_type import Array
 
 STEPS, BATCH, SIZE, HIDDEN = 11, 3, 5, 18
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}

@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import helper
 
-from compiler.errors import ImportModelError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import integers, model, tensor
 from tests.compiler.frontend.sized_cases import floats, node
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.types.tensor_type import Array
 
 
 def _on(nodes: list[onnx.NodeProto], **shapes: Any) -> onnx.ModelProto:

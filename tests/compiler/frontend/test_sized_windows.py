@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from onnx import helper
 
-from compiler.errors import ImportModelError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.types.dims import size_of
-from compiler.types.sizes import Dimension, Symbol, value_of
 from tests.compiler.frontend.onnx_models import model, tensor
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.types.dims import size_of
+from tunefarm.compiler.types.sizes import Dimension, Symbol, value_of
 
 LEAST = 8
 LENGTH = Symbol.of("length", LEAST, 24)

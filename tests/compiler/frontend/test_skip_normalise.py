@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.errors import UnsupportedOperatorError
-from compiler.frontend.import_onnx import import_model_proto
 from tests.compiler.frontend.contributed_models import Values, assert_same, by_us, model_of
 from tests.compiler.frontend.test_fused import X, floats
+from tunefarm.compiler.errors import UnsupportedOperatorError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
 _G, _B = floats(8), floats(8)
 _IDS = np.random.default_rng(0).integers(0, 11, (2, 5)).astype(np.int32)

@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from compiler.errors import ImportModelError, UnsupportedOperatorError
-from compiler.frontend.import_onnx import import_model_proto, import_onnx
-from compiler.frontend.tensors import read_tensor
-from compiler.limits import Allowance
-from compiler.types.dtypes import DType
 from tests.compiler.frontend.onnx_models import model, tensor
+from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
+from tunefarm.compiler.frontend.tensors import read_tensor
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.types.dtypes import DType
 
 TYPES = "float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
 

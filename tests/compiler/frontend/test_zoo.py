@@ -10,14 +10,14 @@ import onnx
 import onnxruntime
 import pytest
 
-from compiler.errors import SettingsError
-from compiler.frontend.import_onnx import import_model_proto, import_onnx
-from compiler.frontend.zoo import build_model, model_names, write_model
-from compiler.frontend.zoo.network import Size
-from compiler.graph.ir import Graph
-from compiler.graph.verify import verify_graph
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import outputs_of
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
+from tunefarm.compiler.frontend.zoo import build_model, model_names, write_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.types.tensor_type import Array
 
 SMALL = Size(image=32, width=0.25, classes=10, tokens=12, layers=2)
 # Parameters of the published models (torchvision's count, without running statistics).

@@ -8,14 +8,14 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.errors import SettingsError
-from compiler.frontend.symbol_names import expression_size
-from compiler.frontend.zoo.models import build_model, dynamic_shapes, write_model
-from compiler.frontend.zoo.network import Size
-from compiler.plan.optimise import optimise
-from compiler.types.sizes import Dimension
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.sized_models import called, check_sizes
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.frontend.symbol_names import expression_size
+from tunefarm.compiler.frontend.zoo.models import build_model, dynamic_shapes, write_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.types.sizes import Dimension
+from tunefarm.compiler.types.tensor_type import Array
 
 SMALL = Size(image=64, width=0.1, classes=4, tokens=8, layers=1, dynamic=True)
 BOUNDS = {

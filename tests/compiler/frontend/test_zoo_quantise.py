@@ -9,17 +9,17 @@ import onnx
 import onnxruntime
 import pytest
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.zoo import build_model
-from compiler.frontend.zoo.network import Size
-from compiler.frontend.zoo.qoperators import with_qoperators
-from compiler.frontend.zoo.quantise import quantised
-from compiler.graph.ir import Graph
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.optimise import optimise
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
 from tests.compiler.graph.graph_helpers import evaluate_graph, evaluate_program
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.frontend.zoo.qoperators import with_qoperators
+from tunefarm.compiler.frontend.zoo.quantise import quantised
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 SMALL = Size(image=32, width=0.25, classes=10, tokens=12, layers=2)
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from compiler.graph.infer_types import node_type
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import frozen
-from compiler.graph.verify import verify_graph
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import JoinCall, KernelCall, KernelProgram, ViewCall
-from compiler.operators.evaluate_node import evaluate_node
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute, TensorType
+from tunefarm.compiler.graph.infer_types import node_type
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import frozen
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import JoinCall, KernelCall, KernelProgram, ViewCall
+from tunefarm.compiler.operators.evaluate_node import evaluate_node
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 
 class GraphMaker:

@@ -8,10 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.graph import attention, fold_constants, infer_types
-from compiler.graph.ir import Graph
-from compiler.limits import Allowance
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_close,
@@ -20,6 +16,10 @@ from tests.compiler.graph.graph_helpers import (
     operators,
     random_inputs,
 )
+from tunefarm.compiler.graph import attention, fold_constants, infer_types
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.types.dtypes import DType
 
 B, H, M, N, D, V = 2, 3, 5, 7, 4, 6
 SWAP = (0, 1, 3, 2)

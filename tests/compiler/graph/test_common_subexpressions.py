@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.graph import common_subexpressions
-from compiler.graph.serialize import structurally_equal
-from compiler.graph.verify import verify_graph
-from compiler.types.dims import Dims
-from compiler.types.sizes import Symbol
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.graph import common_subexpressions
+from tunefarm.compiler.graph.serialize import structurally_equal
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.sizes import Symbol
 
 N, M = Symbol.of("n", 1, 4), Symbol.of("m", 1, 4)
 

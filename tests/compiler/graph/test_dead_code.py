@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from compiler.graph import dead_code
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.graph import dead_code
 
 
 def test_what_no_output_needs_is_dropped_and_inputs_stay() -> None:

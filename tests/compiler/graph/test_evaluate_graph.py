@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import compiler
-from compiler.graph.evaluate_graph import evaluate_graph
-from compiler.types.tensor_type import Attribute
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm import compiler
+from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
+from tunefarm.compiler.types.tensor_type import Attribute
 
 X = np.array([1.0, 2.0, -1.0], np.float32)
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.graph import fold_batch_norm
-from compiler.graph.serialize import structurally_equal
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.graph import fold_batch_norm
+from tunefarm.compiler.graph.serialize import structurally_equal
 
 
 def batch_norm(maker: GraphMaker, x: str, channels: int) -> str:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.graph import fold_constants
-from compiler.graph.serialize import structurally_equal
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.graph import fold_constants
+from tunefarm.compiler.graph.serialize import structurally_equal
 
 
 def test_constant_nodes_become_constants() -> None:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.graph import fold_quantised
-from compiler.graph.ir import Graph
-from compiler.graph.printer import format_graph
-from compiler.types.dtypes import DType
 from tests.compiler.golden_files import check_golden
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
@@ -16,6 +12,10 @@ from tests.compiler.graph.graph_helpers import (
     operators,
     random_inputs,
 )
+from tunefarm.compiler.graph import fold_quantised
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.printer import format_graph
+from tunefarm.compiler.types.dtypes import DType
 
 
 class _Maker(GraphMaker):

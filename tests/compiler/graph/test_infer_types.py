@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.errors import ShapeError, VerifyError
-from compiler.graph import infer_types
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.errors import ShapeError, VerifyError
+from tunefarm.compiler.graph import infer_types
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def test_missing_types_are_inferred() -> None:

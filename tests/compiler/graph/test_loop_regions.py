@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.errors import VerifyError
-from compiler.graph.loop_regions import loop_regions, region_problem
-from compiler.types.tensor_type import Attribute
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.graph.loop_regions import loop_regions, region_problem
+from tunefarm.compiler.types.tensor_type import Attribute
 
 
 def looped(maker: GraphMaker, loop: int, initial: str, following: str, **more: Attribute) -> str:

@@ -6,17 +6,17 @@ import math
 
 import pytest
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
-from compiler.graph.pattern_sites import PatternSites
-from compiler.plan.decisions.graph_plan import GraphPlan, Spelled
-from compiler.plan.optimise import optimise, sites_of
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_same_meaning,
     operators,
     random_inputs,
 )
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.pattern_sites import PatternSites
+from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan, Spelled
+from tunefarm.compiler.plan.optimise import optimise, sites_of
 
 
 def gelu(maker: GraphMaker, x: str) -> str:

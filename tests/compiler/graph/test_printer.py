@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from compiler.graph.printer import format_graph, format_node
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.sized_graphs import counted_graph, rows_graph
+from tunefarm.compiler.graph.printer import format_graph, format_node
 
 GOLDEN = """\
 graph test

@@ -7,12 +7,6 @@ import random
 import numpy as np
 import pytest
 
-from compiler.errors import ShapeError
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import structurally_equal
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.layouts import choose_layouts
-from compiler.plan.optimise import optimise
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_close,
@@ -20,6 +14,12 @@ from tests.compiler.graph.graph_helpers import (
     evaluate_program,
     random_inputs,
 )
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import structurally_equal
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.layouts import choose_layouts
+from tunefarm.compiler.plan.optimise import optimise
 
 KINDS = ("unary", "binary", "binary", "constant", "window", "move", "reduce", "dense")
 IMAGE_KINDS = ("unary", "binary", "constant", "window", "window", "window", "image")

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from compiler.graph import recognise_patterns
-from compiler.graph.ir import Graph
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.graph import recognise_patterns
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute
 
 Spelling = Callable[[GraphMaker, str], str]
 LAST: dict[str, Attribute] = {"axes": (2,), "keepdims": True}

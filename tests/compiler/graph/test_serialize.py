@@ -8,18 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.errors import TunefarmError
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import (
+from tests.compiler.graph.graph_helpers import GraphMaker
+from tests.compiler.runtime.sized_graphs import rows_graph
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import (
     graph_from_structure,
     graph_to_json,
     structural_hash,
     structurally_equal,
     structure_to_json,
 )
-from compiler.graph.verify import verify_graph
-from tests.compiler.graph.graph_helpers import GraphMaker
-from tests.compiler.runtime.sized_graphs import rows_graph
+from tunefarm.compiler.graph.verify import verify_graph
 
 
 def example(prefix: str = "", weight: float = 1.0, alpha: float = 0.1) -> Graph:

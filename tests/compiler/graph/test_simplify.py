@@ -6,11 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.graph import simplify
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import structurally_equal
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.graph import simplify
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import structurally_equal
+from tunefarm.compiler.types.dtypes import DType
 
 
 def simplified(graph: Graph) -> Graph:

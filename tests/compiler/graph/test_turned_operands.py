@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.graph import turned_operands
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.graph import turned_operands
 
 
 @pytest.mark.parametrize("batch", [(), (2,), (2, 3)])

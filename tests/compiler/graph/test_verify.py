@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.errors import VerifyError
-from compiler.graph.ir import Graph
-from compiler.graph.verify import verify_graph
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import TensorType
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def small() -> Graph:

@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from compiler.graph import weight_products
-from compiler.graph.ir import Graph
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.operators.evaluate_node import node_kernel
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target
-from compiler.types.conversions import converted
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute, TensorType
 from tests.compiler.frontend.onnx_models import outputs_of
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.test_dot_products import TARGETS
+from tunefarm.compiler.graph import weight_products
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.operators.evaluate_node import node_kernel
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.conversions import converted
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 
 def graph_of(

@@ -7,15 +7,15 @@ import onnx
 import pytest
 from onnx.helper import make_node as node
 
-from compiler.graph.ir import Graph
-from compiler.graph.widen_places import widen_places
-from compiler.types.dtypes import DType
-from compiler.types.extents import Shapes
-from compiler.types.signature import AxisSource
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.frontend.sized_models import check_sizes
 from tests.compiler.graph.graph_helpers import operators
 from tests.compiler.runtime.sized_graphs import SizedMaker, symbol
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.widen_places import widen_places
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.signature import AxisSource
 
 
 def cache() -> onnx.ModelProto:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub
-from compiler.kernels.kernel import FusedKernel, KernelBuilder, Tensor
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Tensor
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 STEPS, ROWS, UNITS = 5, 3, 4
 Back = Callable[[Tensor, Expr, Expr, Expr], Expr]

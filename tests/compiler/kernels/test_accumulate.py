@@ -8,19 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.errors import VerifyError
-from compiler.expr.nodes import add, mul
-from compiler.kernels.canonicalise import canonicalise
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.kernels.printer import format_kernel
-from compiler.kernels.serialize import kernel_from_json, kernel_to_json
-from compiler.kernels.verify import verify_kernel
-from compiler.kernels.winograd import blocked_conv
-from compiler.kernels.workload_key import workload_key
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.schedule.small_kernels import kernel_of
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.expr.nodes import add, mul
+from tunefarm.compiler.kernels.canonicalise import canonicalise
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.printer import format_kernel
+from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.kernels.winograd import blocked_conv
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 F32, F64, I8, I32, U8 = DType.F32, DType.F64, DType.I8, DType.I32, DType.U8
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.errors import ScheduleError
-from compiler.expr.nodes import unary
-from compiler.kernels.attention import attention_of, block_attention
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.verify import verify_kernel
-from compiler.types.tensor_type import Array, Attribute
 from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.nodes import unary
+from tunefarm.compiler.kernels.attention import attention_of, block_attention
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 KEYS = 13
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.kernels.calls_in_run import GUESSED_ROUNDS, calls_in_run
-from compiler.pipeline import kernels_of
 from tests.compiler.frontend.loop_models import CASES
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.kernels.calls_in_run import GUESSED_ROUNDS, calls_in_run
+from tunefarm.compiler.pipeline import kernels_of
 
 
 def test_a_kernel_in_a_loop_is_called_in_each_round() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.nodes import (
     Expr,
     add,
     binary,
@@ -17,14 +17,14 @@ from compiler.expr.nodes import (
     sub,
     unary,
 )
-from compiler.expr.walk import loads
-from compiler.kernels.canonicalise import canonicalise, with_literals
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.verify import verify_kernel
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.walk import loads
+from tunefarm.compiler.kernels.canonicalise import canonicalise, with_literals
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 F32 = DType.F32
 

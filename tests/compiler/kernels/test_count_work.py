@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import binary, const, unary
-from compiler.kernels.count_work import kernel_bytes, kernel_flops
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.kernels.matmul import matmul_kernel
+from tunefarm.compiler.expr.nodes import binary, const, unary
+from tunefarm.compiler.kernels.count_work import kernel_bytes, kernel_flops
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def test_every_extent_counts() -> None:

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.expr.combiners import COMBINERS
-from compiler.expr.nodes import (
+from tests.compiler.schedule.small_kernels import kernel_of
+from tunefarm.compiler.expr.combiners import COMBINERS
+from tunefarm.compiler.expr.nodes import (
     Expr,
     add,
     all_of,
@@ -27,12 +28,11 @@ from compiler.expr.nodes import (
     sub,
     unary,
 )
-from compiler.kernels import evaluate as evaluate_module
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.types.dtypes import WIDE, DType
-from compiler.types.tensor_type import TensorType
-from tests.compiler.schedule.small_kernels import kernel_of
+from tunefarm.compiler.kernels import evaluate as evaluate_module
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.types.dtypes import WIDE, DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 Values: TypeAlias = npt.NDArray[Any]
 F32 = DType.F32

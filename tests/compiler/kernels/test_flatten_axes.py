@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.errors import ScheduleError
-from compiler.expr.nodes import Expr, binary, const, integer, mul, select, sub
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.flatten_axes import divisions, flatten_axes
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.kernels.verify import verify_kernel
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.nodes import Expr, binary, const, integer, mul, select, sub
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.flatten_axes import divisions, flatten_axes
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def joined(axis: int) -> FusedKernel:

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.expr.nodes import binary, const, integer, select
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
-from compiler.kernels.kernel_sizes import (
+from tunefarm.compiler.expr.nodes import binary, const, integer, select
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from tunefarm.compiler.kernels.kernel_sizes import (
     greatest_sizes,
     kernel_at,
     live_extents,
     needed_elements,
     size_vectors,
 )
-from compiler.kernels.serialize import kernel_from_json, kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from measure.worker.check_output import OutputCheck
-from measure.worker.inputs import make_inputs
-from measure.worker.rounding import rounding_of
+from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.measure.worker.check_output import OutputCheck
+from tunefarm.measure.worker.inputs import make_inputs
+from tunefarm.measure.worker.rounding import rounding_of
 
 ROWS, LENGTH = 3, 20
 

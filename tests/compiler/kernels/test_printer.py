@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.nodes import (
     add,
     all_of,
     binary,
@@ -12,10 +12,10 @@ from compiler.expr.nodes import (
     sub,
     unary,
 )
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.kernels.printer import format_expression, format_kernel
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.printer import format_expression, format_kernel
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 GOLDEN = """\
 kernel conv (anchor conv)

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.errors import VerifyError
-from compiler.expr.nodes import Expr, add, binary, const, integer, select, sub
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder, Tensor
-from compiler.kernels.recurrence import recurrence_of
-from compiler.kernels.serialize import kernel_from_json, kernel_to_json
-from compiler.kernels.verify import verify_kernel
-from compiler.types.dtypes import DType
 from tests.compiler.kernels.recurrent import ROWS, STEPS, UNITS, Back, recurrent
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, select, sub
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Tensor
+from tunefarm.compiler.kernels.recurrence import recurrence_of
+from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.types.dtypes import DType
 
 
 def test_what_is_read_back_is_walked_step_by_step() -> None:

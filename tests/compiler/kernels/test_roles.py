@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.merge_axes import merge_axes
-from compiler.kernels.roles import with_roles
-from compiler.kernels.serialize import kernel_from_json, kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.merge_axes import merge_axes
+from tunefarm.compiler.kernels.roles import with_roles
+from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 BLOCKED: dict[str, Attribute] = {"layout": "NCHWc", "pads": (1, 1, 1, 1)}
 STRIDED: dict[str, Attribute] = {"kernel": (2, 2), "strides": (2, 2), "shape": (4, 4)}

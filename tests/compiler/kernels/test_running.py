@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import binary, const, select
-from compiler.kernels.count_work import iterations
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.kernels.running import running_reduction
-from compiler.operators.evaluate_node import node_kernel
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import binary, const, select
+from tunefarm.compiler.kernels.count_work import iterations
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.running import running_reduction
+from tunefarm.compiler.operators.evaluate_node import node_kernel
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _masked(relation: str, neutral: float, combiner: str, extent: int = 7) -> FusedKernel:

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Expr, add, binary, const, select
-from compiler.kernels.count_work import iterations
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.kernels.scatter import Scatter, scatter_of, searched_updates
-from compiler.operators.scatter import REDUCTIONS
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tunefarm.compiler.expr.nodes import Expr, add, binary, const, select
+from tunefarm.compiler.kernels.count_work import iterations
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.scatter import Scatter, scatter_of, searched_updates
+from tunefarm.compiler.operators.scatter import REDUCTIONS
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 
 def _elements(reduction: str) -> FusedKernel:

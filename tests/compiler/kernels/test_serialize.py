@@ -5,14 +5,25 @@ import math
 
 import pytest
 
-from compiler.errors import TunefarmError
-from compiler.expr.nodes import Const, Expr, add, binary, cast, const, index, mul, select, unary
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.kernels.printer import format_kernel
-from compiler.kernels.serialize import kernel_from_json, kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.expr.nodes import (
+    Const,
+    Expr,
+    add,
+    binary,
+    cast,
+    const,
+    index,
+    mul,
+    select,
+    unary,
+)
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.printer import format_kernel
+from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def _every_expression() -> FusedKernel:

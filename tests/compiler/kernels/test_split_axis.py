@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.errors import ScheduleError
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.printer import format_kernel
-from compiler.kernels.split_axis import split_axis
-from compiler.schedule.sketches.phases import split_phases
 from tests.compiler.graph.graph_helpers import assert_close
 from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.printer import format_kernel
+from tunefarm.compiler.kernels.split_axis import split_axis
+from tunefarm.compiler.schedule.sketches.phases import split_phases
 
 
 def upsampling(width: int) -> FusedKernel:

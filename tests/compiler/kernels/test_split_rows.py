@@ -8,13 +8,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.split_rows import split_folds
-from compiler.kernels.verify import verify_kernel
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.schedule.small_kernels import kernel_of
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.split_rows import split_folds
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 
 def grouped_sum(channels: int, rows: int, columns: int) -> FusedKernel:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.errors import VerifyError
-from compiler.expr.nodes import (
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.expr.nodes import (
     Binary,
     Cast,
     Const,
@@ -24,11 +24,11 @@ from compiler.expr.nodes import (
     select,
     sub,
 )
-from compiler.kernels.kernel import Buffer, FusedKernel, KernelBuilder
-from compiler.kernels.stage import Axis, Stage
-from compiler.kernels.verify import verify_kernel
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
 X = Load(F32, "in0", (Index(I64, "i"),))

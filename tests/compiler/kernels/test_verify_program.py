@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.errors import VerifyError
-from compiler.kernels.kernel import Guard, JoinCall, KernelCall, KernelProgram, ViewCall
-from compiler.kernels.verify_program import verify_program
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.runtime.hand_kernels import add_kernel, call, make_program
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.kernels.kernel import Guard, JoinCall, KernelCall, KernelProgram, ViewCall
+from tunefarm.compiler.kernels.verify_program import verify_program
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 EIGHT = TensorType(DType.F32, (8,))
 

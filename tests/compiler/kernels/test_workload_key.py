@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.expr.nodes import const, mul
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.kernels.workload_key import workload_key
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import const, mul
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def scaled(
@@ -40,11 +40,11 @@ def test_what_the_kernel_computes_changes_the_key(other: FusedKernel) -> None:
 
 def test_key_is_the_same_in_another_process() -> None:
     program = (
-        "from compiler.kernels.workload_key import workload_key\n"
-        "from compiler.kernels.kernel import FusedKernel, KernelBuilder\n"
-        "from compiler.expr.nodes import const, mul\n"
-        "from compiler.graph.ir import TensorType\n"
-        "from compiler.types.dtypes import DType\n"
+        "from tunefarm.compiler.kernels.workload_key import workload_key\n"
+        "from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder\n"
+        "from tunefarm.compiler.expr.nodes import const, mul\n"
+        "from tunefarm.compiler.graph.ir import TensorType\n"
+        "from tunefarm.compiler.types.dtypes import DType\n"
         "b = KernelBuilder()\n"
         "x = b.input(TensorType(DType.F32, (5,)), False)\n"
         "b.stage('mul', [('i0', 5)], lambda i: mul(x[i], const(2, DType.F32)))\n"

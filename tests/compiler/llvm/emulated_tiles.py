@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler.target import Target, host_target
 from tests.compiler.runtime.c_models import cc
+from tunefarm.compiler.target import Target, host_target
 
 _SOURCE = Path(__file__).with_name("amx_emulator.c")
 _FEATURES = ("amx-bf16", "amx-int8", "amx-tile")

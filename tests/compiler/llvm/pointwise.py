@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr.nodes import Expr
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.schedule.spaces import default_schedule, naive_schedule
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.schedule.guarded_run import run_guarded, targets
+from tunefarm.compiler.expr.nodes import Expr
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 Values: TypeAlias = npt.NDArray[Any]
 

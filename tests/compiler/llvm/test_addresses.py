@@ -8,24 +8,24 @@ import re
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Expr, Load, add, binary, index, integer
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.llvm.emit_kernel import emit_kernel
-from compiler.llvm.machine import object_code
-from compiler.loops.interpret import interpret
-from compiler.loops.ir import For, LoopKind, LoopNest, Memory, Store
-from compiler.loops.verify import verify_loops
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
 from tests.compiler.loops.tiny_kernels import f
 from tests.compiler.schedule.small_kernels import f32, inputs_for, run_kernel
+from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, index, integer
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.llvm.emit_kernel import emit_kernel
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.loops.interpret import interpret
+from tunefarm.compiler.loops.ir import For, LoopKind, LoopNest, Memory, Store
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 WIDTH = 5
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Expr, binary, cast
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.schedule.spaces import default_schedule
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from configs.settings import load_target
 from tests.compiler.schedule.guarded_run import run_guarded, targets
+from tunefarm.compiler.expr.nodes import Expr, binary, cast
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.configs.settings import load_target
 
 
 def _looked_up(data: DType, extent: int, computed: bool) -> FusedKernel:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.llvm.copies import LEAST_BYTES
-from compiler.llvm.emit_kernel import emit_kernel
-from compiler.operators.evaluate_node import node_kernel
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import default_schedule
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import inputs_for
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm.copies import LEAST_BYTES
+from tunefarm.compiler.llvm.emit_kernel import emit_kernel
+from tunefarm.compiler.operators.evaluate_node import node_kernel
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 LONG = LEAST_BYTES // DType.F32.bytes
 

@@ -7,17 +7,17 @@ from collections import Counter
 
 import pytest
 
-from compiler.llvm.compile_kernel import emit_loops
-from compiler.llvm.machine import assembly
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import default_schedule
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from configs.settings import load_target, targets
 from tests.compiler.golden_files import check_golden
 from tests.compiler.schedule.narrow_kernels import narrowed
 from tests.compiler.schedule.small_kernels import kernel_of
+from tunefarm.compiler.llvm.compile_kernel import emit_loops
+from tunefarm.compiler.llvm.machine import assembly
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.configs.settings import load_target, targets
 
 PAIRS = ((DType.U8, DType.I8), (DType.I8, DType.I8), (DType.BF16, DType.BF16))
 OFTEN = 4  # so many times at least in the code of a kernel: not for an address

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.fuse import Fuse
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
 from tests.compiler.loops.tiny_kernels import STEP_KERNELS
 from tests.compiler.schedule.small_kernels import inputs_for, run_kernel
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.fuse import Fuse
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Expr, Load, binary, cast, const, unary
-from compiler.expr.walk import loads, rewrite
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.llvm.compile_kernel import emit_loops
-from compiler.llvm.machine import assembly
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import default_schedule
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from configs.settings import load_target
 from tests.compiler.runtime.emulated import Case, emulated, kernel_outputs
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import kernel_of
+from tunefarm.compiler.expr.nodes import Expr, Load, binary, cast, const, unary
+from tunefarm.compiler.expr.walk import loads, rewrite
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm.compile_kernel import emit_loops
+from tunefarm.compiler.llvm.machine import assembly
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.configs.settings import load_target
 
 SHAPE = (7, 37)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.llvm.lane_patterns import Pieces, collect, pieces_of, readers
 from tests.compiler.llvm.test_shuffles import run
+from tunefarm.compiler.llvm.lane_patterns import Pieces, collect, pieces_of, readers
 
 LANES = 8
 

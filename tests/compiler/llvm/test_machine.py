@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.errors import LoweringError
-from compiler.llvm.machine import assembly, object_code, target_machine
-from compiler.target import host_target
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.llvm.machine import assembly, object_code, target_machine
+from tunefarm.compiler.target import host_target
 
 ADD = """
 define void @add(ptr %p) {

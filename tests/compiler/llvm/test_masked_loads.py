@@ -8,16 +8,16 @@ import re
 import numpy as np
 import pytest
 
-from compiler.expr.instructions import type_of
-from compiler.llvm.machine import assembly, object_code
-from compiler.llvm.masked_loads import masked_load
-from compiler.llvm.shuffles import reversed_lanes
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
-from measure.sandbox.guarded import GuardedBuffer
 from tests.compiler.emitted_code import target_named
+from tunefarm.compiler.expr.instructions import type_of
+from tunefarm.compiler.llvm.machine import assembly, object_code
+from tunefarm.compiler.llvm.masked_loads import masked_load
+from tunefarm.compiler.llvm.shuffles import reversed_lanes
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.measure.sandbox.guarded import GuardedBuffer
 
 _ABI = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
 TYPES = (DType.F32, DType.F64, DType.I32, DType.I64, DType.F16, DType.I16, DType.I8)

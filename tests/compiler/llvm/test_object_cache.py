@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from compiler import content_cache
-from compiler.content_cache import ContentCache
-from compiler.kernels.kernel import FusedKernel
-from compiler.llvm import CompiledKernel, compile_kernel
-from compiler.llvm.machine import object_code
-from compiler.llvm.object_cache import ObjectCache
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import default_schedule
-from compiler.target import Target, baseline_target, host_target
 from tests.compiler.kernels.matmul import matmul_kernel
 from tests.measure.fault_kernels import make_kernel
+from tunefarm.compiler import content_cache
+from tunefarm.compiler.content_cache import ContentCache
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm import CompiledKernel, compile_kernel
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.llvm.object_cache import ObjectCache
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import Target, baseline_target, host_target
 
 HOST = host_target()
 KERNEL = matmul_kernel(6, 8, 5)
@@ -32,10 +32,10 @@ PLAIN = Schedule(())
 _FILL = """
 import hashlib, sys
 from pathlib import Path
-from compiler.content_cache import ContentCache
-from compiler.llvm.object_cache import ObjectCache
-from compiler.schedule.spaces import default_schedule
-from compiler.target import host_target
+from tunefarm.compiler.content_cache import ContentCache
+from tunefarm.compiler.llvm.object_cache import ObjectCache
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import host_target
 from tests.compiler.llvm.test_object_cache import compile_through
 from tests.compiler.kernels.matmul import matmul_kernel
 

@@ -8,16 +8,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import binary, const
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.llvm import compile_kernel
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.runtime.machine.threads import Runtime
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.parallelize import Parallelize
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import binary, const
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.llvm import compile_kernel
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.machine.threads import Runtime
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _TEAM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)

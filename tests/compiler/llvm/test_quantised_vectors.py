@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Expr, binary, cast, const, unary
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.schedule.spaces import default_schedule
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.schedule.guarded_run import run_guarded, targets
+from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, unary
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 EXTREMES = [np.inf, -np.inf, 3e38, -3e38, 2.0**31, -(2.0**31), 2.0**24 + 2, -(2.0**24) - 2]
 HALVES = [sign * (whole + 0.5) for whole in (0, 1, 2, 3, 122, 126, 127, 254) for sign in (1, -1)]

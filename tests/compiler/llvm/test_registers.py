@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.expr.affine import Affine
-from compiler.llvm.registers import Registers
-from compiler.llvm.writer import Value
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.affine import Affine
+from tunefarm.compiler.llvm.registers import Registers
+from tunefarm.compiler.llvm.writer import Value
+from tunefarm.compiler.types.dtypes import DType
 
 
 class Memory:

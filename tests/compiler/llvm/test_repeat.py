@@ -4,10 +4,10 @@ import ctypes
 
 import numpy as np
 
-from compiler.llvm.machine import object_code
-from compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.target import host_target
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.target import host_target
 
 COUNTING_KERNEL = """
 define void @count(ptr %buffers, ptr %workspace, ptr %runtime) {

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Expr, binary, cast, const, unary
-from compiler.types.dtypes import WIDE, DType
 from tests.compiler.llvm.pointwise import SPECIAL, Values, float32_samples, pairs, run_pointwise
+from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, unary
+from tunefarm.compiler.types.dtypes import WIDE, DType
 
 FLOATS = (DType.F32, DType.F64)
 INTEGERS = tuple(dtype for dtype in DType if dtype.is_integer and dtype.bits >= 8)

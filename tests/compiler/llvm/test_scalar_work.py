@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.expr.library_calls import calls_library
-from compiler.expr.nodes import Expr, Load, add, binary, const, index, integer, mul, unary
-from compiler.llvm.scalar_work import scalar_work
-from compiler.loops.ir import For, If, Let, LoopKind, LoopNest, Memory, Store, Update
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import default_schedule, naive_schedule
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from configs.settings import load_target
 from tests.compiler.kernels.matmul import matmul_kernel
+from tunefarm.compiler.expr.library_calls import calls_library
+from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, const, index, integer, mul, unary
+from tunefarm.compiler.llvm.scalar_work import scalar_work
+from tunefarm.compiler.loops.ir import For, If, Let, LoopKind, LoopNest, Memory, Store, Update
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.configs.settings import load_target
 
 TARGET = Target.from_json(load_target("x86-64-v3").model_dump())
 WITHOUT_GATHER = Target.from_json(load_target("x86-64-v2").model_dump())

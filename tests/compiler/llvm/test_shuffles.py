@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from compiler.expr.instructions import type_of
-from compiler.llvm.machine import object_code
-from compiler.llvm.shuffles import transpose, transpose_block
-from compiler.llvm.writer import FunctionWriter, Value
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.expr.instructions import type_of
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.llvm.shuffles import transpose, transpose_block
+from tunefarm.compiler.llvm.writer import FunctionWriter, Value
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 _ABI = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 

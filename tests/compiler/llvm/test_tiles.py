@@ -6,18 +6,18 @@ import re
 
 import pytest
 
-from compiler.errors import LoweringError
-from compiler.llvm.emit_kernel import emit_kernel
-from compiler.llvm.machine import assembly, object_code
-from compiler.llvm.repeat import repeat_call_object
-from compiler.loops.ir import LoopKind, LoopNest
-from compiler.runtime.entry.entry import entry_ir
-from compiler.runtime.machine.thread_pool import pool_ir
-from compiler.target import Target
-from compiler.tile_set_up import FULL_PALETTE
-from compiler.types.dtypes import DType
-from configs.settings import load_target
 from tests.compiler.loops.tile_nests import product_nest
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.llvm.emit_kernel import emit_kernel
+from tunefarm.compiler.llvm.machine import assembly, object_code
+from tunefarm.compiler.llvm.repeat import repeat_call_object
+from tunefarm.compiler.loops.ir import LoopKind, LoopNest
+from tunefarm.compiler.runtime.entry.entry import entry_ir
+from tunefarm.compiler.runtime.machine.thread_pool import pool_ir
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tile_set_up import FULL_PALETTE
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.configs.settings import load_target
 
 BYTES = (DType.U8, DType.I8, DType.I32)
 

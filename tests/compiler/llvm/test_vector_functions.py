@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import binary, const, unary
-from compiler.types.dtypes import DType
 from tests.compiler.llvm.pointwise import SPECIAL, Values, float32_samples, pairs, run_pointwise
+from tunefarm.compiler.expr.nodes import binary, const, unary
+from tunefarm.compiler.types.dtypes import DType
 
 
 def error_in_ulps(actual: Values, exact: Values) -> tuple[float, Values]:

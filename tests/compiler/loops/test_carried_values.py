@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Expr, add, binary, const, select
-from compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
-from compiler.loops.interpret import interpret
-from compiler.loops.printer import format_loops
-from compiler.loops.verify import verify_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.scan import Scan
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Expr, add, binary, const, select
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from tunefarm.compiler.loops.interpret import interpret
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.scan import Scan
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 BATCH, STEPS = 3, 21
 SIZES = "in1"

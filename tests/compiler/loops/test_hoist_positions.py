@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, Load, add, binary, cast, const, index, integer, select
-from compiler.loops.hoist_positions import hoist_positions
-from compiler.loops.ir import Body, For, Let, LoopKind, LoopNest, Memory, Store
-from compiler.loops.printer import format_loops
-from compiler.loops.verify import verify_loops
-from compiler.types.dtypes import DType
+from tunefarm.compiler.expr.nodes import (
+    Expr,
+    Load,
+    add,
+    binary,
+    cast,
+    const,
+    index,
+    integer,
+    select,
+)
+from tunefarm.compiler.loops.hoist_positions import hoist_positions
+from tunefarm.compiler.loops.ir import Body, For, Let, LoopKind, LoopNest, Memory, Store
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.types.dtypes import DType
 
 X, TABLE = Memory("x", DType.F32, (9, 32)), Memory("t", DType.I32, (4,))
 ROW, COLUMN = index("i"), index("j")

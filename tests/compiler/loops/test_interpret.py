@@ -8,16 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Load, add, const, index, integer
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.loops.interpret import interpret
-from compiler.loops.ir import Dot, For, LoopKind, LoopNest, Memory, Store
-from compiler.loops.printer import format_loops
-from compiler.loops.verify import verify_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import naive_schedule, schedule_space
-from compiler.target import host_target
-from compiler.types.dtypes import DType
 from tests.compiler.loops.tiny_kernels import (
     LANES,
     STEP_KERNELS,
@@ -26,6 +16,16 @@ from tests.compiler.loops.tiny_kernels import (
     tiny_kernels,
 )
 from tests.compiler.schedule.small_kernels import inputs_for
+from tunefarm.compiler.expr.nodes import Load, add, const, index, integer
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.loops.interpret import interpret
+from tunefarm.compiler.loops.ir import Dot, For, LoopKind, LoopNest, Memory, Store
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import naive_schedule, schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
 
 TARGET = replace(host_target(), vector_bytes=4 * LANES, vector_registers=16)
 TINY = tiny_kernels()

@@ -9,29 +9,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.errors import VerifyError
-from compiler.expr.nodes import Expr, Load, binary, const, integer, mul, select, sub, unary
-from compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
-from compiler.llvm.compile_kernel import emit_loops
-from compiler.loops.interpret import interpret
-from compiler.loops.ir import Body, For, LoopKind, LoopNest, Memory, Store
-from compiler.loops.printer import format_loops
-from compiler.loops.verify import verify_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import default_schedule, naive_schedule
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.fuse import Fuse
-from compiler.schedule.steps.merge_axes import MergeAxes
-from compiler.schedule.steps.parallelize import Parallelize
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from configs.settings import load_target
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.expr.nodes import Expr, Load, binary, const, integer, mul, select, sub, unary
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from tunefarm.compiler.llvm.compile_kernel import emit_loops
+from tunefarm.compiler.loops.interpret import interpret
+from tunefarm.compiler.loops.ir import Body, For, LoopKind, LoopNest, Memory, Store
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.fuse import Fuse
+from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
+from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.configs.settings import load_target
 
 BATCH, ROWS, COLUMNS = 3, 29, 5
 SIZES = "in1"

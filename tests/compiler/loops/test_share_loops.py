@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.expr.nodes import Binary, Const, Expr, unary
-from compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
-from compiler.loops.ir import For, LoopKind, walk
-from compiler.loops.printer import format_loops
-from compiler.loops.share_loops import STORED, WORTH
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.parallelize import Parallelize
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, unary
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from tunefarm.compiler.loops.ir import For, LoopKind, walk
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.loops.share_loops import STORED, WORTH
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 ROWS = 64
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.expr.affine import affine
-from compiler.expr.nodes import Expr, add, binary, index, integer, mul
-from compiler.kernels.kernel import Limit
-from compiler.loops.size_conditions import limit_condition, narrowed
+from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.nodes import Expr, add, binary, index, integer, mul
+from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.loops.size_conditions import limit_condition, narrowed
 
 RANGES = {"i": (0, 15), "j": (0, 3), "t": (1, 9)}
 COLUMNS, ROWS = 8, 10

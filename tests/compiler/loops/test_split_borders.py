@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Expr, binary, const, integer, select, unary
-from compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
-from compiler.loops.interpret import interpret
-from compiler.loops.printer import format_loops
-from compiler.loops.verify import verify_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import default_schedule, naive_schedule
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from configs.settings import load_target
+from tunefarm.compiler.expr.nodes import Expr, binary, const, integer, select, unary
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from tunefarm.compiler.loops.interpret import interpret
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.configs.settings import load_target
 
 ROWS, COLUMNS, HEADS = 12, 40, 3
 SIZES = "in1"

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.errors import VerifyError
-from compiler.expr.nodes import Load, index, integer
-from compiler.loops.interpret import interpret
-from compiler.loops.ir import (
+from tests.compiler.loops.tile_nests import product_nest
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.expr.nodes import Load, index, integer
+from tunefarm.compiler.loops.interpret import interpret
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
     For,
@@ -28,10 +29,9 @@ from compiler.loops.ir import (
     TileStore,
     TileZero,
 )
-from compiler.loops.printer import format_loops
-from compiler.loops.verify import verify_loops
-from compiler.types.dtypes import DType
-from tests.compiler.loops.tile_nests import product_nest
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.types.dtypes import DType
 
 BYTES = (DType.U8, DType.I8, DType.I32)
 FULL = product_nest(16, 16, 16, (2, 2), (2, 2, 1), BYTES)

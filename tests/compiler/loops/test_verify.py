@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from compiler.errors import VerifyError
-from compiler.expr.nodes import (
+from tests.compiler.loops.tiny_kernels import LANES, STEP_KERNELS, tiny_kernels
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.expr.nodes import (
     Binary,
     Expr,
     Load,
@@ -20,7 +21,7 @@ from compiler.expr.nodes import (
     integer,
     select,
 )
-from compiler.loops.ir import (
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Dot,
     For,
@@ -34,12 +35,11 @@ from compiler.loops.ir import (
     Store,
     Update,
 )
-from compiler.loops.verify import verify_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import naive_schedule, schedule_space
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from tests.compiler.loops.tiny_kernels import LANES, STEP_KERNELS, tiny_kernels
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import naive_schedule, schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
 
 X, Y = Memory("x", DType.F32, (8,)), Memory("y", DType.F32, (8,))
 AT = index("i")

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.errors import ScheduleError
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.fuse import Fuse
-from compiler.schedule.steps.parallelize import Parallelize
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
 from tests.compiler.kernels.recurrent import recurrent
 from tests.compiler.loops.tiny_kernels import assert_close, run_loops
 from tests.compiler.schedule.small_kernels import inputs_for
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.fuse import Fuse
+from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
 
 ROWS_FIRST = Reorder("y", ("b", "t", "j"))
 

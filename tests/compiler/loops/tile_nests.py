@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, Load, add, index, integer, mul
-from compiler.loops.ir import (
+from tunefarm.compiler.expr.nodes import Expr, Load, add, index, integer, mul
+from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
     For,
@@ -17,7 +17,7 @@ from compiler.loops.ir import (
     TileStore,
     TileZero,
 )
-from compiler.types.dtypes import DType
+from tunefarm.compiler.types.dtypes import DType
 
 
 def product_nest(

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr.nodes import Expr, add, binary, cast, const, integer, select, sub
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.loops.interpret import interpret
-from compiler.loops.lower_kernel import lower_kernel
-from compiler.schedule.apply_schedule import apply_schedule
-from compiler.schedule.schedule import Schedule
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, TensorType
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, const, integer, select, sub
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.loops.interpret import interpret
+from tunefarm.compiler.loops.lower_kernel import lower_kernel
+from tunefarm.compiler.schedule.apply_schedule import apply_schedule
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 LANES = 4
 

@@ -13,8 +13,8 @@ import onnxruntime
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute
 
 Values: TypeAlias = npt.NDArray[Any]
 

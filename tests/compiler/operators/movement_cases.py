@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.operators.scatter import REDUCTIONS
 from tests.compiler.operators.cases import ALL, Case, Values, array, case, reference, runtime
+from tunefarm.compiler.operators.scatter import REDUCTIONS
 
 
 def _ints(*values: int) -> Values:

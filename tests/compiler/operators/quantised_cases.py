@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from compiler.graph.weight_products import packed
 from tests.compiler.operators.cases import Case, Values, case, reference
+from tunefarm.compiler.graph.weight_products import packed
 
 _SCALES: tuple[tuple[str, tuple[int, ...], int], ...] = (
     ("scalar", (), 0),

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.types.tensor_type import Attribute
 from tests.compiler.operators.cases import FLOATS, Case, Values, array, case
+from tunefarm.compiler.types.tensor_type import Attribute
 
 
 def _sigmoid(x: Values) -> Values:

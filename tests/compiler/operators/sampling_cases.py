@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from compiler.types.tensor_type import Attribute
 from tests.compiler.operators.cases import Case, Values, array, case, reference
+from tunefarm.compiler.types.tensor_type import Attribute
 
 _TAPS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from compiler.errors import ShapeError
-from compiler.operators.evaluate_node import evaluate_node
-from compiler.operators.registry import infer_type
-from compiler.types.dtypes import EIGHT_BIT_FLOATS, DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import TensorType
 from tests.compiler.operators.cases import Values, reference
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.operators.evaluate_node import evaluate_node
+from tunefarm.compiler.operators.registry import infer_type
+from tunefarm.compiler.types.dtypes import EIGHT_BIT_FLOATS, DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import TensorType
 
 NUMBERS = {
     DType.F8E4M3FN: TensorProto.FLOAT8E4M3FN,

@@ -7,13 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from compiler import build
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_close,
     evaluate_graph,
     random_inputs,
 )
+from tunefarm.compiler import build
 
 
 @pytest.mark.parametrize(("stride", "dilation"), itertools.product((1, 2, 3, 4), (1, 2, 3)))

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 DEFINITION = """
-from compiler.expr.nodes import add, mul
-from compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
-from compiler.operators.rules import check_dtype
-from compiler.types.dtypes import FLOATS
+from tunefarm.compiler.expr.nodes import add, mul
+from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.rules import check_dtype
+from tunefarm.compiler.types.dtypes import FLOATS
 
 def infer(attributes, types):
     check_dtype(types.present(0), FLOATS)
@@ -35,7 +35,7 @@ register(
 """
 
 CONVERTER = """
-from compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.converter import converter
 
 @converter("MaxRoiPool", 1, 22)  # ONNX's own has no converter, and an attribute to give
 def horner(node, graph):
@@ -46,10 +46,10 @@ RUN = """
 import numpy as np
 from onnx import TensorProto, helper
 
-import compiler
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.optimise import optimise
+import tunefarm
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.optimise import optimise
 
 assert compiler.__file__.startswith({root!r}), compiler.__file__
 values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 5]) for name in "xy"]
@@ -63,7 +63,7 @@ imported = import_model_proto(model)
 (call,) = extract_kernels(optimise(imported, 8)).calls
 assert call.operators == ("horner", "relu"), call.operators
 x = np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5)
-(y,) = compiler.build(imported).run({{"x": x}}).values()
+(y,) = tunefarm.compiler.build(imported).run({{"x": x}}).values()
 np.testing.assert_allclose(y, np.maximum(((x * x + x) * x + x), 0), rtol=1e-5, atol=1e-6)
 """
 

@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from compiler.errors import ShapeError
-from compiler.operators.evaluate_node import evaluate_node
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute
 from tests.compiler.operators.cases import Values, array, runtime
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.operators.evaluate_node import evaluate_node
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute
 
 EXTENTS = st.sampled_from([1, 2, 3, 7, 13])
 SMALL = st.integers(1, 3)

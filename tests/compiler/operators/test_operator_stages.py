@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.expr.nodes import Binary, Index, Load, Select
-from compiler.expr.walk import postorder
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.operators.evaluate_node import node_kernel
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.expr.nodes import Binary, Index, Load, Select
+from tunefarm.compiler.expr.walk import postorder
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.operators.evaluate_node import node_kernel
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 
 def _kernel(operator: str, *shapes: tuple[int, ...], **attributes: Attribute) -> FusedKernel:

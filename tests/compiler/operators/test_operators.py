@@ -5,11 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.kernels.verify import verify_kernel
-from compiler.operators.evaluate_node import evaluate_node, node_kernel
-from compiler.operators.registry import MEMORY, Pattern, all_operators, infer_type, operator
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.operators.cases import Case, Values
 from tests.compiler.operators.movement_cases import movement_cases
 from tests.compiler.operators.pointwise_cases import pointwise_cases
@@ -18,6 +13,17 @@ from tests.compiler.operators.recurrence_cases import recurrence_cases
 from tests.compiler.operators.reduction_cases import reduction_cases
 from tests.compiler.operators.sampling_cases import sampling_cases
 from tests.compiler.operators.window_cases import window_cases
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.operators.evaluate_node import evaluate_node, node_kernel
+from tunefarm.compiler.operators.registry import (
+    MEMORY,
+    Pattern,
+    all_operators,
+    infer_type,
+    operator,
+)
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 CASES = [
     *pointwise_cases(),

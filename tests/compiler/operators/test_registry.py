@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.errors import ShapeError, UnsupportedOperatorError
-from compiler.kernels.kernel import KernelBuilder
-from compiler.operators.registry import (
+from tunefarm.compiler.errors import ShapeError, UnsupportedOperatorError
+from tunefarm.compiler.kernels.kernel import KernelBuilder
+from tunefarm.compiler.operators.registry import (
     UNEXPRESSED,
     add_expression,
     all_operators,
@@ -15,9 +15,9 @@ from compiler.operators.registry import (
     operator,
     register,
 )
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def test_all_operators_are_sorted_and_found_by_name() -> None:

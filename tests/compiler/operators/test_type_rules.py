@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from compiler.errors import ShapeError
-from compiler.operators.registry import infer_type
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.operators.registry import infer_type
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 
 def _type(text: str) -> TensorType | None:

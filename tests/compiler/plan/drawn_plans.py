@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
-from compiler.plan.choices.graph_sites import GraphSites, graph_sites
-from compiler.plan.choices.verify_plan import verify_plan
-from compiler.plan.decisions.graph_plan import (
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.choices.graph_sites import GraphSites, graph_sites
+from tunefarm.compiler.plan.choices.verify_plan import verify_plan
+from tunefarm.compiler.plan.decisions.graph_plan import (
     PLAIN,
     RULES,
     Chain,
@@ -20,11 +20,11 @@ from compiler.plan.decisions.graph_plan import (
     Separate,
     Spelled,
 )
-from compiler.plan.decisions.plan_names import PlanNames
-from compiler.plan.fusion.chain_groups import GroupChains
-from compiler.plan.fusion.fuse import fuse
-from compiler.target import Target
-from compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from tunefarm.compiler.plan.decisions.plan_names import PlanNames
+from tunefarm.compiler.plan.fusion.chain_groups import GroupChains
+from tunefarm.compiler.plan.fusion.fuse import fuse
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
 MOST_OF_A_KIND = 4
 """Decisions of one kind that are tried for a plan."""

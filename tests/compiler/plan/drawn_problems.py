@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from compiler.plan.solving.problem import ChoiceProblem
+from tunefarm.compiler.plan.solving.problem import ChoiceProblem
 
 Edges = list[tuple[int, int]]
 

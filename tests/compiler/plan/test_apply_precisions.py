@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.graph.serialize import structurally_equal
-from compiler.limits import Allowance
-from compiler.pipeline import compile_model
-from compiler.plan.apply_precisions import apply_precisions, prepare
-from compiler.plan.precision.contractions import contractions
-from compiler.runtime.execution.executable import Executable
-from compiler.types.dtypes import DType
-from compiler.types.precision import Precision, PrecisionPlan
 from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph, random_inputs
 from tests.compiler.plan.precision.test_quantise import calibration, residual
+from tunefarm.compiler.graph.serialize import structurally_equal
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
+from tunefarm.compiler.plan.precision.contractions import contractions
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.precision import Precision, PrecisionPlan
 
 
 def plan_of(*kinds: Precision) -> PrecisionPlan:

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.helper import make_node
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.pipeline import compile_model
-from compiler.runtime.execution.executable import Executable
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import model, tensor
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.tensor_type import Array
 
 CHANNELS, LEAST, GREATEST = 16, 9, 27
 Step = Callable[[str, str], list[onnx.NodeProto]]

@@ -4,11 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.errors import VerifyError
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import structurally_equal
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.optimise import PASS_NAMES, optimise
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_same_meaning,
@@ -16,6 +11,11 @@ from tests.compiler.graph.graph_helpers import (
     kernel_names,
     operators,
 )
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import structurally_equal
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise
 
 
 def residual_network() -> Graph:

@@ -6,19 +6,19 @@ from collections import Counter
 
 import pytest
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.zoo.models import build_model
-from compiler.frontend.zoo.network import Size
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import KernelCall
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.optimise import optimise
 from tests.compiler.graph.graph_helpers import (
     assert_close,
     evaluate_graph,
     evaluate_program,
     random_inputs,
 )
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo.models import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.optimise import optimise
 
 SIZES = {
     "resnet18": Size(image=64, width=0.25, classes=10),

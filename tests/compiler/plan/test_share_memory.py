@@ -9,12 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler import build
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import KernelCall
-from compiler.plan import share_memory
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_close,
@@ -23,6 +17,12 @@ from tests.compiler.graph.graph_helpers import (
     operators,
     random_inputs,
 )
+from tunefarm.compiler import build
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.plan import share_memory
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.types.dtypes import DType
 
 
 def shared(graph: Graph) -> Graph:

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from compiler.graph.ir import Graph
-from compiler.plan import transposed_convolutions
-from compiler.types.tensor_type import Attribute
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan import transposed_convolutions
+from tunefarm.compiler.types.tensor_type import Attribute
 
 BLOCK = 8
 

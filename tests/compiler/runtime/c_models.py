@@ -15,12 +15,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from compiler.frontend.import_onnx import import_onnx
-from compiler.pipeline import compile_model
-from compiler.runtime.spec.buffers import address_of, aligned_empty
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.types.tensor_type import Array
 from tests.end_to_end.tiny_model import tiny_model
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.types.tensor_type import Array
 
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O2")
 TYPES = ("FLOAT", "DOUBLE", "INT8", "INT16", "INT32", "INT64")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from compiler.runtime.artefact.artefact import MAGIC
-from compiler.runtime.artefact.seal import json_text
-from compiler.runtime.spec.executable_spec import ALIGNMENT
+from tunefarm.compiler.runtime.artefact.artefact import MAGIC
+from tunefarm.compiler.runtime.artefact.seal import json_text
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
 
 _HEADER_BYTES = 64
 

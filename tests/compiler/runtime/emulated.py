@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.llvm.compile_kernel import compile_kernel
-from compiler.runtime.c_library.c_interface import c_interface
-from compiler.runtime.c_library.export_c import export_library
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.schedule.schedule import Schedule
-from compiler.target import Target
-from compiler.types.tensor_type import Array, TensorType
 from tests.compiler.runtime.c_models import run
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm.compile_kernel import compile_kernel
+from tunefarm.compiler.runtime.c_library.c_interface import c_interface
+from tunefarm.compiler.runtime.c_library.export_c import export_library
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 EMULATOR, COMPILER = "qemu-aarch64", "aarch64-linux-gnu-gcc"
 _ROOT = "/usr/aarch64-linux-gnu"  # where the cross compiler's libraries are

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.runtime.c_library.c_interface import c_interface
-from compiler.runtime.c_library.c_sizes import CSizes
-from compiler.runtime.c_library.export_c import export_library
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.types.signature import SizedPort
-from compiler.types.tensor_type import Array
 from tests.compiler.runtime.c_models import run
 from tests.compiler.runtime.emulated import COMPILER, run_emulated
+from tunefarm.compiler.runtime.c_library.c_interface import c_interface
+from tunefarm.compiler.runtime.c_library.c_sizes import CSizes
+from tunefarm.compiler.runtime.c_library.export_c import export_library
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.types.signature import SizedPort
+from tunefarm.compiler.types.tensor_type import Array
 
 _MAIN = """\
 #include "model.h"

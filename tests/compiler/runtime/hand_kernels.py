@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import llvmlite.binding as llvm
 
-from compiler.expr.nodes import add, index
-from compiler.kernels.kernel import (
+from tunefarm.compiler.expr.nodes import add, index
+from tunefarm.compiler.kernels.kernel import (
     Buffer,
     FusedKernel,
     KernelBuilder,
@@ -18,21 +18,21 @@ from compiler.kernels.kernel import (
     KernelProgram,
     ViewCall,
 )
-from compiler.kernels.stage import Axis, Stage
-from compiler.llvm import CompiledKernel
-from compiler.llvm.machine import object_code
-from compiler.loops.constant_layout import ConstantLayout
-from compiler.runtime.artefact.seal import part_digests, seal_of
-from compiler.runtime.entry.entry import entry_of
-from compiler.runtime.planning.memory_plan import plan_memory
-from compiler.runtime.planning.pack_constants import pack_constants
-from compiler.runtime.planning.run_steps import run_steps
-from compiler.runtime.spec.executable_spec import ExecutableSpec, ObjectPart
-from compiler.runtime.spec.kernel_report import KernelReport
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from compiler.types.numerics import Algorithm
-from compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.kernels.stage import Axis, Stage
+from tunefarm.compiler.llvm import CompiledKernel
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.compiler.runtime.artefact.seal import part_digests, seal_of
+from tunefarm.compiler.runtime.entry.entry import entry_of
+from tunefarm.compiler.runtime.planning.memory_plan import plan_memory
+from tunefarm.compiler.runtime.planning.pack_constants import pack_constants
+from tunefarm.compiler.runtime.planning.run_steps import run_steps
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec, ObjectPart
+from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import Algorithm
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 # out[i] = in0[i] + in1[i] by way of the workspace, which is filled first
 ADD_IR = """

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.graph.verify import verify_graph
-from compiler.types.dtypes import DType
-from compiler.types.signature import (
+from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import (
     SIZES,
     AxisSource,
     Check,
@@ -21,9 +22,8 @@ from compiler.types.signature import (
     Source,
     ValueSource,
 )
-from compiler.types.sizes import Dimension, Size, Symbol, divide
-from compiler.types.tensor_type import TensorType
-from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.types.sizes import Dimension, Size, Symbol, divide
+from tunefarm.compiler.types.tensor_type import TensorType
 
 _SIZES = 8
 

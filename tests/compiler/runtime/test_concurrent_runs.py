@@ -14,11 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from compiler.errors import InputError
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.execution.frame import Frame
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.runtime.hand_kernels import (
     ADD_IR,
     COUNT,
@@ -29,6 +24,11 @@ from tests.compiler.runtime.hand_kernels import (
     make_program,
     make_spec,
 )
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution.frame import Frame
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 CALLERS = 8
 CALLS = 1000  # of each caller

@@ -9,16 +9,6 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.zoo import build_model
-from compiler.frontend.zoo.network import Size
-from compiler.pipeline import compile_model
-from compiler.runtime.c_library.export_c import export_library, export_object
-from compiler.schedule.spaces import naive_schedule, schedule_space
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from configs.settings import load_target
 from tests.compiler.loops.tiny_kernels import tiny_kernels
 from tests.compiler.runtime.c_models import random_inputs, run
 from tests.compiler.runtime.emulated import (
@@ -32,6 +22,16 @@ from tests.compiler.runtime.emulated import (
 )
 from tests.compiler.schedule.narrow_kernels import narrowed, values_for
 from tests.compiler.schedule.small_kernels import inputs_for, kernel_of
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.c_library.export_c import export_library, export_object
+from tunefarm.compiler.schedule.spaces import naive_schedule, schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.configs.settings import load_target
 
 MODELS = {
     "resnet18": Size(image=64, width=0.25, classes=10),

@@ -18,20 +18,20 @@ import onnx
 import pytest
 from onnx import helper
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import FusedKernel
-from compiler.pipeline import compile_model
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.buffers import address_of
-from compiler.runtime.spec.executable_spec import ALIGNMENT
-from compiler.schedule.choice import ScheduleChoice
-from compiler.schedule.spaces import schedule_space
-from compiler.target import Target
-from compiler.types.tensor_type import TensorType
-from measure.sandbox.guarded import GuardedBuffer
 from tests.compiler.frontend.onnx_models import model, outputs_of, tensor
 from tests.compiler.schedule.guarded_run import targets
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.buffers import address_of
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
+from tunefarm.compiler.schedule.choice import ScheduleChoice
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.measure.sandbox.guarded import GuardedBuffer
 
 TARGETS = targets()
 SCHEDULES = 3  # of each kernel: the default one and random ones

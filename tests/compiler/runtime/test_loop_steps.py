@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import compiler
-from compiler.errors import VerifyError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.runtime.entry.entry import entry_of
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.executable_spec import AgainStep, LoopStep
-from compiler.runtime.spec.verify_spec import verify_spec
 from tests.compiler.frontend.loop_models import CASES, LoopCase
+from tunefarm import compiler
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.runtime.entry.entry import entry_of
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.executable_spec import AgainStep, LoopStep
+from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
 
 
 def built(name: str) -> tuple[Executable, LoopCase]:

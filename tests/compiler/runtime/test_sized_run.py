@@ -18,12 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import compiler
-from compiler.errors import ArtefactError, InputError
-from compiler.runtime.artefact import artefact
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.buffers import address_of
-from measure.sandbox.guarded import GuardedBuffer
 from tests.compiler.runtime.edited_artefacts import rewrite_manifest
 from tests.compiler.runtime.sized_graphs import (
     BATCH,
@@ -35,6 +29,12 @@ from tests.compiler.runtime.sized_graphs import (
     rows_graph,
     taken_graph,
 )
+from tunefarm import compiler
+from tunefarm.compiler.errors import ArtefactError, InputError
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.buffers import address_of
+from tunefarm.measure.sandbox.guarded import GuardedBuffer
 
 Floats = npt.NDArray[np.float32]
 RNG = np.random.default_rng(3)

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import build
-from compiler.target import Target
 from tests.compiler.runnable_targets import runnable_targets
+from tunefarm.compiler import build
+from tunefarm.compiler.target import Target
 
 TEXT = (
     '<ir_version: 10, opset_import: ["" : 23]>'

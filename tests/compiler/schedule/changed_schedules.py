@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.step import STEPS, Step
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.step import STEPS, Step
 
 _WORDS = (("peel", "shift", "mask"), ("stack", "register", "workspace"))
 _NUMBERS = (-1, 0, 1, 2, 3, 4, 5, 7, 100)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from compiler.types.dtypes import DType
 from tests.compiler.schedule.drawn_graphs import SPECIAL, Case, Chain, Shape, epilogue, extents
+from tunefarm.compiler.types.dtypes import DType
 
 _KEYS = (1, 7, 49, 77, 97, 128, 197, 256, 300)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import KernelCall
-from compiler.plan.decisions.graph_plan import Chain, GraphPlan
-from compiler.plan.fusion.extract_kernels import extract_kernels
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 
 FORMS = (
     ("pw", "pw", "dw"),

@@ -17,16 +17,16 @@ import numpy.typing as npt
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from compiler.graph.ir import Graph
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, JoinCall, KernelCall, ViewCall
-from compiler.kernels.printer import format_kernel
-from compiler.operators.registry import infer_type
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute, TensorType
 from tests.compiler.graph.graph_helpers import memory_of
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, JoinCall, KernelCall, ViewCall
+from tunefarm.compiler.kernels.printer import format_kernel
+from tunefarm.compiler.operators.registry import infer_type
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 MOST_POINTS = 2**17  # of a kernel's iteration space
 Shape = tuple[int, ...]

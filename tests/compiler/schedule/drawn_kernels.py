@@ -8,7 +8,6 @@ from math import prod
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from compiler.types.dtypes import DType
 from tests.compiler.schedule.drawn_graphs import (
     SPECIAL,
     Case,
@@ -18,6 +17,7 @@ from tests.compiler.schedule.drawn_graphs import (
     extents,
     shapes,
 )
+from tunefarm.compiler.types.dtypes import DType
 
 
 @st.composite

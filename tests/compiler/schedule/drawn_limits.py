@@ -8,10 +8,10 @@ from math import prod
 import numpy as np
 from hypothesis import strategies as st
 
-from compiler.kernels.kernel import Buffer, FusedKernel, Limit
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
 from tests.compiler.schedule.drawn_graphs import Case, Chain, extents
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, Limit
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 SIZES = 3
 

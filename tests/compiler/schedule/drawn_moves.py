@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from compiler.operators.shape import PAD_MODES
-from compiler.types.dtypes import DType
 from tests.compiler.schedule.drawn_graphs import SPECIAL, Case, Chain, epilogue
+from tunefarm.compiler.operators.shape import PAD_MODES
+from tunefarm.compiler.types.dtypes import DType
 
 _FEW = st.integers(1, 4)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from compiler.operators.activation import RECURRENT
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute
 from tests.compiler.schedule.drawn_graphs import SPECIAL, Case, Chain
+from tunefarm.compiler.operators.activation import RECURRENT
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute
 
 _KINDS = {"RNN": (1, 1), "GRU": (3, 2), "LSTM": (4, 3)}
 

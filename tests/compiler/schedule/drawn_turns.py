@@ -8,8 +8,8 @@ from __future__ import annotations
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from compiler.types.dtypes import DType
 from tests.compiler.schedule.drawn_graphs import SPECIAL, Case, Chain, epilogue
+from tunefarm.compiler.types.dtypes import DType
 
 _DTYPES = st.sampled_from([DType.F32] * 4 + [DType.F64, DType.I64, DType.I32, DType.U8])
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute
 from tests.compiler.schedule.drawn_graphs import SPECIAL, Case, Chain, Shape, epilogue, extents
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute
 
 _PLANES = [(1, 1), (7, 13), (13, 7), (2, 2), (1, 97), (97, 2), (14, 14), (7, 1), (16, 9)]
 _KERNELS = [(1, 1), (3, 3), (1, 3), (5, 1), (2, 2)]

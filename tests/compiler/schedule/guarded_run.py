@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.llvm import compile_kernel
-from compiler.llvm.compile_kernel import CompiledKernel
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.runtime.machine.threads import make_runtime
-from compiler.runtime.machine.tile_session import tiles_set_up
-from compiler.schedule.schedule import Schedule
-from compiler.target import Target, host_target
-from compiler.types.tensor_type import Array
-from measure.sandbox.guarded import GuardedBuffer
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm import compile_kernel
+from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.machine.threads import make_runtime
+from tunefarm.compiler.runtime.machine.tile_session import tiles_set_up
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.sandbox.guarded import GuardedBuffer
 
 _POISON = 0xFF  # every float is a NaN, every integer -1 or the largest
 _ABI = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)

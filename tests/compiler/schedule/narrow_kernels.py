@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.expr.nodes import (
+from tunefarm.compiler.expr.nodes import (
     Const,
     Expr,
     Load,
@@ -20,11 +20,11 @@ from compiler.expr.nodes import (
     select,
     unary,
 )
-from compiler.expr.walk import loads, rewrite
-from compiler.kernels.kernel import Buffer, FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.expr.walk import loads, rewrite
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
 
 
 def narrowed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.loops.ir import Allocate, Body, For, If, Let, LoopKind
+from tunefarm.compiler.loops.ir import Allocate, Body, For, If, Let, LoopKind
 
 
 def work(body: Body) -> int:

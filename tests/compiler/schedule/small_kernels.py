@@ -8,18 +8,18 @@ from types import MappingProxyType
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.llvm import compile_kernel
-from compiler.operators.registry import infer_type
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.runtime.machine.tile_session import tiles_set_up
-from compiler.schedule.schedule import Schedule
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Array, Attribute, TensorType
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.llvm import compile_kernel
+from tunefarm.compiler.operators.registry import infer_type
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.machine.tile_session import tiles_set_up
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 
 def kernel_of(

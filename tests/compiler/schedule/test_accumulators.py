@@ -10,28 +10,38 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from compiler.expr.nodes import Expr, all_of, binary, cast, const, integer, mul, select, sub
-from compiler.kernels.canonicalise import canonicalise
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.kernels.verify import verify_kernel
-from compiler.loops.verify import verify_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import naive_schedule, schedule_space
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.split_reduction import SplitReduction
-from compiler.schedule.steps.step import Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, TensorType
 from tests.compiler.loops.tiny_kernels import run_loops
 from tests.compiler.runnable_targets import runnable_targets
 from tests.compiler.schedule.guarded_run import run_guarded, targets
+from tunefarm.compiler.expr.nodes import (
+    Expr,
+    all_of,
+    binary,
+    cast,
+    const,
+    integer,
+    mul,
+    select,
+    sub,
+)
+from tunefarm.compiler.kernels.canonicalise import canonicalise
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import naive_schedule, schedule_space
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.split_reduction import SplitReduction
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 TYPES = {
     DType.F32: (DType.F64, 1 << 20),  # terms up to 2^40: f64 sums them exactly

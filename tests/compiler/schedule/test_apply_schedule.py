@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from compiler.errors import LoweringError, ScheduleError, VerifyError
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.loops.verify import verify_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target
-from compiler.types.numerics import Algorithm
 from tests.compiler.loops.tiny_kernels import LANES, STEP_KERNELS, run_loops, tiny_kernels
 from tests.compiler.schedule.changed_schedules import changed
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import inputs_for
+from tunefarm.compiler.errors import LoweringError, ScheduleError, VerifyError
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.numerics import Algorithm
 
 CHANGES = 20  # of each kernel's schedules
 TARGET = replace(host_target(), vector_bytes=4 * LANES, vector_registers=16)

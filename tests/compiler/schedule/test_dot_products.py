@@ -11,24 +11,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compiler.expr.nodes import Binary, Const, Expr, Load, Select, const
-from compiler.expr.walk import rewrite
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.llvm.compile_kernel import emit_loops
-from compiler.llvm.machine import assembly
-from compiler.loops.verify import verify_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.sketches import wide_forms
-from compiler.schedule.spaces import default_schedule, schedule_space
-from compiler.schedule.steps.prefetch import Prefetch
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
-from compiler.types.numerics import STRICT_NUMERICS
-from compiler.types.tensor_type import TensorType
 from tests.compiler.schedule.guarded_run import run_guarded, targets
 from tests.compiler.schedule.narrow_kernels import narrowed, values_for
 from tests.compiler.schedule.small_kernels import kernel_of
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Load, Select, const
+from tunefarm.compiler.expr.walk import rewrite
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm.compile_kernel import emit_loops
+from tunefarm.compiler.llvm.machine import assembly
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.sketches import wide_forms
+from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
+from tunefarm.compiler.schedule.steps.prefetch import Prefetch
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import STRICT_NUMERICS
+from tunefarm.compiler.types.tensor_type import TensorType
 
 BYTES = st.sampled_from([DType.U8, DType.I8])
 EXTENTS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 24, 33, 64])

@@ -9,17 +9,6 @@ from types import MappingProxyType
 
 import pytest
 
-from compiler.errors import TunefarmError
-from compiler.kernels.kernel import FusedKernel
-from compiler.llvm.emit_kernel import emit_kernel
-from compiler.operators.evaluate_node import node_kernel
-from compiler.operators.registry import UNEXPRESSED, all_operators, infer_type
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import default_schedule, schedule_space
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.operators.cases import Case
 from tests.compiler.operators.movement_cases import movement_cases
 from tests.compiler.operators.pointwise_cases import pointwise_cases
@@ -28,6 +17,17 @@ from tests.compiler.operators.recurrence_cases import recurrence_cases
 from tests.compiler.operators.reduction_cases import reduction_cases
 from tests.compiler.operators.sampling_cases import sampling_cases
 from tests.compiler.operators.window_cases import window_cases
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm.emit_kernel import emit_kernel
+from tunefarm.compiler.operators.evaluate_node import node_kernel
+from tunefarm.compiler.operators.registry import UNEXPRESSED, all_operators, infer_type
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 EXTENTS = (1, 2**14, 2**14 + 1, 2**17 + 1, 2**20)
 DRAWN = tuple(int(2 ** random.Random(number).uniform(1, 20)) for number in range(4))

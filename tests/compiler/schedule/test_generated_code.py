@@ -16,19 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.stage import Stage
-from compiler.runtime.machine.threads import make_runtime
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches import operand_copies, shared_loops, tiled_reduction
-from compiler.schedule.spaces import naive_schedule, schedule_space, untiled_schedule
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.steps.winograd import Winograd
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.runnable_targets import runnable_targets
 from tests.compiler.schedule.drawn_attention import attentions
 from tests.compiler.schedule.drawn_graphs import Case, reduction_length
@@ -60,6 +47,19 @@ from tests.compiler.schedule.drawn_windows import (
 )
 from tests.compiler.schedule.guarded_run import run_guarded, targets
 from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.runtime.machine.threads import make_runtime
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.sketches import operand_copies, shared_loops, tiled_reduction
+from tunefarm.compiler.schedule.spaces import naive_schedule, schedule_space, untiled_schedule
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.winograd import Winograd
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 Values: TypeAlias = npt.NDArray[Any]
 

@@ -10,12 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from compiler.kernels.split_rows import split_rows
-from compiler.kernels.verify import verify_kernel
-from compiler.loops.verify import verify_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import schedule_space
-from compiler.types.dtypes import DType
 from tests.compiler.schedule.drawn_limits import filled_planes, filled_rows, limits
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.test_generated_code import (
@@ -24,6 +18,12 @@ from tests.compiler.schedule.test_generated_code import (
     TARGETS,
     assert_agrees,
 )
+from tunefarm.compiler.kernels.split_rows import split_rows
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.types.dtypes import DType
 
 EXAMPLES = {"attentions": 6, "filled_rows": 20, "products": 8, "normalisations": 6}
 STRATEGIES = {name: strategy for name, (strategy, _) in FAMILIES.items()}

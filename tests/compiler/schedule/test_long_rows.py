@@ -7,20 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.loops.ir import Allocate, For, If, Let, LoopKind, Stmt
-from compiler.loops.verify import verify_loops
-from compiler.operators.evaluate_node import node_kernel
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.sketches.row_arrangement import EXPENSIVE_BYTES, STACK_ELEMENTS
-from compiler.schedule.spaces import default_schedule, schedule_space
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import inputs_for
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.loops.ir import Allocate, For, If, Let, LoopKind, Stmt
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.operators.evaluate_node import node_kernel
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.sketches.row_arrangement import EXPENSIVE_BYTES, STACK_ELEMENTS
+from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 LONG = STACK_ELEMENTS + 1
 LONGEST = EXPENSIVE_BYTES // DType.F32.bytes + 1  # of rows of exponentials

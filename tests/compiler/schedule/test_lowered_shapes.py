@@ -11,10 +11,13 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Expr, Load, Select, integer
-from compiler.expr.walk import rewrite
-from compiler.kernels.kernel import Buffer, FusedKernel
-from compiler.loops.ir import (
+from tests.compiler.schedule.drawn_chains import chained_call, drawn_chain, drawn_products
+from tests.compiler.schedule.narrow_kernels import narrowed
+from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tunefarm.compiler.expr.nodes import Expr, Load, Select, integer
+from tunefarm.compiler.expr.walk import rewrite
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
+from tunefarm.compiler.loops.ir import (
     Allocate,
     For,
     If,
@@ -29,20 +32,22 @@ from compiler.loops.ir import (
     TileZero,
     Update,
 )
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.nest_shape import NestShape
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches import chain_context, matrix_tiles, shared_loops, tiled_reduction
-from compiler.schedule.space import Candidate, Sketch
-from compiler.schedule.spaces import schedule_space
-from compiler.schedule.steps.fuse import Fuse
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute, TensorType
-from configs.settings import load_target
-from tests.compiler.schedule.drawn_chains import chained_call, drawn_chain, drawn_products
-from tests.compiler.schedule.narrow_kernels import narrowed
-from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.nest_shape import NestShape
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.sketches import (
+    chain_context,
+    matrix_tiles,
+    shared_loops,
+    tiled_reduction,
+)
+from tunefarm.compiler.schedule.space import Candidate, Sketch
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.schedule.steps.fuse import Fuse
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.configs.settings import load_target
 
 TARGET = Target(
     "x86_64-unknown-linux-gnu", "x86-64-v3", ("avx2", "fma"), 32, 16, 32768, 524288, 33554432, 2

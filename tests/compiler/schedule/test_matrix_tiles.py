@@ -12,30 +12,30 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.zoo import build_model
-from compiler.frontend.zoo.network import Size
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.llvm.compile_kernel import constant_layouts, emit_loops
-from compiler.llvm.machine import assembly
-from compiler.loops.interpret import interpret
-from compiler.loops.ir import LoopNest, uses_tiles
-from compiler.loops.verify import verify_loops
-from compiler.pipeline import compile_model
-from compiler.runtime.execution.executable import Executable
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import default_schedule, schedule_space
-from compiler.target import Target, host_target, host_tile_refusal
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, TensorType
-from configs.settings import load_target
 from tests.compiler.llvm.emulated_tiles import Count, emulated_tiles, tiled_host, tiles_emulated
 from tests.compiler.runtime.c_models import random_inputs
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.narrow_kernels import narrowed, values_for
 from tests.compiler.schedule.small_kernels import kernel_of
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm.compile_kernel import constant_layouts, emit_loops
+from tunefarm.compiler.llvm.machine import assembly
+from tunefarm.compiler.loops.interpret import interpret
+from tunefarm.compiler.loops.ir import LoopNest, uses_tiles
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
+from tunefarm.compiler.target import Target, host_target, host_tile_refusal
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.configs.settings import load_target
 
 TILES = Target.from_json(load_target("sapphirerapids").model_dump())
 PAIRS = [
@@ -219,7 +219,7 @@ def test_models_in_tiles_are_those_in_vectors(
     target = tiled_host()
     plain = replace(target, features=host_target().features)
     monkeypatch.setattr(
-        "compiler.runtime.execution.loaded_program.check_target", lambda target: None
+        "tunefarm.compiler.runtime.execution.loaded_program.check_target", lambda target: None
     )
     specs = [
         compile_model(graph, target=made, threads=threads, numerics="bf16").spec

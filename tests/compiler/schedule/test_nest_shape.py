@@ -11,18 +11,18 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from compiler.errors import ScheduleError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.llvm.emit_kernel import emit_kernel
-from compiler.pipeline import kernels_of
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.nest_shape import NestShape, Operand, aliased_lines
-from compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
-from compiler.schedule.spaces import schedule_space
-from compiler.schedule.steps.pack_stage import PackStage
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.llvm.emit_kernel import emit_kernel
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.nest_shape import NestShape, Operand, aliased_lines
+from tunefarm.compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.schedule.steps.pack_stage import PackStage
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
 
 X86 = Target(
     "x86_64-unknown-linux-gnu", "x86-64-v3", ("avx2", "fma"), 32, 16, 32768, 524288, 33554432, 2

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from compiler.errors import ScheduleError
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.fuse import Fuse
-from compiler.schedule.steps.pack_layout import PackLayout
-from compiler.schedule.steps.parallelize import Parallelize
-from compiler.schedule.steps.step import STEPS
-from compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.fuse import Fuse
+from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
+from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.schedule.steps.step import STEPS
+from tunefarm.compiler.schedule.steps.tile import Tile
 
 SCHEDULE = Schedule(
     (

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.errors import ScheduleError
-from compiler.kernels.kernel import FusedKernel
-from compiler.llvm.emit_kernel import emit_kernel
-from compiler.loops.verify import verify_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
-from compiler.schedule.spaces import default_schedule, schedule_space, untiled_schedule
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.winograd import Winograd
-from compiler.target import host_target
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm.emit_kernel import emit_kernel
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
+from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space, untiled_schedule
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.winograd import Winograd
+from tunefarm.compiler.target import host_target
 
 SOME = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 TARGET = replace(host_target(), vector_bytes=32, vector_registers=16)

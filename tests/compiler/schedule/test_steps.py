@@ -9,48 +9,48 @@ from dataclasses import dataclass
 
 import pytest
 
-from compiler.errors import ScheduleError
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.loops.printer import format_loops
-from compiler.loops.verify import verify_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.block_attention import BlockAttention
-from compiler.schedule.steps.cache_read import CacheRead
-from compiler.schedule.steps.cache_write import CacheWrite
-from compiler.schedule.steps.compute_along import ComputeAlong
-from compiler.schedule.steps.compute_at import ComputeAt
-from compiler.schedule.steps.copy_operand import CopyOperand
-from compiler.schedule.steps.digit_sums import DigitSums
-from compiler.schedule.steps.dot_product import DotProduct
-from compiler.schedule.steps.flatten_axes import FlattenAxes
-from compiler.schedule.steps.fuse import Fuse
-from compiler.schedule.steps.hoist import Hoist
-from compiler.schedule.steps.inline import Inline
-from compiler.schedule.steps.matrix_tiles import MatrixTiles
-from compiler.schedule.steps.merge_axes import MergeAxes
-from compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
-from compiler.schedule.steps.pack_layout import PackLayout
-from compiler.schedule.steps.pack_stage import PackStage
-from compiler.schedule.steps.parallelize import Parallelize
-from compiler.schedule.steps.partition import Partition
-from compiler.schedule.steps.prefetch import Prefetch
-from compiler.schedule.steps.reorder import Reorder
-from compiler.schedule.steps.scan import Scan
-from compiler.schedule.steps.scatter import Scatter
-from compiler.schedule.steps.separate_window import SeparateWindow
-from compiler.schedule.steps.split_axis import SplitAxis
-from compiler.schedule.steps.split_reduction import SplitReduction
-from compiler.schedule.steps.step import STEPS, Step
-from compiler.schedule.steps.tile import Tile
-from compiler.schedule.steps.unroll import Unroll
-from compiler.schedule.steps.vectorize import Vectorize
-from compiler.schedule.steps.wide_factors import WideFactors
-from compiler.schedule.steps.winograd import Winograd
 from tests.compiler.golden_files import check_golden
 from tests.compiler.loops.tiny_kernels import STEP_KERNELS, assert_close, run_loops, tiny_kernels
 from tests.compiler.schedule.small_kernels import inputs_for
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.block_attention import BlockAttention
+from tunefarm.compiler.schedule.steps.cache_read import CacheRead
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
+from tunefarm.compiler.schedule.steps.compute_along import ComputeAlong
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.copy_operand import CopyOperand
+from tunefarm.compiler.schedule.steps.digit_sums import DigitSums
+from tunefarm.compiler.schedule.steps.dot_product import DotProduct
+from tunefarm.compiler.schedule.steps.flatten_axes import FlattenAxes
+from tunefarm.compiler.schedule.steps.fuse import Fuse
+from tunefarm.compiler.schedule.steps.hoist import Hoist
+from tunefarm.compiler.schedule.steps.inline import Inline
+from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
+from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
+from tunefarm.compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
+from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
+from tunefarm.compiler.schedule.steps.pack_stage import PackStage
+from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.schedule.steps.partition import Partition
+from tunefarm.compiler.schedule.steps.prefetch import Prefetch
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.scan import Scan
+from tunefarm.compiler.schedule.steps.scatter import Scatter
+from tunefarm.compiler.schedule.steps.separate_window import SeparateWindow
+from tunefarm.compiler.schedule.steps.split_axis import SplitAxis
+from tunefarm.compiler.schedule.steps.split_reduction import SplitReduction
+from tunefarm.compiler.schedule.steps.step import STEPS, Step
+from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.wide_factors import WideFactors
+from tunefarm.compiler.schedule.steps.winograd import Winograd
 
 KERNELS: dict[str, FusedKernel] = {
     **{name: make() for name, make in STEP_KERNELS.items()},

@@ -12,23 +12,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compiler.errors import LoweringError
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.llvm.compile_kernel import constant_layouts, emit_loops
-from compiler.llvm.machine import assembly
-from compiler.loops.interpret import interpret
-from compiler.loops.verify import verify_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.spaces import default_schedule, schedule_space
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from configs.settings import load_target
 from tests.compiler.runtime.emulated import Case, emulated, kernel_outputs
 from tests.compiler.schedule.narrow_kernels import narrowed, values_for
 from tests.compiler.schedule.small_kernels import kernel_of
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.llvm.compile_kernel import constant_layouts, emit_loops
+from tunefarm.compiler.llvm.machine import assembly
+from tunefarm.compiler.loops.interpret import interpret
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.configs.settings import load_target
 
 ARM = Target.from_json(load_target("neoverse-v1").model_dump())
 PAIRS = [

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.schedule.vectors import lanes_along, vector_lanes
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.schedule.small_kernels import kernel_of
+from tunefarm.compiler.schedule.vectors import lanes_along, vector_lanes
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I32])

@@ -13,16 +13,16 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-import compiler
-from compiler import InferenceSession, SessionOptions
-from compiler.errors import (
+from tests.end_to_end.tiny_model import tiny_model
+from tunefarm import compiler
+from tunefarm.compiler import InferenceSession, SessionOptions
+from tunefarm.compiler.errors import (
     ArtefactError,
     ImportModelError,
     InputError,
     SettingsError,
     UntunedWarning,
 )
-from tests.end_to_end.tiny_model import tiny_model
 
 ML = "ai.onnx.ml"
 X, Y = (np.random.default_rng(seed).standard_normal((2, 3)).astype(np.float32) for seed in (1, 2))

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from compiler.types.conversions import converted
-from compiler.types.dtypes import DType
+from tunefarm.compiler.types.conversions import converted
+from tunefarm.compiler.types.dtypes import DType
 
 NUMBERS = [dtype for dtype in DType if dtype is not DType.STRING]  # which is stored as one
 NUMPYS_OWN = tuple(dtype for dtype in NUMBERS if dtype.numpy.type.__module__ == "numpy")
@@ -52,7 +52,10 @@ def test_bytes_are_those_of_the_numpy_type(dtype: DType) -> None:
 
 
 def test_targets_and_numerics_do_without_numpy() -> None:
-    program = "import sys, compiler.target, compiler.types.numerics; print('numpy' in sys.modules)"
+    program = (
+        "import sys, tunefarm.compiler.target, tunefarm.compiler.types.numerics; "
+        "print('numpy' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.errors import ShapeError
-from compiler.types.extents import Extent, Given, check_lists, extent_of, texts
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.types.extents import Extent, Given, check_lists, extent_of, texts
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from compiler.errors import SettingsError
-from compiler.kernels.winograd import TRANSFORMS
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.steps.block_attention import BlockAttention
-from compiler.schedule.steps.pack_layout import PackLayout
-from compiler.schedule.steps.winograd import Winograd
-from compiler.types.dtypes import DType
-from compiler.types.numerics import (
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.kernels.winograd import TRANSFORMS
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.steps.block_attention import BlockAttention
+from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
+from tunefarm.compiler.schedule.steps.winograd import Winograd
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import (
     DEFAULT_NUMERICS,
     NUMERICS,
     STRICT_NUMERICS,
@@ -22,7 +22,7 @@ from compiler.types.numerics import (
     Numerics,
     sum_tolerance,
 )
-from configs.settings import CompileSettings
+from tunefarm.configs.settings import CompileSettings
 
 
 def test_numerics_are_found_by_the_names_of_settings() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from compiler.errors import SettingsError
-from compiler.types.precision import Calibration, Precision, PrecisionPlan
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
 
 RANGES = Calibration("mse", 4, "ab", {"v": (-1.0, 2.5)})
 

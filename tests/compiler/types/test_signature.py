@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compiler.types.dtypes import DType
-from compiler.types.signature import AxisSource, Check, Signature, SizedPort
-from compiler.types.sizes import Symbol
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import AxisSource, Check, Signature, SizedPort
+from tunefarm.compiler.types.sizes import Symbol
 
 
 def test_a_condition_names_its_value_after_what_is_wrong() -> None:

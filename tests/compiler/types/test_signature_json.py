@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from compiler.errors import ShapeError
-from compiler.types.dtypes import DType
-from compiler.types.signature import (
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import (
     AxisSource,
     Check,
     Equality,
@@ -19,8 +19,8 @@ from compiler.types.signature import (
     SizedPort,
     ValueSource,
 )
-from compiler.types.signature_json import signature_from_json, signature_to_json
-from compiler.types.sizes import Symbol, divide, greater, remainder, smaller
+from tunefarm.compiler.types.signature_json import signature_from_json, signature_to_json
+from tunefarm.compiler.types.sizes import Symbol, divide, greater, remainder, smaller
 
 BATCH, PAST, COUNT = Symbol("batch", 1, 4), Symbol("past", 0, 9), Symbol("count", 0, 5)
 batch, past, count = (Symbol.of(s.name, s.low, s.high) for s in (BATCH, PAST, COUNT))

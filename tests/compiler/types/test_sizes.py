@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.errors import ShapeError
-from compiler.types.sizes import (
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.types.sizes import (
     Dimension,
     Size,
     Symbol,

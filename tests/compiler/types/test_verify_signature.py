@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.errors import VerifyError
-from compiler.graph.ir import Graph
-from compiler.graph.verify import verify_graph
-from compiler.types.dtypes import DType
-from compiler.types.signature import (
+from tests.compiler.runtime.sized_graphs import counted_graph, rows_graph, symbol
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import (
     SIZES,
     AxisSource,
     Check,
@@ -20,10 +21,9 @@ from compiler.types.signature import (
     Signature,
     ValueSource,
 )
-from compiler.types.sizes import Symbol
-from compiler.types.tensor_type import TensorType
-from compiler.types.verify_signature import signature_problem
-from tests.compiler.runtime.sized_graphs import counted_graph, rows_graph, symbol
+from tunefarm.compiler.types.sizes import Symbol
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.verify_signature import signature_problem
 
 BATCH, batch = symbol("batch", 1, 4)
 OTHER, other = symbol("other", 1, 4)

@@ -12,14 +12,14 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from compiler.errors import MeasureError
-from compiler.target import host_target
-from measure.farm.make_runner import create_runner
-from measure.farm.ray_runner import RayRunner
-from measure.farm.ray_start import head_client
-from measure.farm.runner import Runner, RunnerOptions
-from measure.measurement import MeasureResult, Status
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.target import host_target
+from tunefarm.measure.farm.make_runner import create_runner
+from tunefarm.measure.farm.ray_runner import RayRunner
+from tunefarm.measure.farm.ray_start import head_client
+from tunefarm.measure.farm.runner import Runner, RunnerOptions
+from tunefarm.measure.measurement import MeasureResult, Status
 
 pytestmark = pytest.mark.slow
 NODES = 3

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from measure.farm.core_locks import QUANTUM_SECONDS, Accounts, CoreLocks, Turn
+from tunefarm.measure.farm.core_locks import QUANTUM_SECONDS, Accounts, CoreLocks, Turn
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["measure.farm.core_locks"])
+_CONTEXT.set_forkserver_preload(["tunefarm.measure.farm.core_locks"])
 
 
 def simulate(seconds: dict[str, float], until: float, gap: float = 0.01) -> dict[str, float]:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from measure.farm.dispatch import BuildAction, Dispatcher, TimeAction
-from measure.farm.slots import SlotPlan
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.worker.build_candidate import BuildResult
+from tunefarm.measure.farm.dispatch import BuildAction, Dispatcher, TimeAction
+from tunefarm.measure.farm.slots import SlotPlan
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.worker.build_candidate import BuildResult
 
 SPLIT = SlotPlan((0,), ((1,),))
 SHARED = SlotPlan((0, 1), ((0, 1),), alternates=True)

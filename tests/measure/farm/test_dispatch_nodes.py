@@ -6,10 +6,16 @@ import random
 
 import pytest
 
-from measure.farm.dispatch import MOST_HAND_BACKS, Action, BuildAction, Dispatcher, TimeAction
-from measure.farm.slots import SlotPlan
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.worker.build_candidate import BuildResult
+from tunefarm.measure.farm.dispatch import (
+    MOST_HAND_BACKS,
+    Action,
+    BuildAction,
+    Dispatcher,
+    TimeAction,
+)
+from tunefarm.measure.farm.slots import SlotPlan
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.worker.build_candidate import BuildResult
 
 SPLIT = SlotPlan((0,), ((1,),))
 TWO = SlotPlan((0,), ((1,), (2,)))

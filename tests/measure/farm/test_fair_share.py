@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measure.farm.fair_share import (
+from tunefarm.measure.farm.fair_share import (
     FORGOTTEN_SECONDS,
     KEEPS_SECONDS,
     SILENT_SECONDS,

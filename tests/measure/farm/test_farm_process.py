@@ -14,13 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from compiler.errors import MeasureError
-from configs.errors import TunefarmError
-from measure.farm.authentication import authentication, make_token_file
-from measure.farm.farm_process import FarmOptions, forget_dead, join_farm, start_farm, stop_farm
-from measure.farm.farm_records import FarmRecord, boot_id, records, remember
-from measure.machine import available_cores
-from measure.sandbox.reaper import TAG_VARIABLE, Process, is_alive, run_processes
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.configs.errors import TunefarmError
+from tunefarm.measure.farm.authentication import authentication, make_token_file
+from tunefarm.measure.farm.farm_process import (
+    FarmOptions,
+    forget_dead,
+    join_farm,
+    start_farm,
+    stop_farm,
+)
+from tunefarm.measure.farm.farm_records import FarmRecord, boot_id, records, remember
+from tunefarm.measure.machine import available_cores
+from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Process, is_alive, run_processes
 
 pytestmark = pytest.mark.slow
 
@@ -161,7 +167,7 @@ def test_a_farm_starts_is_joined_shows_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """python -m pytest -m nightly tests/measure/farm/test_farm_process.py"""
-    from measure.farm.farm_status import farm_status
+    from tunefarm.measure.farm.farm_status import farm_status
 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -190,10 +196,10 @@ def test_a_farm_starts_is_joined_shows_and_ends(
 
 def _join_as_another(address: str, token_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Join a farm whose head has noted another version of the compiler."""
-    from measure.farm.authentication import environment, of_token_file
-    from measure.farm.farm_versions import COMPILER, versions
-    from measure.farm.ray_board import Board
-    from measure.farm.ray_start import read_authentication_again
+    from tunefarm.measure.farm.authentication import environment, of_token_file
+    from tunefarm.measure.farm.farm_versions import COMPILER, versions
+    from tunefarm.measure.farm.ray_board import Board
+    from tunefarm.measure.farm.ray_start import read_authentication_again
 
     with environment(of_token_file(token_file)):
         read_authentication_again()

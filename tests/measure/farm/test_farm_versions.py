@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measure.farm.farm_versions import COMPILER, differences, versions
+from tunefarm.measure.farm.farm_versions import COMPILER, differences, versions
 
 
 def test_a_machine_differs_in_nothing_from_itself() -> None:

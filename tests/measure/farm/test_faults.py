@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from compiler.target import host_target
-from db.records import TaskKey, TrialRecord
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.sandbox.worker_process import (
+from tests.measure.fault_kernels import COMPILE_FAULT, compile_fault, make_request
+from tunefarm.compiler.target import host_target
+from tunefarm.db.records import TaskKey, TrialRecord
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.sandbox.worker_process import (
     WorkerLostError,
     WorkerProcess,
     WorkerStartError,
     classify_exit,
 )
-from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.build_candidate import BuildResult, build_candidate
-from measure.worker.supervisor import BUILD, MEASURE, Supervisor
-from tests.measure.fault_kernels import COMPILE_FAULT, compile_fault, make_request
-from tuner.records.trials import best_record, trial_record
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.measure.worker.build_candidate import BuildResult, build_candidate
+from tunefarm.measure.worker.supervisor import BUILD, MEASURE, Supervisor
+from tunefarm.tuner.records.trials import best_record, trial_record
 
 _RECORDED = {
     "fingerprint",

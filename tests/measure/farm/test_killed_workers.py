@@ -11,11 +11,11 @@ from contextlib import suppress
 
 import pytest
 
-from measure.farm.local_runner import LocalRunner
-from measure.farm.make_runner import create_runner
-from measure.farm.runner import RunnerOptions
-from measure.measurement import MeasureResult, Status
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
+from tunefarm.measure.farm.local_runner import LocalRunner
+from tunefarm.measure.farm.make_runner import create_runner
+from tunefarm.measure.farm.runner import RunnerOptions
+from tunefarm.measure.measurement import MeasureResult, Status
 
 KILLS = 100
 

@@ -13,20 +13,20 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from compiler.errors import MeasureError
-from compiler.target import Target, host_target
-from configs.settings import Settings, load_settings, load_target
-from db import queries
-from db.store import Store
-from measure.farm.make_runner import create_runner
-from measure.farm.runner import CallsNodes, Runner, RunnerOptions
-from measure.measurement import MeasureResult, Status
 from tests.end_to_end.tiny_model import tiny_model
 from tests.measure.fault_kernels import COMPILE_FAULT, make_request
 from tests.measure.simulated_nodes import COMPILE_HERE, KIND, PROBE
-from tuner.job_request import JobRequest
-from tuner.search.measuring import runner_options
-from tuner.tune_model import tune_model
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.settings import Settings, load_settings, load_target
+from tunefarm.db import queries
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.make_runner import create_runner
+from tunefarm.measure.farm.runner import CallsNodes, Runner, RunnerOptions
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.tuner.job_request import JobRequest
+from tunefarm.tuner.search.measuring import runner_options
+from tunefarm.tuner.tune_model import tune_model
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from measure.farm.dispatch import Action, Dispatcher
-from measure.farm.fair_share import Beat, FairShare, Part
-from measure.farm.node_watch import NodeWatch, Recruit
-from measure.farm.pipeline_runner import Crew
-from measure.farm.slots import SlotPlan
-from measure.measurement import MeasureRequest, MeasureResult
+from tunefarm.measure.farm.dispatch import Action, Dispatcher
+from tunefarm.measure.farm.fair_share import Beat, FairShare, Part
+from tunefarm.measure.farm.node_watch import NodeWatch, Recruit
+from tunefarm.measure.farm.pipeline_runner import Crew
+from tunefarm.measure.farm.slots import SlotPlan
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 
 PLAN = SlotPlan((0,), ((1,),))
 

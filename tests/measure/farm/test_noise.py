@@ -6,11 +6,11 @@ from typing import Self
 
 import pytest
 
-from compiler.errors import MeasureError
-from compiler.target import host_target
-from measure.farm.noise import FEWEST, Noise, Verdict, measure_itself, noise_of
-from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.measure.clock_traces import against_itself
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.target import host_target
+from tunefarm.measure.farm.noise import FEWEST, Noise, Verdict, measure_itself, noise_of
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 
 PAIRS = 14
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from measure.compare import LogRatio
-from measure.farm import overlap
-from measure.farm.overlap import Overlap, measure_overlap, settle_overlap, take_turns
-from measure.farm.slots import SlotPlan
+from tunefarm.measure.compare import LogRatio
+from tunefarm.measure.farm import overlap
+from tunefarm.measure.farm.overlap import Overlap, measure_overlap, settle_overlap, take_turns
+from tunefarm.measure.farm.slots import SlotPlan
 
 PLAN = SlotPlan((0, 1, 2, 3), ((2,), (3,)))
 

@@ -9,12 +9,12 @@ from concurrent.futures import Future
 
 import pytest
 
-from compiler.errors import MeasureError
-from measure.farm.pipeline_runner import PipelineRunner, SlotLostError
-from measure.farm.slots import SlotPlan
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.sandbox.worker_process import WorkerLostError, WorkerStartError
-from measure.worker.build_candidate import BuildResult
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.farm.pipeline_runner import PipelineRunner, SlotLostError
+from tunefarm.measure.farm.slots import SlotPlan
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.sandbox.worker_process import WorkerLostError, WorkerStartError
+from tunefarm.measure.worker.build_candidate import BuildResult
 
 
 class FakeBackend:

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from compiler.errors import MeasureError
-from measure.farm.ray_address import check_address
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.farm.ray_address import check_address
 
 SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 

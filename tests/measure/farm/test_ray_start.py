@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from measure.farm.make_runner import create_runner
-from measure.sandbox.reaper import Process
+from tunefarm.measure.farm.make_runner import create_runner
+from tunefarm.measure.sandbox.reaper import Process
 
 _LISTENS = "0A"
 _LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}

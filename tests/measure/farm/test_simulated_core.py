@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from measure.compare import pair_of
-from measure.farm.simulated_core import SimulatedCore
-from measure.measurement import MeasureResult, Status
-from measure.worker.timer import TimingOptions
 from tests.measure.absolute_measuring import AbsoluteMachine
 from tests.measure.wandering_clock import NOISY, STILL, make_clock
+from tunefarm.measure.compare import pair_of
+from tunefarm.measure.farm.simulated_core import SimulatedCore
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.measure.worker.timer import TimingOptions
 
 SEEDS = 5
 EACH = 40  # measurements of a seed

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from compiler.errors import MeasureError
-from measure.farm.slots import CoreLeases, ProcessPin, SlotPlan, plan_slots
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.farm.slots import CoreLeases, ProcessPin, SlotPlan, plan_slots
 
 
 def test_two_cores_and_one_thread_build_on_one_and_time_on_the_other() -> None:

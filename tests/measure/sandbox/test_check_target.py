@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from compiler.errors import LoweringError, SettingsError
-from compiler.llvm.machine import target_machine
-from compiler.target import Target
-from configs.settings import load_target
-from measure.sandbox import check_target as module
-from measure.sandbox.check_target import check_target
+from tunefarm.compiler.errors import LoweringError, SettingsError
+from tunefarm.compiler.llvm.machine import target_machine
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import load_target
+from tunefarm.measure.sandbox import check_target as module
+from tunefarm.measure.sandbox.check_target import check_target
 
 V3 = Target.from_json(load_target("x86-64-v3").model_dump())
 

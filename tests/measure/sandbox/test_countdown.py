@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from measure.sandbox.countdown import Countdown
+from tunefarm.measure.sandbox.countdown import Countdown
 
 
 class Waiting:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.types.dtypes import DType
-from measure.sandbox.guarded import ALIGNMENT, GuardedBuffer
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.measure.sandbox.guarded import ALIGNMENT, GuardedBuffer
 
 
 @given(st.integers(0, 20_000))

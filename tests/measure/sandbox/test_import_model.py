@@ -12,11 +12,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from compiler.errors import ImportModelError, UnsupportedOperatorError
-from compiler.frontend.import_onnx import import_onnx
-from compiler.graph.serialize import structural_hash
-from compiler.limits import Limits
-from measure.sandbox.import_model import import_model
+from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.limits import Limits
+from tunefarm.measure.sandbox.import_model import import_model
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from measure.sandbox.isolated import ask_isolated
+from tunefarm.measure.sandbox.isolated import ask_isolated
 
 MODULE = "tests.measure.sandbox.misbehaving"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from measure.sandbox.messages import (
+from tunefarm.measure.sandbox.messages import (
     Decoder,
     Message,
     MessageError,

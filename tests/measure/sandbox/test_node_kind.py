@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.target import Target, host_target
-from configs.settings import load_target
-from measure.sandbox.node_kind import kind_of, this_node
-from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.measure_role import other_kind
 from tests.measure.simulated_nodes import KIND, PROBE
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.settings import load_target
+from tunefarm.measure.sandbox.node_kind import kind_of, this_node
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.measure.worker.measure_role import other_kind
 
 
 def named(name: str) -> Target:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from measure.sandbox.reaper import TAG_VARIABLE, Reaper, holders, run_processes
+from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Reaper, holders, run_processes
 
 _PARENT = """
 import subprocess, sys

@@ -9,15 +9,17 @@ import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from compiler.target import host_target
-from measure.measurement import Status
-from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.build_candidate import build_candidate
-from measure.worker.supervisor import MEASURE, Supervisor
 from tests.measure.fault_kernels import COMPILE_FAULT, compile_fault, make_request
+from tunefarm.compiler.target import host_target
+from tunefarm.measure.measurement import Status
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.measure.worker.build_candidate import build_candidate
+from tunefarm.measure.worker.supervisor import MEASURE, Supervisor
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.measure.fault_kernels", "measure.worker.supervisor"])
+_CONTEXT.set_forkserver_preload(
+    ["tests.measure.fault_kernels", "tunefarm.measure.worker.supervisor"]
+)
 LIMIT = 3.0
 STOPPED = 3.5
 

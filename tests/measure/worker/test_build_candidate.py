@@ -6,10 +6,14 @@ import pickle
 
 import pytest
 
-from compiler.errors import MeasureError
-from compiler.loops.constant_layout import ConstantLayout
-from measure.sandbox.messages import Message, encode
-from measure.worker.build_candidate import BuiltCandidate, pack_candidates, unpack_candidates
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.measure.sandbox.messages import Message, encode
+from tunefarm.measure.worker.build_candidate import (
+    BuiltCandidate,
+    pack_candidates,
+    unpack_candidates,
+)
 
 CANDIDATES = (
     BuiltCandidate("conv", b"\x7fELF\0", 64, (("w", ConstantLayout(((0, 8),), (0, 2, 1), 4)),)),

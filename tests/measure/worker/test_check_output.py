@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.types.dtypes import DType
-from measure.worker.check_output import compare_output, tolerance
-from measure.worker.rounding import Rounding
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.measure.worker.check_output import compare_output, tolerance
+from tunefarm.measure.worker.rounding import Rounding
 
 
 def random_floats(*shape: int) -> np.ndarray:

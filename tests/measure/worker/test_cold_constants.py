@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.loops.constant_layout import ConstantLayout
-from measure.sandbox.guarded_pages import view
-from measure.worker.reference import ensure_reference
-from measure.worker.workload import Workload, copies_needed
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.measure.sandbox.guarded_pages import view
+from tunefarm.measure.worker.reference import ensure_reference
+from tunefarm.measure.worker.workload import Workload, copies_needed
 
 LAYOUT = ConstantLayout(((1, 8),), (1, 0, 2))
 MEGABYTE = 1 << 20

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from compiler.expr.nodes import binary, cast, mul, unary
-from compiler.kernels.kernel import FusedKernel, KernelBuilder
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, TensorType
-from measure.worker.inputs import make_inputs
+from tunefarm.compiler.expr.nodes import binary, cast, mul, unary
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.measure.worker.inputs import make_inputs
 
 
 def numbers(array: Array) -> npt.NDArray[np.float64]:

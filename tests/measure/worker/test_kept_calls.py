@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.target import host_target
-from measure.measurement import MeasureResult, Status
-from measure.sandbox.turn import Turn
-from measure.worker import bound_call, run_candidate
-from measure.worker.build_candidate import BuiltCandidate
-from measure.worker.run_candidate import CandidateRunner
-from measure.worker.timer import TimingOptions
 from tests.measure.fault_kernels import compile_fault, make_request
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.target import host_target
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.measure.sandbox.turn import Turn
+from tunefarm.measure.worker import bound_call, run_candidate
+from tunefarm.measure.worker.build_candidate import BuiltCandidate
+from tunefarm.measure.worker.run_candidate import CandidateRunner
+from tunefarm.measure.worker.timer import TimingOptions
 
 QUICK = TimingOptions(samples=3, min_sample_seconds=1e-5, warmup_seconds=0.0, unstable_limit=9.0)
 

@@ -10,29 +10,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.expr.nodes import Expr, add, cast, integer, mul
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall, Tensor
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.llvm import compile_kernel
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.optimise import optimise
-from compiler.schedule.spaces import naive_schedule, schedule_space
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from compiler.types.numerics import BF16_NUMERICS, F16_NUMERICS, Numerics, is_narrow
-from compiler.types.tensor_type import TensorType
-from measure.measurement import MeasureResult, Status
-from measure.sandbox.turn import Turn
-from measure.worker.build_candidate import BuiltCandidate
-from measure.worker.check_output import compare_output
-from measure.worker.inputs import make_inputs
-from measure.worker.rounding import rounding_of
-from measure.worker.run_candidate import CandidateRunner
-from measure.worker.timer import TimingOptions
 from tests.compiler.graph.test_random_graphs import IMAGE_KINDS, KINDS, random_graph
 from tests.compiler.schedule.guarded_run import run_guarded, targets
+from tunefarm.compiler.expr.nodes import Expr, add, cast, integer, mul
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall, Tensor
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.llvm import compile_kernel
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.schedule.spaces import naive_schedule, schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import BF16_NUMERICS, F16_NUMERICS, Numerics, is_narrow
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.measure.sandbox.turn import Turn
+from tunefarm.measure.worker.build_candidate import BuiltCandidate
+from tunefarm.measure.worker.check_output import compare_output
+from tunefarm.measure.worker.inputs import make_inputs
+from tunefarm.measure.worker.rounding import rounding_of
+from tunefarm.measure.worker.run_candidate import CandidateRunner
+from tunefarm.measure.worker.timer import TimingOptions
 
 BF16, F32, I32 = DType.BF16, DType.F32, DType.I32
 ROWS, COLUMNS, TERMS, PARTS = 24, 32, 256, 16

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.errors import MeasureError
-from measure.worker import reference
-from measure.worker.reference import SEEDS, ensure_reference
 from tests.measure.fault_kernels import make_kernel
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.worker import reference
+from tunefarm.measure.worker.reference import SEEDS, ensure_reference
 
 
 def test_reference_holds_inputs_and_what_the_kernel_means(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import ctypes
 import numpy as np
 import pytest
 
-from compiler.llvm.machine import assembly, object_code
-from compiler.llvm.peak_loop import SYMBOL, peak_loop, result_floats
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.target import host_target
-from measure.worker.roof import measure_roof
+from tunefarm.compiler.llvm.machine import assembly, object_code
+from tunefarm.compiler.llvm.peak_loop import SYMBOL, peak_loop, result_floats
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.target import host_target
+from tunefarm.measure.worker.roof import measure_roof
 
 
 def test_the_loop_multiplies_and_adds_as_often_as_it_says() -> None:

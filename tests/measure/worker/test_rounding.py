@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from compiler.expr.nodes import Expr, add, cast, mul
-from compiler.kernels.kernel import FusedKernel, KernelBuilder, Tensor
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from measure.worker.rounding import Rounding, rounding_of
 from tests.compiler.kernels.recurrent import STEPS, UNITS, recurrent
+from tunefarm.compiler.expr.nodes import Expr, add, cast, mul
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Tensor
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.measure.worker.rounding import Rounding, rounding_of
 
 BF16, F32 = DType.BF16, DType.F32
 

@@ -10,8 +10,8 @@ from time import perf_counter
 
 import pytest
 
-from measure.machine import on_cores
-from measure.worker.slice_clock import SliceClock
+from tunefarm.measure.machine import on_cores
+from tunefarm.measure.worker.slice_clock import SliceClock
 
 
 class Hands:

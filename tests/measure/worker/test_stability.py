@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from measure.worker.stability import relative_mad, scatters
+from tunefarm.measure.worker.stability import relative_mad, scatters
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.errors import MeasureError
-from measure.worker.early_stop import FEWEST_TOLD
-from measure.worker.timer import (
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.worker.early_stop import FEWEST_TOLD
+from tunefarm.measure.worker.timer import (
     MORE_ROUNDS,
     Run,
     TimingOptions,

@@ -11,21 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.placement import PERIOD, Placement, buffer_sizes
-from measure.sandbox.guarded_pages import view
-from measure.sandbox.worker_settings import WorkerSettings
-from measure.worker.build_candidate import build_candidate
-from measure.worker.reference import Reference, ensure_reference
-from measure.worker.supervisor import MEASURE, Supervisor
-from measure.worker.timing_arena import TimingArena
-from measure.worker.workload import Workload
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tests.measure.fault_kernels import COMPILE_FAULT, compile_fault, make_request
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.placement import PERIOD, Placement, buffer_sizes
+from tunefarm.measure.sandbox.guarded_pages import view
+from tunefarm.measure.sandbox.worker_settings import WorkerSettings
+from tunefarm.measure.worker.build_candidate import build_candidate
+from tunefarm.measure.worker.reference import Reference, ensure_reference
+from tunefarm.measure.worker.supervisor import MEASURE, Supervisor
+from tunefarm.measure.worker.timing_arena import TimingArena
+from tunefarm.measure.worker.workload import Workload
 
 KERNEL = kernel_of([f32(3, 7), f32(3, 7)], [("add", ["x0", "x1"], {})])
 APART = Placement((0, 8192, 4096, 12288))

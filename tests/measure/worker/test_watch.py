@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
-from measure.machine import Activity
-from measure.worker.watch import CoreWatch
+from tunefarm.measure.machine import Activity
+from tunefarm.measure.worker.watch import CoreWatch
 
 
 def test_activity_is_what_happened_since_the_watch_began() -> None:

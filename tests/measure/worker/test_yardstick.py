@@ -8,11 +8,11 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from compiler.llvm.yardstick import YARDSTICK_SYMBOL, yardstick_object
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.target import host_target
-from compiler.types.dtypes import DType
-from measure.worker.yardstick import Yardstick
+from tunefarm.compiler.llvm.yardstick import YARDSTICK_SYMBOL, yardstick_object
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.measure.worker.yardstick import Yardstick
 
 
 def test_seconds_are_the_shortest_run_by_its_rounds() -> None:

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.errors import DatabaseError
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from configs.settings import load_settings
-from db.records import TargetRecord, TrialRecord, WorkloadRecord
-from db.store import Store
 from tests.tuner.building.test_report import REPORT
 from tests.tuner.synthetic import TARGET, matmul_kernel
-from tuner.building.apply_best import Records, choose_from
-from tuner.records.trials import task_key
+from tunefarm.compiler.errors import DatabaseError
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.configs.settings import load_settings
+from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.apply_best import Records, choose_from
+from tunefarm.tuner.records.trials import task_key
 
 KERNEL = matmul_kernel()
 SCHEDULE = [["Unroll", "matmul", "n"]]

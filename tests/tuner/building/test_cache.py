@@ -12,19 +12,19 @@ from typing import Any
 import onnx
 import pytest
 
-from compiler.content_cache import ContentCache
-from compiler.errors import TunefarmError
-from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.pipeline import kernels_of
-from configs.settings import Settings, load_settings
-from db import model_queries
-from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.building.test_flow import remember
-from tuner.building import cache, record
-from tuner.building.flow import build
-from tuner.building.record import open_records, record_build
-from tuner.building.request import BuildRequest, BuildResult
+from tunefarm.compiler.content_cache import ContentCache
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.configs.settings import Settings, load_settings
+from tunefarm.db import model_queries
+from tunefarm.db.store import Store
+from tunefarm.tuner.building import cache, record
+from tunefarm.tuner.building.flow import build
+from tunefarm.tuner.building.record import open_records, record_build
+from tunefarm.tuner.building.request import BuildRequest, BuildResult
 
 
 class Builder:
@@ -228,8 +228,8 @@ def test_what_could_not_be_listed_is_said_each_time_and_listed_when_it_can(
 
 def test_a_repeated_build_imports_little(builder: Builder) -> None:
     program = (
-        "import sys; from tuner.commands.cli import app\n"
-        "from tuner.commands.command_line import run_command\n"
+        "import sys; from tunefarm.tuner.commands.cli import app\n"
+        "from tunefarm.tuner.commands.command_line import run_command\n"
         "code = run_command(app, sys.argv[1:])\n"
         "print(sorted({'numpy', 'onnx', 'sqlalchemy', 'xgboost', 'ray'} & set(sys.modules)))\n"
         "sys.exit(code)"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.target import Target
-from configs.settings import load_target
-from tuner.building.emit import assemble_command
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import load_target
+from tunefarm.tuner.building.emit import assemble_command
 
 
 @pytest.mark.parametrize("name", ["armv8-neon", "neoverse-v1"])

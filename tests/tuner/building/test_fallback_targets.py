@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.target import Target, baseline_target
-from configs.settings import load_target, targets
-from tuner.building.fallback_targets import fallback_targets
+from tunefarm.compiler.target import Target, baseline_target
+from tunefarm.configs.settings import load_target, targets
+from tunefarm.tuner.building.fallback_targets import fallback_targets
 
 
 def named(name: str) -> Target:

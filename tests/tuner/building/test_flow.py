@@ -10,25 +10,25 @@ import numpy as np
 import onnx
 import pytest
 
-import tuner
-from compiler.errors import SettingsError, TunefarmError
-from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.pipeline import compile_model, kernels_of
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target
-from configs.settings import DatabaseSettings, Settings, load_settings
-from db import model_queries
-from db.records import TargetRecord, TrialRecord, WorkloadRecord
-from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.building import cache
-from tuner.building.cache import BuildCache
-from tuner.building.flow import build
-from tuner.building.record import record_build
-from tuner.building.request import BuildRequest, BuildResult
-from tuner.records.trials import task_key
+from tunefarm import tuner
+from tunefarm.compiler.errors import SettingsError, TunefarmError
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.pipeline import compile_model, kernels_of
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import DatabaseSettings, Settings, load_settings
+from tunefarm.db import model_queries
+from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.building import cache
+from tunefarm.tuner.building.cache import BuildCache
+from tunefarm.tuner.building.flow import build
+from tunefarm.tuner.building.record import record_build
+from tunefarm.tuner.building.request import BuildRequest, BuildResult
+from tunefarm.tuner.records.trials import task_key
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ class Compiler:
             self.runs += 1
             return compile_model(*arguments, **options)
 
-        monkeypatch.setattr("tuner.building.compile.compile_model", counted)
+        monkeypatch.setattr("tunefarm.tuner.building.compile.compile_model", counted)
         monkeypatch.setattr(BuildCache, "repeated", lambda _: None)
 
     def build(

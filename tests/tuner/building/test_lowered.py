@@ -9,28 +9,27 @@ import numpy as np
 import onnx
 import pytest
 
-import compiler
-import tuner
-from compiler.errors import InputError, SettingsError
-from compiler.frontend.import_onnx import import_onnx
-from compiler.graph.ir import Graph
-from compiler.plan.apply_precisions import prepare
-from compiler.plan.precision.contractions import contractions
-from compiler.target import host_target
-from compiler.types.precision import Precision
-from configs.settings import Settings, load_settings
-from db import model_queries
-from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.calibration.sized_rows import expected as rows_of
 from tests.tuner.calibration.sized_rows import sized_rows, sized_run
-from tuner.building.flow import build
-from tuner.building.lowered import record_choice, wider_note
-from tuner.building.request import BuildRequest
-from tuner.calibration.choice import ChoicePoint, PrecisionChoice
-from tuner.calibration.options import PrecisionOptions
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
+from tunefarm import compiler, tuner
+from tunefarm.compiler.errors import InputError, SettingsError
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.apply_precisions import prepare
+from tunefarm.compiler.plan.precision.contractions import contractions
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.precision import Precision
+from tunefarm.configs.settings import Settings, load_settings
+from tunefarm.db import model_queries
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.flow import build
+from tunefarm.tuner.building.lowered import record_choice, wider_note
+from tunefarm.tuner.building.request import BuildRequest
+from tunefarm.tuner.calibration.choice import ChoicePoint, PrecisionChoice
+from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
 
 HOST = host_target()
 

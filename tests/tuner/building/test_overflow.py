@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.target import host_target
-from configs.settings import load_settings
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.frontend.sized_cases import node
 from tests.compiler.graph.graph_helpers import GraphMaker
-from tuner.building.compile import compile_with
-from tuner.building.overflow import overflow_note
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import load_settings
+from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.building.overflow import overflow_note
 
 
 def products(factor: float) -> Graph:

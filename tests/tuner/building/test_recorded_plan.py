@@ -11,23 +11,23 @@ from typing import Any
 import onnx
 import pytest
 
-import compiler
-from compiler.graph.serialize import structural_hash
-from compiler.pipeline import kernels_of
-from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
-from compiler.target import host_target
-from configs.settings import Settings, load_settings
-from db import model_queries, queries
-from db.records import TargetRecord
-from db.store import Store
-from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.building.cache import BuildCache
-from tuner.building.flow import build
-from tuner.building.recorded_plan import PlanToApply, plan_to_apply, record_plan
-from tuner.building.request import BuildRequest, BuildResult
-from tuner.building.size_plan import size_plan
-from tuner.records.graph_choice import GraphChoice
+from tunefarm import compiler
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import Settings, load_settings
+from tunefarm.db import model_queries, queries
+from tunefarm.db.records import TargetRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.building.cache import BuildCache
+from tunefarm.tuner.building.flow import build
+from tunefarm.tuner.building.recorded_plan import PlanToApply, plan_to_apply, record_plan
+from tunefarm.tuner.building.request import BuildRequest, BuildResult
+from tunefarm.tuner.building.size_plan import size_plan
+from tunefarm.tuner.records.graph_choice import GraphChoice
 
 PLAIN_CONV = GraphChoice(GraphPlan((Layout("c", PLAIN),)), "NCHW at c", 1.2, 1.1, 1.3, 1e-5)
 
@@ -180,8 +180,9 @@ def test_the_same_records_give_the_same_bytes_in_another_process(setting: Settin
     here, _ = setting.build(cache=False)
     output = setting.folder / "there.tuned"
     script = (
-        "import sys; from configs.settings import load_settings;"
-        "from tuner.building.flow import build; from tuner.building.request import BuildRequest;"
+        "import sys; from tunefarm.configs.settings import load_settings;"
+        "from tunefarm.tuner.building.flow import build;"
+        "from tunefarm.tuner.building.request import BuildRequest;"
         "values = {'cache.enabled': False, 'database.url': sys.argv[2]};"
         "settings = load_settings(None, values, environment={});"
         "build(BuildRequest(sys.argv[1], sys.argv[3], settings))"

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelReport
-from configs.settings import Settings
-from db.store import Store
 from tests.db.examples import paired, populate, trial
 from tests.tuner.synthetic import TARGET, matmul_kernel
-from tuner.building.apply_best import Records
-from tuner.building.report import build_report, build_table, require_share
+from tunefarm.compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelReport
+from tunefarm.configs.settings import Settings
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.apply_best import Records
+from tunefarm.tuner.building.report import build_report, build_table, require_share
 
 REPORT = KernelReport(
     name="matmul",

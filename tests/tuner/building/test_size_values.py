@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.types.extents import Extent, Shapes
-from configs.errors import SettingsError
-from tuner.building.size_values import MOST_PROGRAMS, programs_of
+from tunefarm.compiler.types.extents import Extent, Shapes
+from tunefarm.configs.errors import SettingsError
+from tunefarm.tuner.building.size_values import MOST_PROGRAMS, programs_of
 
 
 def test_shapes_without_values_are_one_program() -> None:

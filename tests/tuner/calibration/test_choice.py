@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from compiler.errors import DatabaseError, SettingsError
-from compiler.types.precision import Calibration, Precision
-from db.records import compact_json
-from tuner.calibration.choice import ChoicePoint, ContractionCost, PrecisionChoice
+from tunefarm.compiler.errors import DatabaseError, SettingsError
+from tunefarm.compiler.types.precision import Calibration, Precision
+from tunefarm.db.records import compact_json
+from tunefarm.tuner.calibration.choice import ChoicePoint, ContractionCost, PrecisionChoice
 
 RANGES = Calibration("minmax", 3, "ab", {"v": (0.0, 1.5)})
 CHOICE = PrecisionChoice(

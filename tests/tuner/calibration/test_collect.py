@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.errors import SettingsError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.pipeline import compile_model
-from compiler.plan.apply_precisions import prepare
-from compiler.plan.precision.contractions import contractions
-from compiler.runtime.execution.executable import Executable
 from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph, random_inputs
 from tests.tuner.calibration.sized_rows import SHAPES, kept, sized_rows, sized_run, sums
-from tuner.calibration import collect
-from tuner.calibration.collect import calibrate, with_outputs
-from tuner.calibration.data import SampleForm, Samples
-from tuner.calibration.ranges import Method
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.plan.apply_precisions import prepare
+from tunefarm.compiler.plan.precision.contractions import contractions
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.tuner.calibration import collect
+from tunefarm.tuner.calibration.collect import calibrate, with_outputs
+from tunefarm.tuner.calibration.data import SampleForm, Samples
+from tunefarm.tuner.calibration.ranges import Method
 
 
 def network() -> Graph:

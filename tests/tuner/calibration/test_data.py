@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.errors import TunefarmError
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, TensorType
-from tuner.calibration.data import SampleForm, Samples, Split, read_samples
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.tuner.calibration.data import SampleForm, Samples, Split, read_samples
 
 FORM = SampleForm({"x": TensorType(DType.F32, (2, 3)), "n": TensorType(DType.I64, ())})
 

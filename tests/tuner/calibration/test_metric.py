@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.errors import SettingsError
-from tuner.calibration.metric import Metric, relative_error
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.tuner.calibration.metric import Metric, relative_error
 
 CODE = """
 import numpy

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.errors import TunefarmError
-from compiler.types.dims import Dims
-from compiler.types.dtypes import DType
-from compiler.types.signature import AxisSource, Signature, SizedPort
-from compiler.types.sizes import Dimension, Symbol
-from compiler.types.tensor_type import Array, TensorType
-from tuner.calibration.data import SampleForm, read_samples
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import AxisSource, Signature, SizedPort
+from tunefarm.compiler.types.sizes import Dimension, Symbol
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.tuner.calibration.data import SampleForm, read_samples
 
 
 def _form(several: bool = False) -> SampleForm:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from configs.errors import SettingsError
-from tuner.calibration.options import PrecisionOptions
+from tunefarm.configs.errors import SettingsError
+from tunefarm.tuner.calibration.options import PrecisionOptions
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("default", {"calibration": "a.npz"}, "--calibration is for --numerics int8 and auto"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.errors import SettingsError
-from tuner.calibration.ranges import Method, ValueRange
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.tuner.calibration.ranges import Method, ValueRange
 
 
 def range_of(method: str, *arrays: np.ndarray) -> tuple[float, float]:

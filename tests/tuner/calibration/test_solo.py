@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import compiler
-from compiler.plan.apply_precisions import prepare
-from compiler.plan.precision.contractions import contractions
-from compiler.types.precision import Precision
 from tests.compiler.graph.graph_helpers import GraphMaker
-from tuner.calibration.collect import calibrate
-from tuner.calibration.data import SampleForm, Samples
-from tuner.calibration.ranges import Method
-from tuner.calibration.solo import SoloRuns, noises, too_noisy, too_sensitive
+from tunefarm import compiler
+from tunefarm.compiler.plan.apply_precisions import prepare
+from tunefarm.compiler.plan.precision.contractions import contractions
+from tunefarm.compiler.types.precision import Precision
+from tunefarm.tuner.calibration.collect import calibrate
+from tunefarm.tuner.calibration.data import SampleForm, Samples
+from tunefarm.tuner.calibration.ranges import Method
+from tunefarm.tuner.calibration.solo import SoloRuns, noises, too_noisy, too_sensitive
 
 
 def test_a_contraction_that_reads_far_apart_values_is_the_noisiest() -> None:

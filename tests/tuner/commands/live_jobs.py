@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from db.store import Store
-from tuner.reports.job_state import JobState
-from tuner.reports.report import TaskStatus
+from tunefarm.db.store import Store
+from tunefarm.tuner.reports.job_state import JobState
+from tunefarm.tuner.reports.report import TaskStatus
 
 NAME = "<b>conv</b>\x1b[31m"
 """Of a kernel, as a model may have it."""

@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Array, TensorType
-from tuner.commands.accuracy import MOST_INPUTS, References, error_of
-from tuner.commands.engines import Inputs
-from tuner.confirm.drawn_inputs import seeded_inputs
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.tuner.commands.accuracy import MOST_INPUTS, References, error_of
+from tunefarm.tuner.commands.engines import Inputs
+from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs
 
 TYPES = {"x": TensorType(DType.F32, (2, 5))}
 

@@ -10,14 +10,14 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from compiler import build
-from compiler.errors import MeasureError, SettingsError
-from compiler.types.dtypes import DType
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.commands import bench as bench_module
-from tuner.commands.bench import bench, bench_table, parse_engines
-from tuner.commands.engines import Asked, Engine
-from tuner.confirm.latency import LatencyOptions
+from tunefarm.compiler import build
+from tunefarm.compiler.errors import MeasureError, SettingsError
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.tuner.commands import bench as bench_module
+from tunefarm.tuner.commands.bench import bench, bench_table, parse_engines
+from tunefarm.tuner.commands.engines import Asked, Engine
+from tunefarm.tuner.confirm.latency import LatencyOptions
 
 QUICK = LatencyOptions(rounds=3, min_sample_seconds=1e-4)
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import onnx
 import pytest
 
-import compiler
-from compiler.errors import InputError, MeasureError
-from compiler.frontend.zoo import build_model
-from compiler.frontend.zoo.network import Size
-from compiler.runtime.execution.executable import Executable
-from compiler.types.tensor_type import Array
-from tuner.commands import bench_sizes as module
-from tuner.commands.bench_record import times_of
-from tuner.commands.bench_sizes import bench_sizes, sizes_table
-from tuner.commands.engines import Asked, Engine
-from tuner.confirm.latency import LatencyOptions
-from tuner.confirm.model_times import with_steps
-from tuner.reports.size_curves import curves_of_bench, read_curves
+from tunefarm import compiler
+from tunefarm.compiler.errors import InputError, MeasureError
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.tuner.commands import bench_sizes as module
+from tunefarm.tuner.commands.bench_record import times_of
+from tunefarm.tuner.commands.bench_sizes import bench_sizes, sizes_table
+from tunefarm.tuner.commands.engines import Asked, Engine
+from tunefarm.tuner.confirm.latency import LatencyOptions
+from tunefarm.tuner.confirm.model_times import with_steps
+from tunefarm.tuner.reports.size_curves import curves_of_bench, read_curves
 
 QUICK = LatencyOptions(rounds=3, min_sample_seconds=1e-4)
 

@@ -7,21 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import compiler
-from compiler.errors import InputError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.pipeline import compile_model
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.execution.sized_programs import SizedPrograms
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.types.extents import Given
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.frontend.sized_cases import node
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.sized_graphs import cache_graph, rows_graph, taken_graph
-from tuner.commands.chosen_sizes import sizes_of
-from tuner.commands.run_model import run_model
-from tuner.confirm.drawn_inputs import drawn_inputs
+from tunefarm import compiler
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.types.extents import Given
+from tunefarm.tuner.commands.chosen_sizes import sizes_of
+from tunefarm.tuner.commands.run_model import run_model
+from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from compiler.runtime.artefact.artefact import MAGIC
-from configs.errors import SettingsError
-from configs.files import replacing, write_text
-from tuner.commands.command_files import ARTEFACT_START, check_files, database_file, external_data
+from tunefarm.compiler.runtime.artefact.artefact import MAGIC
+from tunefarm.configs.errors import SettingsError
+from tunefarm.configs.files import replacing, write_text
+from tunefarm.tuner.commands.command_files import (
+    ARTEFACT_START,
+    check_files,
+    database_file,
+    external_data,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from db.store import Store
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
+from tunefarm.db.store import Store
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
 
 
 @pytest.fixture
@@ -100,7 +100,8 @@ def test_a_real_bash_completes(folder: Path, repository: Path, name: str) -> Non
     program = folder / "bin" / name
     program.parent.mkdir()
     program.write_text(
-        f"#!{sys.executable}\nfrom tuner.commands.entry import main\n\nmain()\n", encoding="utf-8"
+        f"#!{sys.executable}\nfrom tunefarm.tuner.commands.entry import main\n\nmain()\n",
+        encoding="utf-8",
     )
     program.chmod(0o755)
     script = f"""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from compiler.kernels.serialize import kernel_to_json
-from db import queries
-from db.records import BestRecord, WorkloadRecord
-from db.store import Store
 from tests.db.examples import KEY, TARGET, failed, paired, trial
 from tests.tuner.synthetic import matmul_kernel
-from tuner.commands.database_commands import (
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.db import queries
+from tunefarm.db.records import BestRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.commands.database_commands import (
     check_lines,
     list_table,
     list_to_json,

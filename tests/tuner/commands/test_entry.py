@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tuner.commands.entry import begins, short_lived
+from tunefarm.tuner.commands.entry import begins, short_lived
 
 PROGRAM = """
 import gc, sys
-import compiler.frontend.zoo
-from configs.errors import TunefarmError
-from tuner.building import flow
-from tuner.commands.entry import main
+import tunefarm.compiler.frontend.zoo
+from tunefarm.configs.errors import TunefarmError
+from tunefarm.tuner.building import flow
+from tunefarm.tuner.commands.entry import main
 
 def work(*_, **options):
     raise TunefarmError(f"collects garbage: {gc.isenabled()}")
 
-compiler.frontend.zoo.write_model = flow.build = work
+tunefarm.compiler.frontend.zoo.write_model = flow.build = work
 main()
 """
 

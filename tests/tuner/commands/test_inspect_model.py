@@ -7,17 +7,17 @@ from pathlib import Path
 import onnx
 import pytest
 
-from compiler.errors import SettingsError
-from compiler.loops.printer import format_loops
-from compiler.pipeline import STAGES, kernels_of
-from compiler.schedule import spaces
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.space import Sketch
-from compiler.schedule.steps.vectorize import Vectorize
-from configs.settings import Settings, load_settings
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.commands.inspect_model import inspect_model
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.pipeline import STAGES, kernels_of
+from tunefarm.compiler.schedule import spaces
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.space import Sketch
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.configs.settings import Settings, load_settings
+from tunefarm.tuner.commands.inspect_model import inspect_model
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from pathlib import Path
 import onnx
 import pytest
 
-from compiler.errors import SettingsError
-from compiler.frontend.zoo.network import Layer, NetworkBuilder
-from compiler.plan.decisions.graph_plan import PLAIN, GraphPlan, Layout, Separate
-from configs.settings import Settings, load_settings
-from db.store import Store
 from tests.tuner.building.test_recorded_plan import PLAIN_CONV, Setting
-from tuner.commands.inspect_model import inspect_model
-from tuner.records.graph_choice import GraphChoice
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, GraphPlan, Layout, Separate
+from tunefarm.configs.settings import Settings, load_settings
+from tunefarm.db.store import Store
+from tunefarm.tuner.commands.inspect_model import inspect_model
+from tunefarm.tuner.records.graph_choice import GraphChoice
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from configs.errors import DatabaseError
-from db import queries
-from db.requests import asked
-from db.store import Store
 from tests.tuner.commands.live_jobs import begin, state
-from tuner.commands.job_status import resuming, status_table, status_to_json, stop_job
-from tuner.records.job_command import JobCommand
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import queries
+from tunefarm.db.requests import asked
+from tunefarm.db.store import Store
+from tunefarm.tuner.commands.job_status import resuming, status_table, status_to_json, stop_job
+from tunefarm.tuner.records.job_command import JobCommand
 
 
 @pytest.fixture

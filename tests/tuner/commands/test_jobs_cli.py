@@ -8,12 +8,12 @@ from pathlib import Path
 import onnx
 import pytest
 
-from db.queue import add_entry, change_entry, entries, take_entry
-from db.store import Store
 from tests.end_to_end.tiny_model import tiny_model, unsupported_model
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
-from tuner.queues.entry_options import EntryOptions
+from tunefarm.db.queue import add_entry, change_entry, entries, take_entry
+from tunefarm.db.store import Store
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
+from tunefarm.tuner.queues.entry_options import EntryOptions
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from configs.errors import SettingsError
-from db.store import Store
 from tests.tuner.commands.live_jobs import NAME, begin, state
-from tuner.commands.live_server import ADDRESS, LiveServer
+from tunefarm.configs.errors import SettingsError
+from tunefarm.db.store import Store
+from tunefarm.tuner.commands.live_server import ADDRESS, LiveServer
 
 LIMIT = 60.0
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import itertools
 import shlex
 
-from configs.settings import load_settings
-from tuner.commands.next_build import next_build
+from tunefarm.configs.settings import load_settings
+from tunefarm.tuner.commands.next_build import next_build
 
 
 def build_after(*functions: str, **overrides: object) -> list[str]:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.plan.decisions.graph_plan import GraphPlan, Layout, Separate
-from compiler.target import host_target
-from configs.settings import load_settings
-from db import model_queries
-from db.check import check
-from db.export import export_records, import_records, merge_records
-from db.records import TargetRecord
-from db.store import Store
 from tests.db.examples import plan as other_plan
 from tests.db.examples import populate
-from tuner.building.recorded_plan import plan_to_apply, record_plan
-from tuner.commands.plan_records import plan_list, shown_plans
-from tuner.records.graph_choice import GraphChoice
-from tuner.records.prune import plan_pruning, prune
+from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan, Layout, Separate
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import load_settings
+from tunefarm.db import model_queries
+from tunefarm.db.check import check
+from tunefarm.db.export import export_records, import_records, merge_records
+from tunefarm.db.records import TargetRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.recorded_plan import plan_to_apply, record_plan
+from tunefarm.tuner.commands.plan_records import plan_list, shown_plans
+from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.records.prune import plan_pruning, prune
 
 CHOICE = GraphChoice(
     GraphPlan((Layout("conv1", 24), Separate("add7"))),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compiler.runtime.execution.profile import COPY, KernelTime, Profile, StepTime
 from tests.tuner.reports.traces import assert_nested, lanes
-from tuner.commands.run_trace import run_trace
+from tunefarm.compiler.runtime.execution.profile import COPY, KernelTime, Profile, StepTime
+from tunefarm.tuner.commands.run_trace import run_trace
 
 
 def test_each_call_is_a_slice_in_the_order_of_the_model() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from db.store import Store
+from tunefarm.db.store import Store
 
 HELP, LIST = "--help", "db list --db s.db"
 
@@ -29,7 +29,7 @@ def run(folder: Path, repository: Path, arguments: str, redirection: str) -> tup
         [
             "/bin/sh",
             "-c",
-            f'exec "$0" -m tuner.commands.entry {arguments} {redirection}',
+            f'exec "$0" -m tunefarm.tuner.commands.entry {arguments} {redirection}',
             sys.executable,
         ],
         cwd=folder,
@@ -74,7 +74,7 @@ def test_a_pipe_that_nobody_reads_ends_quietly(folder: Path, repository: Path) -
     reading, writing = os.pipe()
     os.close(reading)
     with subprocess.Popen(
-        [sys.executable, "-m", "tuner.commands.entry", *LIST.split()],
+        [sys.executable, "-m", "tunefarm.tuner.commands.entry", *LIST.split()],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(repository)},
         stdout=writing,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.commands.tune_options import parsed_tune, tune_options
-from tuner.commands.typed_command import typed_command
-from tuner.records.job_command import JobCommand
+from tunefarm.tuner.commands.tune_options import parsed_tune, tune_options
+from tunefarm.tuner.commands.typed_command import typed_command
+from tunefarm.tuner.records.job_command import JobCommand
 
 
 @pytest.fixture

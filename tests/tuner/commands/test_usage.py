@@ -12,9 +12,9 @@ import pytest
 import typer
 
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
-from tuner.commands.usage import ORDER, Workflow, first_sentence
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
+from tunefarm.tuner.commands.usage import ORDER, Workflow, first_sentence
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from configs.errors import DatabaseError, DatabaseUnavailableError
-from db import queries
-from db.store import Store
 from tests.tuner.commands.live_jobs import begin, state
 from tests.tuner.setting import Messages
-from tuner.commands.watch_job import Watch, end_parts
-from tuner.reports.report import TaskStatus
+from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError
+from tunefarm.db import queries
+from tunefarm.db.store import Store
+from tunefarm.tuner.commands.watch_job import Watch, end_parts
+from tunefarm.tuner.reports.report import TaskStatus
 
 
 class Shown(Messages):

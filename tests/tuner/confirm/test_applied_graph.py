@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.graph.ir import Graph
-from compiler.pipeline import kernels_of
-from compiler.plan.choices.program_steps import program_steps
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate
-from compiler.target import host_target
-from configs.settings import load_settings
 from tests.compiler.graph.graph_helpers import GraphMaker
-from tuner.confirm.applied_graph import with_graphs
-from tuner.records.model_graphs import ModelGraphs
-from tuner.records.model_latencies import ModelStep, ModelTimes
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.choices.program_steps import program_steps
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import load_settings
+from tunefarm.tuner.confirm.applied_graph import with_graphs
+from tunefarm.tuner.records.model_graphs import ModelGraphs
+from tunefarm.tuner.records.model_latencies import ModelStep, ModelTimes
 
 TARGET = host_target()
 SEPARATE = GraphPlan((Separate("matmul_0"),))

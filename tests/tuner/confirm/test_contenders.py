@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from db import queries
-from db.records import CONFIRMED, BestRecord, TrialRecord
 from tests.tuner.setting import Setting
 from tests.tuner.synthetic import matmul_kernel, small_space
-from tuner.confirm.contenders import STARTERS, WAITING, Lineup, lineup_of
-from tuner.search.budget import Limits
-from tuner.search.posterior import posterior
-from tuner.search.standings import Standings
-from tuner.search.tasks import TuningTask, plan
+from tunefarm.db import queries
+from tunefarm.db.records import CONFIRMED, BestRecord, TrialRecord
+from tunefarm.tuner.confirm.contenders import STARTERS, WAITING, Lineup, lineup_of
+from tunefarm.tuner.search.budget import Limits
+from tunefarm.tuner.search.posterior import posterior
+from tunefarm.tuner.search.standings import Standings
+from tunefarm.tuner.search.tasks import TuningTask, plan
 
 COUNT = 30
 UNSURE = 0.005

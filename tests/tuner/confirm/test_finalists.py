@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from db import queries
-from db.records import hash_json
-from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
-from tuner.confirm.finalists import Finalists
-from tuner.confirm.race import RaceOptions
-from tuner.records.trials import is_confirmed
-from tuner.search.budget import Limits
-from tuner.search.tasks import plan
+from tunefarm.db import queries
+from tunefarm.db.records import hash_json
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.tuner.confirm.finalists import Finalists
+from tunefarm.tuner.confirm.race import RaceOptions
+from tunefarm.tuner.records.trials import is_confirmed
+from tunefarm.tuner.search.budget import Limits
+from tunefarm.tuner.search.tasks import plan
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
-from tuner.confirm.drawn_inputs import seeded_inputs
-from tuner.confirm.latency import (
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs
+from tunefarm.tuner.confirm.latency import (
     LatencyOptions,
     interleaved_latencies,
     latency_of_meetings,
@@ -22,8 +22,8 @@ from tuner.confirm.latency import (
     pinned,
     wait_until_idle,
 )
-from tuner.confirm.verdict import Meeting
-from tuner.interrupt import Interrupt, interruptible
+from tunefarm.tuner.confirm.verdict import Meeting
+from tunefarm.tuner.interrupt import Interrupt, interruptible
 
 
 class Clock:

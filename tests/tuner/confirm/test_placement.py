@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from measure.compare import LogRatio
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.placement import Placement, buffer_sizes
 from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
-from tuner.confirm.placement import PlacementCheck, moved_lines, moves, two_placements
-from tuner.search.budget import Limits
+from tunefarm.measure.compare import LogRatio
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.placement import Placement, buffer_sizes
+from tunefarm.tuner.confirm.placement import PlacementCheck, moved_lines, moves, two_placements
+from tunefarm.tuner.search.budget import Limits
 
 
 class PlacedRunner(SyntheticRunner):

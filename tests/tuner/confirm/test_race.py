@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.measure.wandering_clock import NOISY, SLICE, make_clock
-from tuner.confirm.race import Race, RaceOptions
-from tuner.confirm.verdict import Meeting, judge
-from tuner.search.standings import Estimate
+from tunefarm.tuner.confirm.race import Race, RaceOptions
+from tunefarm.tuner.confirm.verdict import Meeting, judge
+from tunefarm.tuner.search.standings import Estimate
 
 UNSURE = 0.02
 

@@ -8,24 +8,24 @@ from pathlib import Path
 import onnx
 import pytest
 
-from compiler.frontend.zoo import build_model
-from compiler.frontend.zoo.network import Size
-from compiler.graph.serialize import structural_hash
-from compiler.kernels.kernel_sizes import greatest_sizes
-from compiler.pipeline import kernels_of
-from compiler.target import host_target
-from compiler.types.extents import Shapes
-from configs.settings import load_settings
-from db.store import Store
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.sandbox.import_model import import_model
 from tests.tuner.setting import TILES, Setting
-from tuner.building.size_plan import record_size_plan, size_plan
-from tuner.confirm.size_race import CONTENDERS, SizeRace, contenders
-from tuner.model.cost_model import BoostedTrees
-from tuner.records.size_ranges import points_of
-from tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
-from tuner.search.tasks import TuningTask, plan
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.kernels.kernel_sizes import greatest_sizes
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.extents import Shapes
+from tunefarm.configs.settings import load_settings
+from tunefarm.db.store import Store
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.building.size_plan import record_size_plan, size_plan
+from tunefarm.tuner.confirm.size_race import CONTENDERS, SizeRace, contenders
+from tunefarm.tuner.model.cost_model import BoostedTrees
+from tunefarm.tuner.records.size_ranges import points_of
+from tunefarm.tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
+from tunefarm.tuner.search.tasks import TuningTask, plan
 
 SHAPES: Shapes = {"batch": (1,), "sequence": ("1..24",)}
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from tuner.confirm.verdict import LEAST_PAIRS, Meeting, judge, standing
-from tuner.search.standings import BETWEEN_RUNS
+from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, Meeting, judge, standing
+from tunefarm.tuner.search.standings import BETWEEN_RUNS
 
 
 def drawn(

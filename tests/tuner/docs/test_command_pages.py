@@ -5,9 +5,9 @@ from __future__ import annotations
 import typer
 from typer.core import TyperGroup
 
-from tuner.commands.docs_hooks import root_command
-from tuner.docs.command_pages import command_pages, path_of, walk
-from tuner.docs.examples import EXAMPLES
+from tunefarm.tuner.commands.docs_hooks import root_command
+from tunefarm.tuner.docs.command_pages import command_pages, path_of, walk
+from tunefarm.tuner.docs.examples import EXAMPLES
 
 
 def test_every_command_has_a_page_and_an_example() -> None:

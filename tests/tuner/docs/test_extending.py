@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.docs.pages import PAGES
+from tunefarm.tuner.docs.pages import PAGES
 
 PACKAGES = ("compiler", "configs", "db", "measure", "tuner")
 EXAMPLES = ("operator", "scalar function", "schedule step", "sketch", "strategy", "runner")

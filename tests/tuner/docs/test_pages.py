@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import SettingsError
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
-from tuner.commands.docs_hooks import root_command
-from tuner.docs.pages import PAGES, all_pages, find_page, title_of
+from tunefarm.configs.errors import SettingsError
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
+from tunefarm.tuner.commands.docs_hooks import root_command
+from tunefarm.tuner.docs.pages import PAGES, all_pages, find_page, title_of
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,11 @@ from pathlib import Path
 import onnx
 import pytest
 
-from compiler.frontend.zoo import write_model
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
-from tuner.commands.docs_hooks import root_command
-from tuner.docs.pages import all_pages
+from tunefarm.compiler.frontend.zoo import write_model
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
+from tunefarm.tuner.commands.docs_hooks import root_command
+from tunefarm.tuner.docs.pages import all_pages
 
 _FENCE = re.compile(
     r"^(?P<fence>```+)(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^(?P=fence)$", re.M | re.S

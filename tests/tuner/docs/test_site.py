@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from configs.errors import SettingsError
-from tuner.commands.docs_hooks import root_command
-from tuner.docs import site
-from tuner.docs.pages import PAGES, all_pages
-from tuner.docs.site import address_of, build_site, check_folder, served_site
+from tunefarm.configs.errors import SettingsError
+from tunefarm.tuner.commands.docs_hooks import root_command
+from tunefarm.tuner.docs import site
+from tunefarm.tuner.docs.pages import PAGES, all_pages
+from tunefarm.tuner.docs.site import address_of, build_site, check_folder, served_site
 
 _LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 _STYLE_URL = re.compile(r"(?:url\(|@import)\s*['\"]?([^'\")\s]+)")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.tuner.docs.terminal_picture import picture
-from tuner.docs.pages import PAGES
+from tunefarm.tuner.docs.pages import PAGES
 
 
 def test_the_picture_shows_the_command_and_what_it_printed() -> None:

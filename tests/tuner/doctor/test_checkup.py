@@ -7,12 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from measure.sandbox.isolated import Answer
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
-from tuner.doctor.checks import CHECK_FUNCTIONS
-from tuner.doctor.checkup import CHECKS, checkup, report_json
-from tuner.doctor.findings import Finding, Grade, Question, ok, problem, summary, warning, worst
+from tunefarm.measure.sandbox.isolated import Answer
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
+from tunefarm.tuner.doctor.checks import CHECK_FUNCTIONS
+from tunefarm.tuner.doctor.checkup import CHECKS, checkup, report_json
+from tunefarm.tuner.doctor.findings import (
+    Finding,
+    Grade,
+    Question,
+    ok,
+    problem,
+    summary,
+    warning,
+    worst,
+)
 
 NAMES = [check.name for check in CHECKS]
 

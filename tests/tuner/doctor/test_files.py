@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from db.store import Store
-from tuner.doctor import files
-from tuner.doctor.files import check_cache, check_database, check_temporary, file_system
-from tuner.doctor.findings import Finding, Grade, Question
+from tunefarm.db.store import Store
+from tunefarm.tuner.doctor import files
+from tunefarm.tuner.doctor.files import check_cache, check_database, check_temporary, file_system
+from tunefarm.tuner.doctor.findings import Finding, Grade, Question
 
 _NOBODY = 65534
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import measure.machine
-from tuner.doctor import machine
-from tuner.doctor.findings import Grade, Question
-from tuner.doctor.machine import (
+from tunefarm.tuner.doctor import machine
+from tunefarm.tuner.doctor.findings import Grade, Question
+from tunefarm.tuner.doctor.machine import (
     check_cores,
     check_cpu,
     check_governor,
@@ -54,7 +53,7 @@ def test_a_quota_and_too_few_cores_are_told(
 def test_a_governor_that_lowers_the_clock_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, governor: str, grade: Grade
 ) -> None:
-    monkeypatch.setattr(measure.machine, "fingerprint", lambda: {"governor": governor})
+    monkeypatch.setattr("tunefarm.measure.machine.fingerprint", lambda: {"governor": governor})
     (finding,) = check_governor(Question())
     assert finding.grade is grade
 

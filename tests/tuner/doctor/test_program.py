@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tuner.doctor.findings import Grade
-from tuner.doctor.program import is_ours, judge_libraries, libraries
+from tunefarm.tuner.doctor.findings import Grade
+from tunefarm.tuner.doctor.program import is_ours, judge_libraries, libraries
 
 ASKED = (
     "numpy>=2.4",
@@ -46,6 +46,6 @@ def test_a_development_version_counts() -> None:
 
 def test_scripts_of_others_are_told_from_ours(tmp_path: Path) -> None:
     ours, other = tmp_path / "tune", tmp_path / "other"
-    ours.write_text("from tuner.commands.entry import main\n")
+    ours.write_text("from tunefarm.tuner.commands.entry import main\n")
     other.write_text("from ray.tune.scripts import main\n")
     assert is_ours(ours) and not is_ours(other) and not is_ours(tmp_path / "none")

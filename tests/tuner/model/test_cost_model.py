@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from configs.settings import CostModelSettings
 from tests.tuner.synthetic import TARGET, features, latency, matmul_kernel, tile_space
-from tuner.model.cost_model import (
+from tunefarm.configs.settings import CostModelSettings
+from tunefarm.tuner.model.cost_model import (
     LOWEST_LABEL,
     AnalyticModel,
     BoostedTrees,
@@ -20,7 +20,7 @@ from tuner.model.cost_model import (
     TrainingData,
     throughput_labels,
 )
-from tuner.model.features import FeatureMatrix
+from tunefarm.tuner.model.features import FeatureMatrix
 
 NAN = float("nan")
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.space import Candidate, ScheduleSpace
-from compiler.schedule.spaces import schedule_space
 from tests.tuner.synthetic import TARGET, features, matmul_kernel, small_space, tile_space
-from tuner.model.features import (
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.tuner.model.features import (
     NEST_FEATURES,
     FeatureExtractor,
     FeatureLayout,

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from measure.measurement import Status
-from tuner.model.cost_model import Outcome
-from tuner.model.lessons import ALONE_DEVIATION, TIMED_CALLS, Lesson
+from tunefarm.measure.measurement import Status
+from tunefarm.tuner.model.cost_model import Outcome
+from tunefarm.tuner.model.lessons import ALONE_DEVIATION, TIMED_CALLS, Lesson
 
 BESIDE = {"anchor_seconds": 4e-9}
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.schedule.space import ScheduleSpace
 from tests.tuner.synthetic import small_space, tile_space
-from tuner.model.packed_space import PackedSpace, distances
+from tunefarm.compiler.schedule.space import ScheduleSpace
+from tunefarm.tuner.model.packed_space import PackedSpace, distances
 
 SPACES = [tile_space(), small_space(), small_space(7)]
 

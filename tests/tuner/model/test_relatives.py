@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.spaces import schedule_space
 from tests.compiler.schedule.test_nest_shape import kernel_of
 from tests.tuner.synthetic import TARGET, matmul_kernel, small_space, tile_space
-from tuner.model.relatives import Known, carried_over, distance, is_related, nearest_bests
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.tuner.model.relatives import Known, carried_over, distance, is_related, nearest_bests
 
 
 def known(kernel: FusedKernel, tile: tuple[int, int], chunk: int = 64) -> Known:

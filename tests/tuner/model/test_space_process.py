@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
-from tuner.model.cost_model import analytic_scores
-from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.model.packed_space import PackedSpace, Rows
-from tuner.model.space_process import SpaceProcess, Values, expected_improvement, product
-from tuner.search.strategies.evolution import FASTEST, LAST
+from tunefarm.tuner.model.cost_model import analytic_scores
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.packed_space import PackedSpace, Rows
+from tunefarm.tuner.model.space_process import SpaceProcess, Values, expected_improvement, product
+from tunefarm.tuner.search.strategies.evolution import FASTEST, LAST
 
 PACKED = PackedSpace(tile_space())
 EXTRACT = FeatureExtractor(PACKED.space, matmul_kernel(), TARGET, FeatureLayout.of([PACKED.space]))

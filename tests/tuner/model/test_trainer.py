@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.tuner.model.test_cost_model import data
-from tuner.model.cost_model import Scores, TrainingData
-from tuner.model.features import FeatureMatrix
-from tuner.model.trainer import Trainer
+from tunefarm.tuner.model.cost_model import Scores, TrainingData
+from tunefarm.tuner.model.features import FeatureMatrix
+from tunefarm.tuner.model.trainer import Trainer
 
 
 class Model:

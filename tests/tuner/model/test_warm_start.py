@@ -10,28 +10,28 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.errors import TunefarmError
-from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.pipeline import kernels_of
-from compiler.runtime.spec.kernel_report import PREDICTED
-from compiler.schedule.space import Candidate, ScheduleSpace
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target
-from configs.settings import load_settings
-from db import queries
-from db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
-from db.store import Store
 from tests.compiler.schedule.test_nest_shape import kernel_of
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.synthetic import TARGET, matmul_kernel, neighbours
-from tuner.building.apply_best import choose_from
-from tuner.building.flow import build
-from tuner.building.request import BuildRequest, BuildResult
-from tuner.model.cost_model import BoostedTrees
-from tuner.model.features import ESTIMATE, FeatureExtractor, FeatureLayout
-from tuner.model.history import (
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.runtime.spec.kernel_report import PREDICTED
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import load_settings
+from tunefarm.db import queries
+from tunefarm.db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.apply_best import choose_from
+from tunefarm.tuner.building.flow import build
+from tunefarm.tuner.building.request import BuildRequest, BuildResult
+from tunefarm.tuner.model.cost_model import BoostedTrees
+from tunefarm.tuner.model.features import ESTIMATE, FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.history import (
     MOST_ROWS,
     background,
     bests,
@@ -39,10 +39,10 @@ from tuner.model.history import (
     past_kernel,
     read_history,
 )
-from tuner.model.packed_space import PackedSpace
-from tuner.model.relatives import nearest_bests
-from tuner.records.trials import task_key, unusable
-from tuner.search.make_tasks import TaskSource, make_tasks
+from tunefarm.tuner.model.packed_space import PackedSpace
+from tunefarm.tuner.model.relatives import nearest_bests
+from tunefarm.tuner.records.trials import task_key, unusable
+from tunefarm.tuner.search.make_tasks import TaskSource, make_tasks
 
 KNOWN = [matmul_kernel(64, 256, 128), matmul_kernel(96, 512, 64), matmul_kernel(48, 128, 256)]
 UNKNOWN = matmul_kernel(80, 384, 96)

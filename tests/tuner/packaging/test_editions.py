@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.packaging.editions import (
+from tunefarm.tuner.packaging.editions import (
     BUILDS,
     EDITIONS,
     NEEDED,

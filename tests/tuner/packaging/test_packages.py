@@ -32,13 +32,13 @@ print(editions.build_sdist(sys.argv[1]))
 SESSION = """
 import compiler, numpy, sys
 assert "/site-packages/" in compiler.__file__, compiler.__file__
-session = compiler.InferenceSession(sys.argv[1])
+session = tunefarm.InferenceSession(sys.argv[1])
 feed = {i.name: numpy.zeros(i.shape, "float32") for i in session.get_inputs()}
 print([output.shape for output in session.run(None, feed)])
 """
 DATA = """
-from configs.settings import load_settings, load_target, presets, targets
-from db.store import Store
+from tunefarm.configs.settings import load_settings, load_target, presets, targets
+from tunefarm.db.store import Store
 
 assert {load_settings(name) for name in presets()} and len(presets()) == 3
 assert {load_target(name) for name in targets()}
@@ -46,16 +46,16 @@ Store.open("tuning.db").close()
 Store.open("tuning.db", create=False).close()
 """
 USER = """
-import compiler
-import tuner
-from compiler import InferenceSession
+import tunefarm
+import tunefarm
+from tunefarm.compiler import InferenceSession
 
-executable = tuner.build("m.onnx", db="tuning.db")
+executable = tunefarm.build("m.onnx", db="tuning.db")
 reveal_type(executable.run({}))
-reveal_type(compiler.load("m.tuned").threads)
-reveal_type(tuner.tune("m.onnx", trials=3).tasks)
+reveal_type(tunefarm.load("m.tuned").threads)
+reveal_type(tunefarm.tune("m.onnx", trials=3).tasks)
 reveal_type(InferenceSession("m.tuned").get_inputs()[0].shape)
-tuner.tune("m.onnx", trials="many")
+tunefarm.tune("m.onnx", trials="many")
 """
 
 
@@ -170,7 +170,9 @@ def test_type_checkers_see_the_types_of_what_is_installed(full: Path, tmp_path: 
     said = run(*check, cwd=tmp_path, status=1)
     assert 'user.py:7: note: Revealed type is "dict[str, numpy.ndarray[' in said
     assert 'user.py:8: note: Revealed type is "int"' in said
-    assert 'user.py:9: note: Revealed type is "tuple[tuner.reports.report.TaskStatus' in said
+    assert (
+        'user.py:9: note: Revealed type is "tuple[tunefarm.tuner.reports.report.TaskStatus' in said
+    )
     assert 'user.py:10: note: Revealed type is "list[int | str]"' in said
     assert 'user.py:11: error: Argument "trials"' in said
     assert "Found 1 error in 1 file" in said

@@ -17,13 +17,13 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import build
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.zoo import build_model
-from compiler.frontend.zoo.network import Size
-from compiler.runtime.execution.executable import Executable
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.packaging.editions import runtime_files
+from tunefarm.compiler import build
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.tuner.packaging.editions import runtime_files
 
 NEEDED = ("numpy", "llvmlite")
 PACKAGES = ("compiler", "configs")  # what loading and running imports of our own
@@ -35,13 +35,13 @@ TOO_MUCH = set(
 RUN = """
 import json, sys
 import numpy as np
-import compiler
+import tunefarm
 
 model, inputs, threads, outputs = sys.argv[1:]
-executable = compiler.load(model, threads=int(threads))
+executable = tunefarm.load(model, threads=int(threads))
 arrays = dict(np.load(inputs))
 results = executable.run(arrays)
-session = compiler.InferenceSession(model, compiler.SessionOptions(intra_op_num_threads=2))
+session = tunefarm.InferenceSession(model, tunefarm.SessionOptions(intra_op_num_threads=2))
 for name, array in zip(results, session.run(None, arrays), strict=True):
     np.testing.assert_array_equal(array, results[name])
 profile = executable.profile(arrays, repeat=2)
@@ -149,8 +149,8 @@ def test_what_the_runtime_cannot_do_is_an_error_of_one_line(python: Path, tmp_pa
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: cannot read no.tuned") and done.stderr.count("\n") == 1
     onnx.save(tiny_model(), tmp_path / "m.onnx")
-    building = "import compiler\ntry:\n    compiler.InferenceSession('m.onnx')\n"
-    building += "except compiler.errors.ImportModelError as error:\n    print(error)\n"
+    building = "import tunefarm\ntry:\n    tunefarm.InferenceSession('m.onnx')\n"
+    building += "except tunefarm.compiler.errors.ImportModelError as error:\n    print(error)\n"
     built = subprocess.run(
         [python, "-I", "-B", "-c", building],
         cwd=tmp_path,
@@ -159,14 +159,14 @@ def test_what_the_runtime_cannot_do_is_an_error_of_one_line(python: Path, tmp_pa
         timeout=120,
     )
     assert built.returncode == 0, built.stderr
-    assert "compiler.pipeline is not installed" in built.stdout
+    assert "tunefarm.compiler.pipeline is not installed" in built.stdout
     assert "install tunefarm, all of it, or build elsewhere" in built.stdout
 
 
 def command(python: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `tunefarm-run` there."""
     return subprocess.run(
-        [python, "-I", "-B", "-m", "compiler.run_artefact", *arguments],
+        [python, "-I", "-B", "-m", "tunefarm.compiler.run_artefact", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,

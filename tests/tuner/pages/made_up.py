@@ -7,14 +7,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compiler import VERSION
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.plan.choices.program_steps import ProgramStep
-from compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
-from compiler.schedule.spaces import default_schedule
-from compiler.target import host_target
-from db.records import (
+from tests.tuner.synthetic import matmul_kernel
+from tunefarm.compiler import VERSION
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.plan.choices.program_steps import ProgramStep
+from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import host_target
+from tunefarm.db.records import (
     CONFIRMED,
     BestRecord,
     JobTask,
@@ -26,12 +27,11 @@ from db.records import (
     WorkloadRecord,
     hash_json,
 )
-from db.store import Store
-from tests.tuner.synthetic import matmul_kernel
-from tuner.building.recorded_plan import BY_GRAPH
-from tuner.records.graph_choice import GraphChoice
-from tuner.records.model_graphs import ModelGraphs
-from tuner.records.model_latencies import (
+from tunefarm.db.store import Store
+from tunefarm.tuner.building.recorded_plan import BY_GRAPH
+from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.records.model_graphs import ModelGraphs
+from tunefarm.tuner.records.model_latencies import (
     AppliedKernel,
     EngineTime,
     MachineRoof,

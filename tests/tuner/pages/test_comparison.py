@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from configs.errors import DatabaseError
-from db.records import BestRecord, JobTask
-from db.store import Store
 from tests.db.examples import KEY, build, latency, populate, trial
 from tests.tuner.pages.parsed import parsed
 from tests.tuner.records.test_model_latencies import TIMES
-from tuner.pages.comparison import find_build, ratio_of
-from tuner.pages.contents import PageOptions
-from tuner.pages.page import page_of, parts_of
-from tuner.records.model_latencies import Ratio
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db.records import BestRecord, JobTask
+from tunefarm.db.store import Store
+from tunefarm.tuner.pages.comparison import find_build, ratio_of
+from tunefarm.tuner.pages.contents import PageOptions
+from tunefarm.tuner.pages.page import page_of, parts_of
+from tunefarm.tuner.records.model_latencies import Ratio
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from db.store import Store
 from tests.tuner.pages.browser import Browser, running_browser
 from tests.tuner.pages.made_up import fill
 from tests.tuner.pages.parsed import EVIL
-from tuner.pages.page import page_of
-from tuner.records.model_latencies import ModelStep, measured_models
+from tunefarm.db.store import Store
+from tunefarm.tuner.pages.page import page_of
+from tunefarm.tuner.records.model_latencies import ModelStep, measured_models
 
 MOST_BYTES = 3_000_000
 HOSTILE = f"</script>{EVIL}<svg onload=window.broken=1>"

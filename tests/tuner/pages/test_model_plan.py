@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from compiler.plan.choices.program_steps import ProgramStep
-from db.records import LatencyRecord
-from db.store import Store
 from tests.db.examples import latency, populate
 from tests.tuner.pages.made_up import graph_plan
 from tests.tuner.pages.parsed import parsed
 from tests.tuner.records.test_model_latencies import TIMES
-from tuner.pages.contents import PageOptions
-from tuner.pages.layout_colours import COLOURS, NONE, colours_of
-from tuner.pages.model_plan import kind_of
-from tuner.pages.page import html_of, json_of, parts_of
-from tuner.records.graph_choice import GraphChoice
-from tuner.records.model_graphs import ModelGraphs
-from tuner.records.model_latencies import ModelStep, ModelTimes
+from tunefarm.compiler.plan.choices.program_steps import ProgramStep
+from tunefarm.db.records import LatencyRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.pages.contents import PageOptions
+from tunefarm.tuner.pages.layout_colours import COLOURS, NONE, colours_of
+from tunefarm.tuner.pages.model_plan import kind_of
+from tunefarm.tuner.pages.page import html_of, json_of, parts_of
+from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.records.model_graphs import ModelGraphs
+from tunefarm.tuner.records.model_latencies import ModelStep, ModelTimes
 
 
 def step(name: str, key: str, layout: str, *reads: int, value: str = "v") -> ProgramStep:

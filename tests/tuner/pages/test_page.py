@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from compiler.plan.choices.program_steps import ProgramStep
-from configs.errors import DatabaseError
-from db.records import BestRecord, TaskKey, WorkloadRecord
-from db.store import Store
 from tests.db.examples import KEY, TARGET, failed, latency, populate, trial
 from tests.tuner.pages.made_up import graph_plan
 from tests.tuner.pages.parsed import EVIL, details, parsed
 from tests.tuner.records.test_model_latencies import TIMES
-from tuner.pages.contents import PageOptions
-from tuner.pages.page import json_of, page_of, parts_of
-from tuner.records.model_graphs import ModelGraphs
-from tuner.records.model_latencies import EngineTime, ModelStep, Ratio
+from tunefarm.compiler.plan.choices.program_steps import ProgramStep
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db.records import BestRecord, TaskKey, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.pages.contents import PageOptions
+from tunefarm.tuner.pages.page import json_of, page_of, parts_of
+from tunefarm.tuner.records.model_graphs import ModelGraphs
+from tunefarm.tuner.records.model_latencies import EngineTime, ModelStep, Ratio
 
 
 @pytest.fixture

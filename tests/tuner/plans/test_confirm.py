@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from compiler.errors import LoweringError
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Layout
 from tests.tuner.plans.test_job_plans import latency
-from tuner.confirm.latency import ModelLatency
-from tuner.plans.confirm import ConfirmPlans, confirmed_choice
-from tuner.plans.search import Proposal, Proposals
-from tuner.records.graph_choice import GraphChoice
-from tuner.records.plan_region import PlanRegion
+from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Layout
+from tunefarm.tuner.confirm.latency import ModelLatency
+from tunefarm.tuner.plans.confirm import ConfirmPlans, confirmed_choice
+from tunefarm.tuner.plans.search import Proposal, Proposals
+from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.records.plan_region import PlanRegion
 
 
 def proposals(*gains: float) -> Proposals:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from compiler.errors import MeasureError
-from compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
-from tuner.confirm.latency import ModelLatency
-from tuner.plans.confirm import ConfirmPlans
-from tuner.plans.confirm_regions import AGAIN, MOST, ConfirmRegions
-from tuner.records.graph_choice import GraphChoice
-from tuner.records.plan_region import PlanRegion
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
+from tunefarm.tuner.confirm.latency import ModelLatency
+from tunefarm.tuner.plans.confirm import ConfirmPlans
+from tunefarm.tuner.plans.confirm_regions import AGAIN, MOST, ConfirmRegions
+from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.records.plan_region import PlanRegion
 
 DOUBT = 0.01
 

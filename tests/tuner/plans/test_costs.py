@@ -11,12 +11,12 @@ from typing import cast
 
 import pytest
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.plan.choices.estimate import Estimate
-from db.records import BestRecord, TaskKey, TrialRecord
-from db.store import Store
 from tests.db.examples import KEY, failed, populate, trial
-from tuner.plans.costs import SEARCHED, KernelCosts
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.plan.choices.estimate import Estimate
+from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.plans.costs import SEARCHED, KernelCosts
 
 ESTIMATES = {"a": 1e-3, "b": 2e-3, "c": 4e-3, "b2": 8e-3}
 DEVIATION = 0.5

@@ -9,27 +9,27 @@ from typing import Self
 import onnx
 import pytest
 
-from compiler.errors import MeasureError
-from compiler.graph.serialize import structural_hash
-from compiler.kernels.serialize import kernel_from_json
-from compiler.plan.choices.estimate import Estimator
-from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.schedule.spaces import Spaces
-from compiler.target import host_target
-from configs.settings import load_settings
-from db import queries
-from db.store import Store
-from measure.measurement import MeasureRequest, MeasureResult, Status
-from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.building.recorded_plan import plan_to_apply, record_plan
-from tuner.confirm.latency import ModelLatency
-from tuner.confirm.whole_model import ModelBuilds
-from tuner.interrupt import Interrupt
-from tuner.plans.job_plans import JobPlans
-from tuner.plans.planning_time import MEASURABLE_SECONDS
-from tuner.records.graph_choice import GraphChoice
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.compiler.plan.choices.estimate import Estimator
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import load_settings
+from tunefarm.db import queries
+from tunefarm.db.store import Store
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.building.recorded_plan import plan_to_apply, record_plan
+from tunefarm.tuner.confirm.latency import ModelLatency
+from tunefarm.tuner.confirm.whole_model import ModelBuilds
+from tunefarm.tuner.interrupt import Interrupt
+from tunefarm.tuner.plans.job_plans import JobPlans
+from tunefarm.tuner.plans.planning_time import MEASURABLE_SECONDS
+from tunefarm.tuner.records.graph_choice import GraphChoice
 
 TARGET = host_target()
 ESTIMATES = Estimator(Spaces(TARGET))

@@ -7,23 +7,23 @@ from pathlib import Path
 import onnx
 import pytest
 
-from compiler.errors import LimitError
-from compiler.graph.serialize import structural_hash
-from compiler.limits import Limits
-from compiler.plan.decisions.graph_plan import RULES
-from compiler.target import host_target
-from compiler.types.numerics import DEFAULT_NUMERICS
-from configs.settings import load_settings
-from db.store import Store
-from measure.sandbox.import_model import import_model
 from tests.tuner.plans.conv_net import conv_net
 from tests.tuner.plans.test_job_plans import Setting
-from tuner.building.flow import build
-from tuner.building.recorded_plan import record_plan
-from tuner.building.request import BuildRequest
-from tuner.plans.memory import within_memory
-from tuner.plans.programs import Programs
-from tuner.records.graph_choice import GraphChoice
+from tunefarm.compiler.errors import LimitError
+from tunefarm.compiler.graph.serialize import structural_hash
+from tunefarm.compiler.limits import Limits
+from tunefarm.compiler.plan.decisions.graph_plan import RULES
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
+from tunefarm.configs.settings import load_settings
+from tunefarm.db.store import Store
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.building.flow import build
+from tunefarm.tuner.building.recorded_plan import record_plan
+from tunefarm.tuner.building.request import BuildRequest
+from tunefarm.tuner.plans.memory import within_memory
+from tunefarm.tuner.plans.programs import Programs
+from tunefarm.tuner.records.graph_choice import GraphChoice
 
 TARGET = host_target()
 

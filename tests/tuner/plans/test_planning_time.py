@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.interrupt import Interrupt
-from tuner.plans.planning_time import LEAVING_OUT, LOOKING, REGIONS, PlanningTime
-from tuner.plans.problems import Kind
+from tunefarm.tuner.interrupt import Interrupt
+from tunefarm.tuner.plans.planning_time import LEAVING_OUT, LOOKING, REGIONS, PlanningTime
+from tunefarm.tuner.plans.problems import Kind
 
 OWN, LAYOUTS, CUTS = Kind.OWN, Kind.LAYOUTS, Kind.CUTS
 

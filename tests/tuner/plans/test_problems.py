@@ -8,17 +8,24 @@ from pathlib import Path
 import onnx
 import pytest
 
-from compiler.kernels.calls_in_run import calls_in_run
-from compiler.limits import Limits
-from compiler.pipeline import kernels_of
-from compiler.plan.decisions.graph_plan import PLAIN, RULES, Chain, GraphPlan, Layout, Separate
-from compiler.target import host_target
-from compiler.types.numerics import DEFAULT_NUMERICS
-from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.plans.kinds import kinds_of_plans, uniform_layouts
-from tuner.plans.problems import Kind, LocalParts, Part, parts_of, total
-from tuner.plans.programs import Programs
+from tunefarm.compiler.kernels.calls_in_run import calls_in_run
+from tunefarm.compiler.limits import Limits
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.decisions.graph_plan import (
+    PLAIN,
+    RULES,
+    Chain,
+    GraphPlan,
+    Layout,
+    Separate,
+)
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.plans.kinds import kinds_of_plans, uniform_layouts
+from tunefarm.tuner.plans.problems import Kind, LocalParts, Part, parts_of, total
+from tunefarm.tuner.plans.programs import Programs
 
 
 @pytest.fixture

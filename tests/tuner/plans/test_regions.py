@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import onnx
 import pytest
 
-from compiler.limits import Limits
-from compiler.plan.decisions.graph_plan import (
+from tests.tuner.plans.conv_net import conv_net
+from tunefarm.compiler.limits import Limits
+from tunefarm.compiler.plan.decisions.graph_plan import (
     PLAIN,
     RULES,
     Chain,
@@ -17,15 +18,14 @@ from compiler.plan.decisions.graph_plan import (
     Layout,
     Separate,
 )
-from compiler.target import Target
-from compiler.types.numerics import DEFAULT_NUMERICS
-from configs.settings import load_target
-from measure.sandbox.import_model import import_model
-from tests.tuner.plans.conv_net import conv_net
-from tuner.plans.model_values import ModelValues, without
-from tuner.plans.programs import PlannedProgram, Programs
-from tuner.plans.regions import regions_of
-from tuner.records.plan_region import PlanRegion
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
+from tunefarm.configs.settings import load_target
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.plans.model_values import ModelValues, without
+from tunefarm.tuner.plans.programs import PlannedProgram, Programs
+from tunefarm.tuner.plans.regions import regions_of
+from tunefarm.tuner.records.plan_region import PlanRegion
 
 TARGET = Target.from_json(load_target("x86-64-v4").model_dump())
 

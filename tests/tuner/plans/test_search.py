@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from compiler.errors import PlanError
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate
-from tuner.plans.costs import KernelCost, KernelCosts
-from tuner.plans.problems import Kind, LocalParts, Part, PlanProblem
-from tuner.plans.programs import PlannedProgram, Programs
-from tuner.plans.search import PlanSearch, Proposals
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate
+from tunefarm.tuner.plans.costs import KernelCost, KernelCosts
+from tunefarm.tuner.plans.problems import Kind, LocalParts, Part, PlanProblem
+from tunefarm.tuner.plans.programs import PlannedProgram, Programs
+from tunefarm.tuner.plans.search import PlanSearch, Proposals
 
 
 class FakePrograms:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.workload_key import workload_key
-from configs.settings import load_settings
-from db import queries
-from db.store import Store
-from measure.measurement import MeasureResult, Status
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tests.tuner.plans.test_job_plans import TARGET, FakeRunner
-from tuner.plans.trials import DefaultTrials
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.configs.settings import load_settings
+from tunefarm.db import queries
+from tunefarm.db.store import Store
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.tuner.plans.trials import DefaultTrials
 
 
 def kernels(*rows: int) -> dict[str, FusedKernel]:

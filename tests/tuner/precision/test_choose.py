@@ -9,24 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.errors import SettingsError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.plan.apply_precisions import prepare
-from compiler.target import host_target
-from compiler.types.precision import Precision
-from configs.settings import Settings, load_settings
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.tuner.calibration.sized_rows import MOST_ROWS, SHAPES, sized_rows, sized_run
-from tuner.calibration.choice import ChoicePoint, PrecisionChoice
-from tuner.calibration.options import PrecisionOptions
-from tuner.precision import race
-from tuner.precision.choose import MARGIN, choose_precisions
-from tuner.precision.model import PlannedModel
-from tuner.precision.race import fastest_within
-from tuner.precision.report import contractions_table, points_table, summary_lines
-from tuner.precision.speed import UniformTimes
-from tuner.reports.terminal import console
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.apply_precisions import prepare
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.precision import Precision
+from tunefarm.configs.settings import Settings, load_settings
+from tunefarm.tuner.calibration.choice import ChoicePoint, PrecisionChoice
+from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.precision import race
+from tunefarm.tuner.precision.choose import MARGIN, choose_precisions
+from tunefarm.tuner.precision.model import PlannedModel
+from tunefarm.tuner.precision.race import fastest_within
+from tunefarm.tuner.precision.report import contractions_table, points_table, summary_lines
+from tunefarm.tuner.precision.speed import UniformTimes
+from tunefarm.tuner.reports.terminal import console
 
 SECONDS = {Precision.F32: 1.0, Precision.BF16: 0.5, Precision.F16: 0.6, Precision.INT8: 0.25}
 

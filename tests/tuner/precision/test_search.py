@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.types.precision import Precision
-from tuner.precision.search import (
+from tunefarm.compiler.types.precision import Precision
+from tunefarm.tuner.precision.search import (
     Assignment,
     Item,
     best_point,

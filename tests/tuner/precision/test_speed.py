@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.graph.ir import Graph
-from compiler.pipeline import compile_model
-from compiler.plan.apply_precisions import prepare
-from compiler.plan.precision.contractions import contractions
-from compiler.types.precision import Precision
 from tests.compiler.graph.graph_helpers import GraphMaker, random_inputs
-from tuner.precision.speed import conversions, marked, uniform_times
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.plan.apply_precisions import prepare
+from tunefarm.compiler.plan.precision.contractions import contractions
+from tunefarm.compiler.types.precision import Precision
+from tunefarm.tuner.precision.speed import conversions, marked, uniform_times
 
 F32, BF16, INT8 = Precision.F32, Precision.BF16, Precision.INT8
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import SettingsError
-from tuner.queues.deadline import moment_of
+from tunefarm.configs.errors import SettingsError
+from tunefarm.tuner.queues.deadline import moment_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.queues.division import (
+from tunefarm.tuner.queues.division import (
     FLOOR,
     LONGEST_SECONDS,
     PastTurn,

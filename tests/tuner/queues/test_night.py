@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from db.queue import QueueEntry, add_entry, change_entry, entries, entry, take_entry
-from db.store import Store
-from tuner.queues.entry_options import CurrentTurn, EntryOptions, options_of
-from tuner.queues.night import Night
-from tuner.queues.summary import (
+from tunefarm.db.queue import QueueEntry, add_entry, change_entry, entries, entry, take_entry
+from tunefarm.db.store import Store
+from tunefarm.tuner.queues.entry_options import CurrentTurn, EntryOptions, options_of
+from tunefarm.tuner.queues.night import Night
+from tunefarm.tuner.queues.summary import (
     ALL_FINISHED,
     SOME_FAILED,
     SOME_WAIT,
@@ -21,7 +21,7 @@ from tuner.queues.summary import (
     status_of,
     summary_of,
 )
-from tuner.reports.progress import Progress
+from tunefarm.tuner.reports.progress import Progress
 
 JOB = """
 import json, os, pathlib, signal, sys, time
@@ -245,7 +245,7 @@ def test_what_a_killed_runner_held_is_taken_with_what_it_cost(bench: Bench) -> N
     assert take_entry(bench.store, item.id)
     change_entry(bench.store, item.id, job="j1", seconds=40.0, options=options.to_json())
     with bench.store.writing() as session:
-        from db import schema
+        from tunefarm.db import schema
 
         row = session.query(schema.QueueEntry).one()
         row.holder = {**row.holder, "host": "elsewhere 0", "seen": 0.0}
@@ -282,7 +282,7 @@ def test_a_database_that_is_full_for_a_while_ends_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every other write fails once, as on a disk that is full for a moment."""
-    from configs.errors import DatabaseUnavailableError
+    from tunefarm.configs.errors import DatabaseUnavailableError
 
     bench.add("a", "more done")
     count = 0
@@ -296,7 +296,7 @@ def test_a_database_that_is_full_for_a_while_ends_nothing(
         return writing(store)
 
     monkeypatch.setattr(Store, "writing", sometimes)
-    monkeypatch.setattr("tuner.search.patience.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("tunefarm.tuner.search.patience.RETRY_SECONDS", 0.0)
     bench.run()
     assert bench.states == ["finished"]
     assert any("disk full" in text for text in bench.said)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.kernels.workload_key import workload_key
-from db import queries
-from measure.measurement import MeasureRequest
 from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
-from tuner.search.budget import Limits
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.db import queries
+from tunefarm.measure.measurement import MeasureRequest
+from tunefarm.tuner.search.budget import Limits
 
 SHARED = workload_key(TILES[0])
 SCHEDULES = 9  # of the shared kernel

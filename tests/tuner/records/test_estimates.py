@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from db.records import TaskKey, TrialRecord
-from measure.compare import ALONE_DEVIATION, BETWEEN_RUNS
-from tuner.records.estimates import (
+from tunefarm.db.records import TaskKey, TrialRecord
+from tunefarm.measure.compare import ALONE_DEVIATION, BETWEEN_RUNS
+from tunefarm.tuner.records.estimates import (
     Joint,
     is_dangerous,
     joint,

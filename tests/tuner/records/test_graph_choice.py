@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from compiler.errors import PlanError
-from compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan, Layout, Merged, Separate
-from tuner.records.graph_choice import GraphChoice, described
-from tuner.records.plan_region import PlanRegion
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.plan.decisions.graph_plan import (
+    RULES,
+    Chain,
+    GraphPlan,
+    Layout,
+    Merged,
+    Separate,
+)
+from tunefarm.tuner.records.graph_choice import GraphChoice, described
+from tunefarm.tuner.records.plan_region import PlanRegion
 
 PLAN = GraphPlan((Layout("conv1", 24), Layout("add7", 24), Chain("depthwise4")))
 CHOICE = GraphChoice(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from db.records import JobRecord
-from tuner.records.job_command import JobCommand
+from tunefarm.db.records import JobRecord
+from tunefarm.tuner.records.job_command import JobCommand
 
 COMMAND = JobCommand(("--model", "/m.onnx", "--minutes", "9", "--db", "/t.db"), "/work", 100.0, 9.0)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import DatabaseError
-from db.records import JobRecord
-from db.store import Store
-from tuner.records.jobs import find_job, short_id
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db.records import JobRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.records.jobs import find_job, short_id
 
 JOB = JobRecord("abcdef0123456789", "m.onnx", "h", {}, "finished", 1.0, 2.0, 2.0, {})
 

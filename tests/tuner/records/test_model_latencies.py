@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from compiler.plan.choices.program_steps import ProgramStep
-from compiler.target import host_target
-from configs.settings import load_settings
-from db import model_queries
-from db.records import LatencyRecord
-from db.store import Store
-from tuner.records.model_graphs import ModelGraphs
-from tuner.records.model_latencies import (
+from tunefarm.compiler.plan.choices.program_steps import ProgramStep
+from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import load_settings
+from tunefarm.db import model_queries
+from tunefarm.db.records import LatencyRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.records.model_graphs import ModelGraphs
+from tunefarm.tuner.records.model_latencies import (
     AppliedKernel,
     Conditions,
     EngineTime,

@@ -9,10 +9,10 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from configs.errors import DatabaseError
-from db.store import Store
 from tests.db.examples import failed, paired, populate, trial
-from tuner.records.optuna_study import export_studies
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db.store import Store
+from tunefarm.tuner.records.optuna_study import export_studies
 
 
 @pytest.fixture

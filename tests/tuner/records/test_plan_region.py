@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from compiler.errors import PlanError
-from compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
-from tuner.records.plan_region import PlanRegion, region_lines
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
+from tunefarm.tuner.records.plan_region import PlanRegion, region_lines
 
 REGION = PlanRegion(
     GraphPlan((Layout("conv3", 16), Layout("add7", 16))),

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import DatabaseError
-from db import queries
-from db.check import check
-from db.records import BestRecord, TrialRecord
-from db.store import Store
 from tests.db.examples import KEY, failed, paired, populate, trial
-from tuner.records.estimates import grouped
-from tuner.records.prune import plan_pruning, prune
-from tuner.records.trials import record_to_apply
+from tunefarm.configs.errors import DatabaseError
+from tunefarm.db import queries
+from tunefarm.db.check import check
+from tunefarm.db.records import BestRecord, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.tuner.records.estimates import grouped
+from tunefarm.tuner.records.prune import plan_pruning, prune
+from tunefarm.tuner.records.trials import record_to_apply
 
 COUNT = 400
 

@@ -11,27 +11,27 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-import compiler
-from compiler.kernels.kernel import FusedKernel
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.schedule.spaces import schedule_space
-from compiler.target import Target, host_target
-from db import queries, schema
-from db.checksum import checksum_of
-from db.records import TargetRecord, TrialRecord, WorkloadRecord
-from db.store import Store
-from measure.farm.make_runner import create_runner
-from measure.farm.runner import Runner, RunnerOptions
-from measure.machine import available_cores
-from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.measure.fault_kernels import make_kernel
 from tests.tuner import synthetic
 from tests.tuner.wrong_code import COMPILE_CRASHING, COMPILE_WRONG
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
-from tuner.records.replay import replay_records, sample_records
-from tuner.records.trials import task_key
+from tunefarm import compiler
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.db import queries, schema
+from tunefarm.db.checksum import checksum_of
+from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.make_runner import create_runner
+from tunefarm.measure.farm.runner import Runner, RunnerOptions
+from tunefarm.measure.machine import available_cores
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
+from tunefarm.tuner.records.replay import replay_records, sample_records
+from tunefarm.tuner.records.trials import task_key
 
 HOST = host_target()
 MATMUL = synthetic.matmul_kernel(6, 8, 5)

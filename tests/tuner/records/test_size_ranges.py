@@ -9,9 +9,9 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.types.signature import AxisSource, Signature
-from compiler.types.sizes import Size, Symbol, bounds_of
-from tuner.records.size_ranges import (
+from tunefarm.compiler.types.signature import AxisSource, Signature
+from tunefarm.compiler.types.sizes import Size, Symbol, bounds_of
+from tunefarm.tuner.records.size_ranges import (
     MOST_POINTS,
     WITHIN,
     SizePlan,

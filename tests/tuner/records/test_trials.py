@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from db import queries
-from db.records import CONFIRMED, BestRecord, TaskKey, TrialRecord
-from db.store import Store
-from measure.compare import pair_of
-from measure.measurement import MeasureResult, Status
 from tests.db import examples
-from tuner.records.trials import (
+from tunefarm.db import queries
+from tunefarm.db.records import CONFIRMED, BestRecord, TaskKey, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.compare import pair_of
+from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.tuner.records.trials import (
     best_record,
     confirmations,
     measured,

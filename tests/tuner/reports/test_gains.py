@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tuner.reports.gains import gain, gain_class
+from tunefarm.tuner.reports.gains import gain, gain_class
 
 
 @pytest.mark.parametrize(

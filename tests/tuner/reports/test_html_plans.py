@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from db.store import Store
 from tests.db.examples import TARGET, plan
 from tests.tuner.pages.parsed import EVIL, parsed
-from tuner.pages.page import page_of
-from tuner.reports.html_plans import plans
+from tunefarm.db.store import Store
+from tunefarm.tuner.pages.page import page_of
+from tunefarm.tuner.reports.html_plans import plans
 
 
 def choice(label: str = "conv1") -> dict[str, Any]:

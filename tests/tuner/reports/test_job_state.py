@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tuner.reports.job_state import JobState
-from tuner.reports.report import TaskStatus
+from tunefarm.tuner.reports.job_state import JobState
+from tunefarm.tuner.reports.report import TaskStatus
 
 TASK = TaskStatus(
     "conv", "0123", 2, 9, 1, 2e-3, 1e-3, "", scattered=3, expected=1e-3, low=0.9e-3, high=1.1e-3

@@ -8,8 +8,8 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.tuner.reports.test_job_state import STATE, TASK
-from tuner.reports.job_state import JobState
-from tuner.reports.metrics import metrics_text
+from tunefarm.tuner.reports.job_state import JobState
+from tunefarm.tuner.reports.metrics import metrics_text
 
 
 def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:

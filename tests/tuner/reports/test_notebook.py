@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from compiler.runtime.execution.html_text import SHOWN_ROWS, html_table
-from compiler.runtime.spec.kernel_report import DEFAULT, TUNED, KernelReport
 from tests.tuner.test_result import RESULT, status
-from tuner.building.report import BuildReport, KernelUse
-from tuner.reports.notebook import (
+from tunefarm.compiler.runtime.execution.html_text import SHOWN_ROWS, html_table
+from tunefarm.compiler.runtime.spec.kernel_report import DEFAULT, TUNED, KernelReport
+from tunefarm.tuner.building.report import BuildReport, KernelUse
+from tunefarm.tuner.reports.notebook import (
     NotebookProgress,
     before_after,
     in_notebook,
     library_progress,
     task_table,
 )
-from tuner.reports.progress import Progress
-from tuner.search.budget import End
+from tunefarm.tuner.reports.progress import Progress
+from tunefarm.tuner.search.budget import End
 
 HOSTILE = "<script>alert(1)</script>\"'&\u202e\x1b[2J"
 ELEMENTS = {
@@ -132,7 +132,7 @@ def test_a_result_is_shown_with_what_to_do_next() -> None:
     text = Parsed(result._repr_html_()).text
     assert "untuned 7 ms" in text and "tuned 4.9 ms" in text
     assert "whole model: 7 ms untuned, 4.9 ms tuned" in text
-    assert "next: tuner.build(" in text
+    assert "next: tunefarm.build(" in text
     assert "\u202e" not in text and "\x1b" not in text and r"\u202e" in text
     interrupted = replace(RESULT, end=End.INTERRUPTED, latency=None)
     assert "claimed" not in Parsed(interrupted._repr_html_()).cells

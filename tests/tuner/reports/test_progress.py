@@ -6,20 +6,20 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
-from measure.measurement import Status
 from tests.tuner.setting import Setting
 from tests.tuner.synthetic import TARGET, matmul_kernel, small_space
-from tuner.model.cost_model import BoostedTrees
-from tuner.reports.progress import PlainProgress, status_line
-from tuner.reports.report import format_counts, task_to_json
-from tuner.reports.task_table import TaskTable
-from tuner.reports.terminal import console
-from tuner.result import TrialCounts
-from tuner.search.budget import Budget, Limits
-from tuner.search.tasks import plan
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
+from tunefarm.measure.measurement import Status
+from tunefarm.tuner.model.cost_model import BoostedTrees
+from tunefarm.tuner.reports.progress import PlainProgress, status_line
+from tunefarm.tuner.reports.report import format_counts, task_to_json
+from tunefarm.tuner.reports.task_table import TaskTable
+from tunefarm.tuner.reports.terminal import console
+from tunefarm.tuner.result import TrialCounts
+from tunefarm.tuner.search.budget import Budget, Limits
+from tunefarm.tuner.search.tasks import plan
 
 LOST, BROKEN = 247, 2
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from measure.compare import LogRatio
-from tuner.reports.progress import (
+from tunefarm.measure.compare import LogRatio
+from tunefarm.tuner.reports.progress import (
     PLAIN_INTERVAL,
     LiveProgress,
     PlainProgress,
     make_progress,
     status_line,
 )
-from tuner.reports.report import (
+from tunefarm.tuner.reports.report import (
     Latency,
     TaskStatus,
     format_duration,

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from db.store import Store
 from tests.db.examples import TARGET, plan
 from tests.tuner.pages.parsed import EVIL, parsed
-from tuner.pages.contents import PageOptions
-from tuner.pages.page import page_of
-from tuner.records.size_ranges import SizePlan, SizeRange
-from tuner.reports.size_curves import WRONG, SizeCurves, curves_of_plans, drawn
+from tunefarm.db.store import Store
+from tunefarm.tuner.pages.contents import PageOptions
+from tunefarm.tuner.pages.page import page_of
+from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
+from tunefarm.tuner.reports.size_curves import WRONG, SizeCurves, curves_of_plans, drawn
 
 RANGE = SizeRange({"seq": (1, 64)}, {})
 KERNELS = {"seq=1": (1e-6, 2e-6), "seq=64": (1e-4, 1e-4)}

@@ -8,8 +8,8 @@ import math
 import pytest
 from rich.console import Console
 
-from tuner.reports.report import TaskStatus
-from tuner.reports.task_table import TaskTable
+from tunefarm.tuner.reports.report import TaskStatus
+from tunefarm.tuner.reports.task_table import TaskTable
 
 SETTLED = TaskStatus(
     "conv_relu",

@@ -10,9 +10,9 @@ import pytest
 import typer
 from rich.table import Table
 
-from tuner.commands.command_line import run_command, write_json
-from tuner.reports.progress import LiveProgress, PlainProgress
-from tuner.reports.terminal import console, printable, printable_streams
+from tunefarm.tuner.commands.command_line import run_command, write_json
+from tunefarm.tuner.reports.progress import LiveProgress, PlainProgress
+from tunefarm.tuner.reports.terminal import console, printable, printable_streams
 
 EVIL = "conv\x1b]0;owned\x07\x1b[2J\rfast\x9b31m\u202eerif\u2066\u2028\ud800[bold]:smile:"
 SEEN = "conv\\x1b]0;owned\\x07\\x1b[2J\\rfast\\x9b31m\\u202eerif\\u2066\\u2028\\ud800[bold]:smile:"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.tuner.reports.traces import assert_nested, lanes, slices
-from tuner.reports.trace import Trace
+from tunefarm.tuner.reports.trace import Trace
 
 
 def test_slices_are_in_microseconds_from_the_origin(tmp_path: Path) -> None:

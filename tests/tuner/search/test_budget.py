@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tuner.search.budget import Budget, End, Limits, TaskProgress
+from tunefarm.tuner.search.budget import Budget, End, Limits, TaskProgress
 
 
 def progress(occurrences: int, *bests: float) -> TaskProgress:

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from db import queries
-from db.check import check
-from db.records import Record, TrialRecord
-from db.store import Store
-from measure.measurement import MeasureRequest, MeasureResult
 from tests.tuner.setting import Setting, SyntheticRunner
 from tests.tuner.synthetic import matmul_kernel, small_space
-from tuner.search.budget import Limits
-from tuner.search.ranking import AGAIN_SHARE
+from tunefarm.db import queries
+from tunefarm.db.check import check
+from tunefarm.db.records import Record, TrialRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
+from tunefarm.tuner.search.budget import Limits
+from tunefarm.tuner.search.ranking import AGAIN_SHARE
 
 # One process imports the libraries; every driver is forked from it.
 _CONTEXT = multiprocessing.get_context("forkserver")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from db.requests import ask
-from db.store import Store
-from tuner.interrupt import Interrupt, interrupt_thread, interruptible
-from tuner.search.heartbeat import heartbeat
+from tunefarm.db.requests import ask
+from tunefarm.db.store import Store
+from tunefarm.tuner.interrupt import Interrupt, interrupt_thread, interruptible
+from tunefarm.tuner.search.heartbeat import heartbeat
 
 LIMIT = 60.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from configs.settings import MeasureSettings, Settings, load_settings, presets
-from measure.worker.timer import TimingOptions, plan_rounds
-from tuner.search.measuring import timing_options
+from tunefarm.configs.settings import MeasureSettings, Settings, load_settings, presets
+from tunefarm.measure.worker.timer import TimingOptions, plan_rounds
+from tunefarm.tuner.search.measuring import timing_options
 
 
 @pytest.mark.parametrize("preset", [None, *presets()])

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from db import queries
-from db.store import Store
-from measure.farm.steps import Step
 from tests.tuner.commands.live_jobs import task
 from tests.tuner.reports.traces import assert_nested, lanes
-from tuner.reports.job_state import JobState
-from tuner.reports.trace import Trace
-from tuner.search.monitor import RECORD_SECONDS, Monitor, add_step
+from tunefarm.db import queries
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.steps import Step
+from tunefarm.tuner.reports.job_state import JobState
+from tunefarm.tuner.reports.trace import Trace
+from tunefarm.tuner.search.monitor import RECORD_SECONDS, Monitor, add_step
 
 
 @dataclass

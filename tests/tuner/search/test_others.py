@@ -12,16 +12,16 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from db import queries
-from db.check import check
-from db.store import Store
-from db.work import claim, close_lost_jobs
-from measure.measurement import MeasureResult
 from tests.db.examples import count_claims
 from tests.tuner.setting import TILES, Setting, SyntheticRunner
 from tests.tuner.synthetic import matmul_kernel, small_space
-from tuner.model.cost_model import BoostedTrees
-from tuner.search.budget import End, Limits
+from tunefarm.db import queries
+from tunefarm.db.check import check
+from tunefarm.db.store import Store
+from tunefarm.db.work import claim, close_lost_jobs
+from tunefarm.measure.measurement import MeasureResult
+from tunefarm.tuner.model.cost_model import BoostedTrees
+from tunefarm.tuner.search.budget import End, Limits
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.tuner.setting"])

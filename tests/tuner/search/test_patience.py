@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import DatabaseUnavailableError
-from db import sqlite_file
-from db.store import Store
 from tests.db.examples import populate, trial
-from tuner.reports.progress import Progress
-from tuner.search.patience import REMIND_SECONDS, DatabasePatience
+from tunefarm.configs.errors import DatabaseUnavailableError
+from tunefarm.db import sqlite_file
+from tunefarm.db.store import Store
+from tunefarm.tuner.reports.progress import Progress
+from tunefarm.tuner.search.patience import REMIND_SECONDS, DatabasePatience
 
 FULL = DatabaseUnavailableError("tuning.db: database or disk is full")
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from configs.errors import LeaseTakenError
-from db import queries, schema
-from db.records import TrialRecord, hash_json
-from db.store import Store
-from db.work import claim, close_lost_jobs, renew_lease
-from measure.measurement import MeasureResult
 from tests.db.examples import count_claims
 from tests.tuner.setting import TILES, Setting, SyntheticRunner
-from tuner.search.budget import End, Limits
-from tuner.search.pauses import PAUSE_SECONDS, Pauses
+from tunefarm.configs.errors import LeaseTakenError
+from tunefarm.db import queries, schema
+from tunefarm.db.records import TrialRecord, hash_json
+from tunefarm.db.store import Store
+from tunefarm.db.work import claim, close_lost_jobs, renew_lease
+from tunefarm.measure.measurement import MeasureResult
+from tunefarm.tuner.search.budget import End, Limits
+from tunefarm.tuner.search.pauses import PAUSE_SECONDS, Pauses
 
 
 def lose(store: Store) -> None:

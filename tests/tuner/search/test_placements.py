@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from compiler.graph.ir import Graph
-from compiler.pipeline import Compiled, compile_model
-from compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec, Place, aligned
-from measure.placement import PERIOD, Placement, buffer_sizes
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.tuner.setting import TILES, Setting
-from tuner.search.budget import Limits
-from tuner.search.make_tasks import distinct_kernels
-from tuner.search.placements import model_placements
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import Compiled, compile_model
+from tunefarm.compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec, Place, aligned
+from tunefarm.measure.placement import PERIOD, Placement, buffer_sizes
+from tunefarm.tuner.search.budget import Limits
+from tunefarm.tuner.search.make_tasks import distinct_kernels
+from tunefarm.tuner.search.placements import model_placements
 
 
 def layers(count: int) -> Graph:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from measure.compare import LogRatio
-from tuner.search.posterior import Posterior, posterior
-from tuner.search.standings import BETWEEN_RUNS, Logs, Standings
+from tunefarm.measure.compare import LogRatio
+from tunefarm.tuner.search.posterior import Posterior, posterior
+from tunefarm.tuner.search.standings import BETWEEN_RUNS, Logs, Standings
 
 ERROR = 0.01
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from db.records import TrialRecord
-from measure.compare import ALONE_DEVIATION, LogRatio
 from tests.db.examples import trial
-from tuner.search.ranking import AGAIN_SHARE, GONE_DEVIATION, Again, Ranking
+from tunefarm.db.records import TrialRecord
+from tunefarm.measure.compare import ALONE_DEVIATION, LogRatio
+from tunefarm.tuner.search.ranking import AGAIN_SHARE, GONE_DEVIATION, Again, Ranking
 
 
 def pair(ratio: float, deviation: float = 0.01) -> LogRatio:

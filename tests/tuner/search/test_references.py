@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from measure.compare import LogRatio
-from tuner.search.posterior import posterior
-from tuner.search.references import References
-from tuner.search.standings import Standings
+from tunefarm.measure.compare import LogRatio
+from tunefarm.tuner.search.posterior import posterior
+from tunefarm.tuner.search.references import References
+from tunefarm.tuner.search.standings import Standings
 
 
 class Setting:

@@ -16,22 +16,22 @@ from statistics import median
 import numpy as np
 import pytest
 
-from compiler.kernels.serialize import kernel_to_json
-from db.records import TargetRecord, WorkloadRecord
-from db.store import Store
-from measure.farm.replay_runner import ReplayRunner
 from tests.benchmarks.search import WAYS, held_out, recorded_data, trace
 from tests.tuner.recorded import FILE, RecordedKernel, load
 from tests.tuner.setting import scorer
-from tuner.model.cost_model import AnalyticModel, BoostedTrees
-from tuner.model.features import FeatureExtractor, FeatureLayout
-from tuner.records.trials import task_key
-from tuner.reports.progress import Progress
-from tuner.search.budget import Budget, End, Limits, TaskProgress
-from tuner.search.session import SessionOptions, TuningSession
-from tuner.search.strategy import SearchProblem, make_strategy
-from tuner.search.task_search import TaskSearch
-from tuner.search.tasks import TuningTask, plan
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.db.records import TargetRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.farm.replay_runner import ReplayRunner
+from tunefarm.tuner.model.cost_model import AnalyticModel, BoostedTrees
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.reports.progress import Progress
+from tunefarm.tuner.search.budget import Budget, End, Limits, TaskProgress
+from tunefarm.tuner.search.session import SessionOptions, TuningSession
+from tunefarm.tuner.search.strategy import SearchProblem, make_strategy
+from tunefarm.tuner.search.task_search import TaskSearch
+from tunefarm.tuner.search.tasks import TuningTask, plan
 
 KERNELS = {item.name: item for item in load()}
 RANDOM, TPE, OURS, UNSEEDED = WAYS

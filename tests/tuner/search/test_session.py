@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from compiler.errors import MeasureError
-from compiler.schedule.space import Candidate, ScheduleSpace
-from db import queries
-from db.records import hash_json
-from measure.measurement import MeasureRequest, MeasureResult, Status
 from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
 from tests.tuner.synthetic import matmul_kernel, small_space, tile_space
-from tuner.confirm.finalists import Finalists, refresh
-from tuner.confirm.race import RaceOptions
-from tuner.model.cost_model import BoostedTrees
-from tuner.records.trials import best_record, is_confirmed, record_to_apply
-from tuner.search.budget import End, Limits
-from tuner.search.session import MAX_MACHINERY_FAILURES
-from tuner.search.tasks import plan
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
+from tunefarm.db import queries
+from tunefarm.db.records import hash_json
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
+from tunefarm.tuner.confirm.finalists import Finalists, refresh
+from tunefarm.tuner.confirm.race import RaceOptions
+from tunefarm.tuner.model.cost_model import BoostedTrees
+from tunefarm.tuner.records.trials import best_record, is_confirmed, record_to_apply
+from tunefarm.tuner.search.budget import End, Limits
+from tunefarm.tuner.search.session import MAX_MACHINERY_FAILURES
+from tunefarm.tuner.search.tasks import plan
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from measure.compare import LogRatio
-from tuner.search.standings import BETWEEN_RUNS, Estimate, Standings
+from tunefarm.measure.compare import LogRatio
+from tunefarm.tuner.search.standings import BETWEEN_RUNS, Estimate, Standings
 
 
 def pair(mean: float, deviation: float = 0.01) -> LogRatio:

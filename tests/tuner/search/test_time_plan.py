@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.search.time_plan import (
+from tunefarm.tuner.search.time_plan import (
     AT_A_SIZE_SECONDS,
     CLOSING_SECONDS,
     COMPARISON_MOST,

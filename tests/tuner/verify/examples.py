@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from db.records import LatencyPurpose, LatencyRecord
-from tuner.records.model_latencies import (
+from tunefarm.db.records import LatencyPurpose, LatencyRecord
+from tunefarm.tuner.records.model_latencies import (
     AppliedKernel,
     MeasuredModel,
     ModelStep,
     ModelTimes,
     Ratio,
 )
-from tuner.verify.drift import Situation
+from tunefarm.tuner.verify.drift import Situation
 
 MACHINE = {
     "cpu": "made-up",

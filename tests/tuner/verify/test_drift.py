@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.tuner.verify.examples import HERE, MACHINE, kernel, measured, times
-from tuner.records.model_latencies import Ratio
-from tuner.verify.drift import (
+from tunefarm.tuner.records.model_latencies import Ratio
+from tunefarm.tuner.verify.drift import (
     EXIT_CODES,
     Drift,
     Verdict,

@@ -14,23 +14,23 @@ from typing import Any
 import onnx
 import pytest
 
-import compiler
-from compiler.kernels.serialize import kernel_to_json
-from compiler.kernels.workload_key import workload_key
-from compiler.pipeline import compile_model
-from compiler.schedule.spaces import schedule_space
-from compiler.target import host_target, llvm_version
-from configs.settings import load_settings
-from db.records import JobTask, LatencyRecord, TargetRecord, TrialRecord, WorkloadRecord
-from db.store import Store
-from measure.machine import fingerprint
-from measure.sandbox.import_model import import_model
 from tests.end_to_end.tiny_model import tiny_model
-from tuner.building.flow import build
-from tuner.building.request import BuildRequest, BuildResult
-from tuner.commands.cli import app
-from tuner.commands.command_line import run_command
-from tuner.records.model_latencies import (
+from tunefarm import compiler
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import host_target, llvm_version
+from tunefarm.configs.settings import load_settings
+from tunefarm.db.records import JobTask, LatencyRecord, TargetRecord, TrialRecord, WorkloadRecord
+from tunefarm.db.store import Store
+from tunefarm.measure.machine import fingerprint
+from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner.building.flow import build
+from tunefarm.tuner.building.request import BuildRequest, BuildResult
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
+from tunefarm.tuner.records.model_latencies import (
     AppliedKernel,
     Conditions,
     ModelTimes,
@@ -38,8 +38,8 @@ from tuner.records.model_latencies import (
     measured_models,
     record_latency,
 )
-from tuner.records.trials import task_key
-from tuner.verify import verify as verifying
+from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.verify import verify as verifying
 
 MINUTES = "0.01"
 FAST, SLOW = 10.0, 0.1  # times over the untuned model that nothing here comes near to

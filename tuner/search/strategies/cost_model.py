@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tuner.search.strategies.evolution import Evolution
-from tuner.search.strategy import SearchProblem
+from tunefarm.tuner.search.strategies.evolution import Evolution
+from tunefarm.tuner.search.strategy import SearchProblem
 
 
 def make_strategy(problem: SearchProblem) -> Evolution:
-    """See `tuner.search.strategy`."""
+    """See `tunefarm.tuner.search.strategy`."""
     return Evolution(problem, problem.score)

@@ -9,11 +9,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from compiler.schedule.space import Candidate
-from tuner.model.forecasts import Forecast, Forecasts
-from tuner.model.packed_space import Numbers, PackedSpace, Rows
-from tuner.model.space_process import Outlook, SpaceProcess, Values, expected_improvement, product
-from tuner.search.strategy import Score, SearchProblem
+from tunefarm.compiler.schedule.space import Candidate
+from tunefarm.tuner.model.forecasts import Forecast, Forecasts
+from tunefarm.tuner.model.packed_space import Numbers, PackedSpace, Rows
+from tunefarm.tuner.model.space_process import (
+    Outlook,
+    SpaceProcess,
+    Values,
+    expected_improvement,
+    product,
+)
+from tunefarm.tuner.search.strategy import Score, SearchProblem
 
 ENUMERATED = 2048  # spaces up to this size are ranked whole instead of searched
 GENERATIONS = 2
@@ -28,7 +34,7 @@ ROUNDING = 1e-6  # of a covariance
 
 
 def make_strategy(problem: SearchProblem) -> Evolution:
-    """See `tuner.search.strategy`."""
+    """See `tunefarm.tuner.search.strategy`."""
     return Evolution(problem, None)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from optuna.samplers import TPESampler
 
-from tuner.search.strategy import SearchProblem
-from tuner.search.study_strategy import StudyStrategy
+from tunefarm.tuner.search.strategy import SearchProblem
+from tunefarm.tuner.search.study_strategy import StudyStrategy
 
 
 def make_strategy(problem: SearchProblem) -> StudyStrategy:
-    """See `tuner.search.strategy`."""
+    """See `tunefarm.tuner.search.strategy`."""
     sampler = TPESampler(seed=problem.seed, n_startup_trials=16, constant_liar=True)
     return StudyStrategy(problem, sampler)

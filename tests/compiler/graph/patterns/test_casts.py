@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.graph import recognise_patterns
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.graph import recognise_patterns
+from tunefarm.compiler.types.dtypes import DType
 
 NARROW = pytest.mark.parametrize("dtype", [DType.F16, DType.BF16])
 

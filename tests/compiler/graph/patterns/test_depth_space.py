@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from compiler.graph import recognise_patterns
-from compiler.graph.ir import Graph
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.graph import recognise_patterns
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.dtypes import DType
 
 Shape = tuple[int, ...]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.graph import recognise_patterns, simplify
-from compiler.graph.ir import Graph
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.graph import recognise_patterns, simplify
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.dtypes import DType
 
 Tables = tuple[str, str]
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from compiler.graph.ir import Graph
-from compiler.plan.choices.describe import PlanDescription, describe_plan
-from compiler.plan.choices.graph_sites import graph_sites
-from compiler.plan.choices.plan_costs import PlanCosts
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Merged, Separate, Spelled
-from compiler.target import host_target
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.plan.choices.test_plan_costs import by_stages
 from tests.compiler.plan.choices.test_verify_plan import network
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.choices.describe import PlanDescription, describe_plan
+from tunefarm.compiler.plan.choices.graph_sites import graph_sites
+from tunefarm.compiler.plan.choices.plan_costs import PlanCosts
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Merged, Separate, Spelled
+from tunefarm.compiler.target import host_target
 
 TARGET = host_target()
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.plan.choices.estimate import CALL, HERTZ, KINDS, Estimator, estimate
-from compiler.schedule.space import ScheduleSpace, Sketch
-from compiler.schedule.spaces import Spaces, naive_schedule, schedule_space
-from compiler.target import Target
-from compiler.types.numerics import STRICT_NUMERICS
-from compiler.types.tensor_type import Attribute
-from configs.settings import load_target
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.plan.choices.estimate import CALL, HERTZ, KINDS, Estimator, estimate
+from tunefarm.compiler.schedule.space import ScheduleSpace, Sketch
+from tunefarm.compiler.schedule.spaces import Spaces, naive_schedule, schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import STRICT_NUMERICS
+from tunefarm.compiler.types.tensor_type import Attribute
+from tunefarm.configs.settings import load_target
 
 AVX2, AVX512 = (
     Target.from_json(load_target(name).model_dump()) for name in ("x86-64-v3", "x86-64-v4")

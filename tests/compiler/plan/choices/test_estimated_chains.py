@@ -4,21 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.graph.evaluate_graph import evaluate_graph
-from compiler.pipeline import compile_model
-from compiler.plan.choices.estimated_chains import estimated_chains
-from compiler.plan.decisions.graph_plan import RULES, Chain
-from compiler.plan.fusion.chain_candidates import chain_candidates
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.fusion.group_kernels import GroupKernels
-from compiler.runtime.execution.executable import Executable
-from compiler.schedule.spaces import Spaces
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute
-from configs.settings import load_target
 from tests.benchmarks.chains import residual
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.plan.choices.estimated_chains import estimated_chains
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, Chain
+from tunefarm.compiler.plan.fusion.chain_candidates import chain_candidates
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute
+from tunefarm.configs.settings import load_target
 
 TARGET = Target.from_json(load_target("sapphirerapids").model_dump())
 LANES = TARGET.lanes(DType.F32)

@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.graph.evaluate_graph import evaluate_graph
-from compiler.graph.ir import Graph
-from compiler.limits import Allowance, Limits
-from compiler.pipeline import compile_model
-from compiler.plan.choices.estimated_merges import estimated_merges
-from compiler.plan.decisions.graph_plan import RULES, Merged
-from compiler.runtime.execution.executable import Executable
-from compiler.schedule.spaces import Spaces
-from compiler.target import Target
-from compiler.types.numerics import NUMERICS
-from configs.settings import load_target
 from tests.compiler.graph.graph_helpers import GraphMaker, random_inputs
+from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.limits import Allowance, Limits
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, Merged
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import NUMERICS
+from tunefarm.configs.settings import load_target
 
 SPACES = Spaces(Target.from_json(load_target("sapphirerapids").model_dump()))
 

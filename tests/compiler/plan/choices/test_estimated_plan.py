@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from compiler.pipeline import compile_model
-from compiler.plan.choices.estimated_plan import estimated_plan
-from compiler.plan.decisions.graph_plan import RULES, Chain, Merged
-from compiler.schedule.spaces import Spaces
-from compiler.target import host_target
-from compiler.types.dtypes import DType
 from tests.benchmarks.chains import residual
 from tests.compiler.plan.choices.test_estimated_merges import SPACES, heads
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, Chain, Merged
+from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
 
 
 def test_merges_and_chains_are_in_one_plan() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.plan.choices.graph_sites import graph_sites
-from compiler.plan.decisions.graph_plan import RULES, Spelled
-from compiler.target import host_target
 from tests.compiler.plan.choices.test_verify_plan import network
+from tunefarm.compiler.plan.choices.graph_sites import graph_sites
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, Spelled
+from tunefarm.compiler.target import host_target
 
 TARGET = host_target()
 

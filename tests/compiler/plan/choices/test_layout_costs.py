@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import FusedKernel
-from compiler.plan.choices.layout_costs import LayoutCosts
-from compiler.plan.decisions.graph_plan import PLAIN
-from compiler.plan.fusion.fuse import fuse
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.plan.choices.test_layout_problem import conv_relu
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.plan.choices.layout_costs import LayoutCosts
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN
+from tunefarm.compiler.plan.fusion.fuse import fuse
 
 LANES = 16
 

@@ -8,15 +8,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.kernels.workload_key import workload_key
-from compiler.plan.choices.layout_problem import LayoutProblem, layout_problem
-from compiler.plan.decisions.graph_plan import PLAIN, GraphPlan, Layout
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.optimise import optimise
-from compiler.plan.solving.solver import solve
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, conv
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.plan.choices.layout_problem import LayoutProblem, layout_problem
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, GraphPlan, Layout
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.plan.solving.solver import solve
 
 LANES = 16
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.plan.choices.describe import Question
-from compiler.plan.choices.graph_sites import graph_sites
-from compiler.plan.choices.layout_questions import layout_questions
-from compiler.plan.choices.plan_costs import Cost, KernelCost, PlanCosts
-from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
-from compiler.target import host_target
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import (
     two_convolutions,
 )
 from tests.compiler.plan.choices.test_plan_costs import by_stages
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.plan.choices.describe import Question
+from tunefarm.compiler.plan.choices.graph_sites import graph_sites
+from tunefarm.compiler.plan.choices.layout_questions import layout_questions
+from tunefarm.compiler.plan.choices.plan_costs import Cost, KernelCost, PlanCosts
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
 
 TARGET = host_target()
 LANES = f"NCHW{TARGET.lanes(DType.F32)}c"

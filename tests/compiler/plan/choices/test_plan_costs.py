@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.plan.choices.plan_costs import Cost, PlanCosts
-from compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate, Spelled
-from compiler.target import host_target
 from tests.compiler.plan.choices.test_verify_plan import network
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.plan.choices.plan_costs import Cost, PlanCosts
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate, Spelled
+from tunefarm.compiler.target import host_target
 
 
 def by_stages(kernel: FusedKernel) -> Cost:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.graph.ir import Graph
-from compiler.pipeline import kernels_of
-from compiler.plan.choices.program_steps import program_steps
-from compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
-from compiler.plan.decisions.plan_names import is_blocked, plain_name
-from compiler.target import host_target
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.choices.program_steps import program_steps
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.plan_names import is_blocked, plain_name
+from tunefarm.compiler.target import host_target
 
 TARGET = replace(host_target(), vector_bytes=64)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
-from compiler.pipeline import compile_model, kernels_of
-from compiler.plan.choices.graph_sites import graph_sites
-from compiler.plan.choices.verify_plan import check_plan, verify_plan
-from compiler.plan.decisions.graph_plan import (
+from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import compile_model, kernels_of
+from tunefarm.compiler.plan.choices.graph_sites import graph_sites
+from tunefarm.compiler.plan.choices.verify_plan import check_plan, verify_plan
+from tunefarm.compiler.plan.decisions.graph_plan import (
     PLAIN,
     RULES,
     Chain,
@@ -19,8 +20,7 @@ from compiler.plan.decisions.graph_plan import (
     Separate,
     Spelled,
 )
-from compiler.target import host_target
-from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.target import host_target
 
 TARGET = host_target()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.errors import PlanError
-from compiler.plan.decisions.graph_plan import (
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.plan.decisions.graph_plan import (
     RULES,
     Chain,
     GraphPlan,

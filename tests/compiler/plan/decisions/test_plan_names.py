@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
-from compiler.plan.decisions.graph_plan import GraphPlan, Separate
-from compiler.plan.decisions.plan_names import PlanNames
-from compiler.plan.fusion.fuse import fuse
-from compiler.plan.optimise import optimise
-from compiler.types.dtypes import DType
-from compiler.types.numerics import BF16_NUMERICS
 from tests.compiler.graph.graph_helpers import (
     two_convolutions,
 )
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan, Separate
+from tunefarm.compiler.plan.decisions.plan_names import PlanNames
+from tunefarm.compiler.plan.fusion.fuse import fuse
+from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import BF16_NUMERICS
 
 
 def kernels(graph: Graph, *values: str) -> list[str]:

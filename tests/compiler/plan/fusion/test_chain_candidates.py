@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.plan.fusion.chain_candidates import chain_candidates
-from compiler.plan.fusion.group_kernels import GroupKernels
-from compiler.target import Target
-from compiler.types.dtypes import DType
-from configs.settings import load_target
 from tests.benchmarks.chains import residual
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.plan.fusion.chain_candidates import chain_candidates
+from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.configs.settings import load_target
 
 TARGET = Target.from_json(load_target("sapphirerapids").model_dump())
 LANES = TARGET.lanes(DType.F32)

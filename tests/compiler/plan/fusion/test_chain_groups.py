@@ -6,18 +6,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
-from compiler.kernels.chain import chain_parts, rows_read
-from compiler.kernels.kernel import KernelCall
-from compiler.plan.decisions.graph_plan import Chain, GraphPlan, Separate
-from compiler.plan.fusion.extract_kernels import extract_kernels
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     evaluate_graph,
     evaluate_program,
     random_inputs,
 )
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.chain import chain_parts, rows_read
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Separate
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 
 
 def conv(maker: GraphMaker, data: str, outputs: int, kernel: int = 1, groups: int = 1) -> str:

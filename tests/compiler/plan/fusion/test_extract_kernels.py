@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.expr.nodes import Const
-from compiler.expr.walk import postorder
-from compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
-from compiler.plan.fusion.extract_kernels import extract_kernels
 from tests.compiler.graph.graph_helpers import GraphMaker, extracted, kernel_names
+from tunefarm.compiler.expr.nodes import Const
+from tunefarm.compiler.expr.walk import postorder
+from tunefarm.compiler.kernels.kernel import KernelCall, KernelProgram, ViewCall
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 
 
 def kernel_calls(program: KernelProgram) -> list[KernelCall]:

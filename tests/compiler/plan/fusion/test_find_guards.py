@@ -10,12 +10,12 @@ import onnxruntime
 import pytest
 from onnx import parser
 
-import compiler
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.kernels.kernel import KernelCall
-from compiler.pipeline import compile_model, kernels_of
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.executable_spec import CallStep, Place
+from tunefarm import compiler
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.pipeline import compile_model, kernels_of
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.executable_spec import CallStep, Place
 
 NESTED = """
 g (bool c, bool d, float[4,16] x, float[16,16] w) => (float[4,16] y, float[4,16] z) {

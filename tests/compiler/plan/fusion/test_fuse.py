@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.graph.ir import Graph
-from compiler.plan.fusion.fuse import MAXIMUM_NODES, fuse
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute
 from tests.compiler.graph.graph_helpers import GraphMaker, extracted
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.fusion.fuse import MAXIMUM_NODES, fuse
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute
 
 
 def groups(graph: Graph) -> list[str]:

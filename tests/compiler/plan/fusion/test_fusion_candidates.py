@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from compiler.graph.ir import Graph
-from compiler.plan.decisions.graph_plan import GraphPlan
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.fusion.fuse import fuse
-from compiler.plan.fusion.fusion_candidates import LONG, Cut, Edge, fusion_candidates
-from compiler.plan.optimise import optimise
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_close,
@@ -15,6 +9,12 @@ from tests.compiler.graph.graph_helpers import (
     evaluate_program,
     random_inputs,
 )
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.fusion.fuse import fuse
+from tunefarm.compiler.plan.fusion.fusion_candidates import LONG, Cut, Edge, fusion_candidates
+from tunefarm.compiler.plan.optimise import optimise
 
 
 def cuts(graph: Graph) -> list[Cut]:

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from compiler.graph.ir import Graph
-from compiler.kernels.count_work import written_size
-from compiler.plan.fusion.fuse import fuse
-from compiler.plan.fusion.group_kernels import WRITTEN_LIMIT, GroupKernel, GroupKernels
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.count_work import written_size
+from tunefarm.compiler.plan.fusion.fuse import fuse
+from tunefarm.compiler.plan.fusion.group_kernels import WRITTEN_LIMIT, GroupKernel, GroupKernels
 
 
 def kernels_of(graph: Graph) -> list[tuple[GroupKernel, ...]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.plan.fusion.joint_results import ChannelsResult, ColumnsResult, StackedResult
-from compiler.types.tensor_type import Array
+from tunefarm.compiler.plan.fusion.joint_results import ChannelsResult, ColumnsResult, StackedResult
+from tunefarm.compiler.types.tensor_type import Array
 
 
 def numbers(*shape: int, first: int = 1) -> Array:

@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 from onnxruntime import InferenceSession
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.zoo import build_model
-from compiler.frontend.zoo.network import Size
-from compiler.graph.ir import Graph
-from compiler.pipeline import compile_model
-from compiler.plan.choices.graph_sites import graph_sites
-from compiler.plan.decisions.graph_plan import GraphPlan, Merged
-from compiler.plan.fusion.merge_candidates import merge_candidates
-from compiler.plan.fusion.merge_contractions import merged_name, run
-from compiler.plan.optimise import optimise
-from compiler.runtime.execution.executable import Executable
-from compiler.target import host_target
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_same_meaning,
     operators,
     random_inputs,
 )
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo import build_model
+from tunefarm.compiler.frontend.zoo.network import Size
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.plan.choices.graph_sites import graph_sites
+from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan, Merged
+from tunefarm.compiler.plan.fusion.merge_candidates import merge_candidates
+from tunefarm.compiler.plan.fusion.merge_contractions import merged_name, run
+from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.target import host_target
 
 LANES = 8
 

@@ -7,17 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import KernelCall
-from compiler.pipeline import compile_model
-from compiler.plan import optimise
-from compiler.plan.decisions.graph_plan import GraphPlan, Layout, Merged
-from compiler.plan.fusion import merge_contractions
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.runtime.execution.executable import Executable
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_close,
@@ -26,6 +15,17 @@ from tests.compiler.graph.graph_helpers import (
     operators,
     random_inputs,
 )
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.plan import optimise
+from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan, Layout, Merged
+from tunefarm.compiler.plan.fusion import merge_contractions
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute
 
 BLOCK = 8
 

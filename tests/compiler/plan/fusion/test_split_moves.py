@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.limits import Allowance
-from compiler.plan.fusion import split_moves
-from compiler.types.tensor_type import Attribute
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.plan.fusion import split_moves
+from tunefarm.compiler.types.tensor_type import Attribute
 
 BLOCKS = ("depth_to_space", "space_to_depth")
 ORDERED = [(name, order) for name in BLOCKS for order in ("yxc", "cyx", "xyc")]

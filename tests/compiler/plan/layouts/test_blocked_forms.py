@@ -7,13 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.errors import PlanError
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import consumers
-from compiler.plan.decisions.graph_plan import PLAIN, GraphPlan, Layout
-from compiler.plan.layouts import choose_layouts
-from compiler.plan.optimise import optimise
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_close,
@@ -26,6 +19,13 @@ from tests.compiler.graph.graph_helpers import (
     operators,
     random_inputs,
 )
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import consumers
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, GraphPlan, Layout
+from tunefarm.compiler.plan.layouts import choose_layouts
+from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.types.dtypes import DType
 
 LANES = 8
 

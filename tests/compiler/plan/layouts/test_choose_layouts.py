@@ -5,11 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.graph import dead_code, fold_constants, simplify
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import structurally_equal
-from compiler.plan.layouts import choose_layouts
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_same_meaning,
@@ -19,6 +14,11 @@ from tests.compiler.graph.graph_helpers import (
     operators,
     random_inputs,
 )
+from tunefarm.compiler.graph import dead_code, fold_constants, simplify
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import structurally_equal
+from tunefarm.compiler.plan.layouts import choose_layouts
+from tunefarm.compiler.types.dtypes import DType
 
 BLOCK = 8
 

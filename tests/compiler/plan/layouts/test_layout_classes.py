@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.plan.decisions.graph_plan import PLAIN
-from compiler.plan.layouts.layout_classes import layout_classes
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.plan.choices.test_layout_problem import conv_relu
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN
+from tunefarm.compiler.plan.layouts.layout_classes import layout_classes
 
 LANES = 16
 

@@ -5,17 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.frontend.zoo.models import build_model
-from compiler.graph.ir import Graph
-from compiler.graph.serialize import structurally_equal
-from compiler.graph.verify import verify_graph
-from compiler.limits import Allowance
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.optimise import optimise
-from compiler.plan.precision import choose_precision
-from compiler.types.dtypes import DType
-from compiler.types.numerics import BF16_NUMERICS, DEFAULT_NUMERICS, F16_NUMERICS, Numerics
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     assert_close,
@@ -29,6 +18,17 @@ from tests.compiler.graph.graph_helpers import (
 )
 from tests.compiler.graph.test_random_graphs import IMAGE_KINDS, KINDS, random_graph
 from tests.compiler.plan.test_optimise_zoo import SIZES
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.zoo.models import build_model
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.serialize import structurally_equal
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.optimise import optimise
+from tunefarm.compiler.plan.precision import choose_precision
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import BF16_NUMERICS, DEFAULT_NUMERICS, F16_NUMERICS, Numerics
 
 BF16 = DType.BF16
 ERROR = 0.02  # of the largest element, in a whole network

@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.plan.precision.contractions import contractions, identities
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.precision.contractions import contractions, identities
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def graph(columns: int = 3, names: str = "xwyzv", rows: int = 2, shift: float = 0.0) -> Graph:

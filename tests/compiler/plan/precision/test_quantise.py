@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.errors import SettingsError
-from compiler.graph.ir import Graph
-from compiler.operators.registry import complete_attributes
-from compiler.plan.precision import quantise
-from compiler.plan.precision.contractions import contractions, identities
-from compiler.types.dtypes import DType
-from compiler.types.precision import Calibration, Precision, PrecisionPlan
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     evaluate_graph,
     operators,
     random_inputs,
 )
+from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.plan.precision import quantise
+from tunefarm.compiler.plan.precision.contractions import contractions, identities
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
 
 
 def conv(maker: GraphMaker, x: str, outputs: int, bias: bool = True) -> str:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.precision import spread_dequantised
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     evaluate_graph,
     evaluate_program,
     operators,
 )
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.precision import spread_dequantised
+from tunefarm.compiler.types.dtypes import DType
 
 
 def _shared(*readers: str) -> Graph:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.graph.ir import Graph
-from compiler.plan.precision.contractions import contractions
-from compiler.plan.precision.switch_precisions import switched
-from compiler.types.precision import Calibration, Precision
 from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.precision.contractions import contractions
+from tunefarm.compiler.plan.precision.switch_precisions import switched
+from tunefarm.compiler.types.precision import Calibration, Precision
 
 KINDS = (Precision.BF16, Precision.INT8)
 

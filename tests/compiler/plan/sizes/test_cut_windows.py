@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.graph.ir import Graph
-from compiler.plan.sizes import cut_windows
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import Attribute
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.sizes import cut_windows
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute
 
 
 def average(*shape: int, dtype: DType = DType.F32, **attributes: Attribute) -> Graph:

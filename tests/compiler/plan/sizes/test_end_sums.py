@@ -8,18 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.helper import make_node
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.kernels.attention import attention_of
-from compiler.kernels.kernel import KernelCall
-from compiler.kernels.printer import format_expression
-from compiler.loops.printer import format_loops
-from compiler.pipeline import compile_model, kernels_of
-from compiler.runtime.execution.executable import Executable
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import default_schedule, naive_schedule
-from compiler.target import host_target
-from compiler.types.tensor_type import Array
 from tests.compiler.frontend.onnx_models import model, tensor
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.kernels.attention import attention_of
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.kernels.printer import format_expression
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.pipeline import compile_model, kernels_of
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.tensor_type import Array
 
 BATCH, LENGTH, FEATURES = 3, 37, 20
 PROTO = model(

@@ -8,19 +8,19 @@ from types import MappingProxyType
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import KernelCall, KernelProgram
-from compiler.kernels.verify_program import verify_program
-from compiler.operators.registry import infer_type
-from compiler.pipeline import compile_model, kernels_of
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.sizes.live_extents import limit_kernels
-from compiler.runtime.execution.executable import Executable
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.signature import SIZES, AxisSource, ResultSource, Signature, SizedPort
-from compiler.types.sizes import Dimension, Size, Symbol
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import KernelCall, KernelProgram
+from tunefarm.compiler.kernels.verify_program import verify_program
+from tunefarm.compiler.operators.registry import infer_type
+from tunefarm.compiler.pipeline import compile_model, kernels_of
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.sizes.live_extents import limit_kernels
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.signature import SIZES, AxisSource, ResultSource, Signature, SizedPort
+from tunefarm.compiler.types.sizes import Dimension, Size, Symbol
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 BATCH, ROWS, FEATURES = 4, 64, 48
 B, S = Symbol("batch", 1, BATCH), Symbol("rows", 1, ROWS)

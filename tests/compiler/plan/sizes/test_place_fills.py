@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.graph.ir import Graph
-from compiler.graph.rewriter import consumers
-from compiler.graph.verify import verify_graph
-from compiler.kernels.kernel import KernelCall
-from compiler.operators.registry import infer_type
-from compiler.plan.fusion.extract_kernels import extract_kernels
-from compiler.plan.sizes import place_fills
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.signature import SIZES, AxisSource, Signature, SizedPort
-from compiler.types.sizes import Symbol
-from compiler.types.tensor_type import Attribute, TensorType
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import consumers
+from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.operators.registry import infer_type
+from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
+from tunefarm.compiler.plan.sizes import place_fills
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.signature import SIZES, AxisSource, Signature, SizedPort
+from tunefarm.compiler.types.sizes import Symbol
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 ROWS = Symbol("rows", 1, 16)
 FILL: dict[str, Attribute] = {"axis": 2, "number": 0, "value": "zero"}

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.plan.layouts import choose_layouts
-from compiler.plan.sizes import trim_sums
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning
+from tunefarm.compiler.plan.layouts import choose_layouts
+from tunefarm.compiler.plan.sizes import trim_sums
+from tunefarm.compiler.types.dtypes import DType
 
 BLOCK = 8
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.expr.nodes import Expr, Load, add, binary, index, integer, mul
-from compiler.loops.size_conditions import Condition
-from compiler.plan.sizes.window_reach import named, reaches
-from compiler.types.dtypes import DType
-from compiler.types.sizes import Dimension, Symbol, value_of
+from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, index, integer, mul
+from tunefarm.compiler.loops.size_conditions import Condition
+from tunefarm.compiler.plan.sizes.window_reach import named, reaches
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, Symbol, value_of
 
 HEIGHT = Symbol.of("height", 1, 40)
 ROWS = Load(DType.I64, "sizes", (integer(0),))

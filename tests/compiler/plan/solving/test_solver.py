@@ -9,13 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.errors import PlanError
-from compiler.plan.solving.factors import Factors
-from compiler.plan.solving.integer_program import solve_program
-from compiler.plan.solving.solver import (
-    ChoiceProblem,
-    solve,
-)
 from tests.compiler.plan.drawn_problems import (
     Edges,
     assignments,
@@ -28,6 +21,13 @@ from tests.compiler.plan.drawn_problems import (
     skipping,
     tree,
     uniform,
+)
+from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.plan.solving.factors import Factors
+from tunefarm.compiler.plan.solving.integer_program import solve_program
+from tunefarm.compiler.plan.solving.solver import (
+    ChoiceProblem,
+    solve,
 )
 
 CORES = 0

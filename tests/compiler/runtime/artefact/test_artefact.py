@@ -18,15 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-import compiler
-from compiler.errors import ArtefactError, VerifyError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.runtime.artefact import artefact
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.buffers import address_of
-from compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec
-from compiler.target import baseline_target, host_target
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.edited_artefacts import (
     manifest_text,
@@ -34,6 +25,15 @@ from tests.compiler.runtime.edited_artefacts import (
     with_manifest,
 )
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec, sealed
+from tunefarm import compiler
+from tunefarm.compiler.errors import ArtefactError, VerifyError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.buffers import address_of
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec
+from tunefarm.compiler.target import baseline_target, host_target
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
 
@@ -476,8 +476,9 @@ def test_save_into_a_missing_folder_is_refused(spec: ExecutableSpec, tmp_path: P
 def test_loading_needs_numpy_and_llvmlite_only(path: Path) -> None:
     program = (
         "import sys, compiler\n"
-        f"compiler.load({str(path)!r})\n"
-        "foreign = {'onnx', 'ray', 'xgboost', 'optuna', 'sqlalchemy', 'compiler.pipeline'}\n"
+        f"tunefarm.load({str(path)!r})\n"
+        "foreign = {'onnx', 'ray', 'xgboost', 'optuna', 'sqlalchemy'}\n"
+        "foreign.add('tunefarm.compiler.pipeline')\n"
         "sys.exit(', '.join(foreign & set(sys.modules)) or None)\n"
     )
     root = Path(compiler.__file__).parents[1]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler.runtime.artefact import large_files
-from compiler.runtime.artefact.large_files import ChangedFileError, copy_file
+from tunefarm.compiler.runtime.artefact import large_files
+from tunefarm.compiler.runtime.artefact.large_files import ChangedFileError, copy_file
 
 
 @pytest.fixture(autouse=True)

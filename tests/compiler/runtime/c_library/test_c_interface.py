@@ -9,12 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from compiler.runtime.c_library.c_implementation import implementation_text
-from compiler.runtime.c_library.c_interface import c_interface, identifier
-from compiler.runtime.c_library.export_c import export_library
-from compiler.runtime.machine.cpu_features import X86_FEATURES, cpu_check_code, feature_row
-from compiler.runtime.spec.buffers import address_of
-from compiler.target import host_target
 from tests.compiler.runtime.c_models import (
     Library,
     cc,
@@ -24,6 +18,12 @@ from tests.compiler.runtime.c_models import (
     renamed,
     run,
 )
+from tunefarm.compiler.runtime.c_library.c_implementation import implementation_text
+from tunefarm.compiler.runtime.c_library.c_interface import c_interface, identifier
+from tunefarm.compiler.runtime.c_library.export_c import export_library
+from tunefarm.compiler.runtime.machine.cpu_features import X86_FEATURES, cpu_check_code, feature_row
+from tunefarm.compiler.runtime.spec.buffers import address_of
+from tunefarm.compiler.target import host_target
 
 ON_X86 = platform.machine() == "x86_64"
 

@@ -11,20 +11,20 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.errors import ExportError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.pipeline import compile_model
-from compiler.runtime.c_library.c_interface import identifier
-from compiler.runtime.c_library.export_c import export_library, export_object
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.buffers import address_of, aligned_empty
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
-from configs.settings import load_target
 from tests.compiler.runtime.c_models import STRICT, cc, compiled, odd_mlp, run
 from tests.compiler.runtime.execution.test_kernel_functions import layers
+from tunefarm.compiler.errors import ExportError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.c_library.c_interface import identifier
+from tunefarm.compiler.runtime.c_library.export_c import export_library, export_object
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.configs.settings import load_target
 
 RNG = np.random.default_rng(8)
 

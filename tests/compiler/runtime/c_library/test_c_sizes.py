@@ -11,21 +11,6 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.graph.ir import Graph
-from compiler.pipeline import compile_model
-from compiler.runtime.c_library.c_choice import joined_interface
-from compiler.runtime.c_library.c_interface import CPort, c_interface
-from compiler.runtime.c_library.c_sizes import CSizes
-from compiler.runtime.c_library.export_c import export_library, export_object
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.execution.sized_programs import SizedPrograms
-from compiler.runtime.spec.buffers import address_of, aligned_empty
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.target import Target, baseline_target, host_target
-from compiler.types.signature import SizedPort
-from compiler.types.tensor_type import Array
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.c_models import STRICT, cc, compile_example, run
 from tests.compiler.runtime.sized_graphs import (
@@ -36,6 +21,21 @@ from tests.compiler.runtime.sized_graphs import (
     rows_graph,
     taken_graph,
 )
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.c_library.c_choice import joined_interface
+from tunefarm.compiler.runtime.c_library.c_interface import CPort, c_interface
+from tunefarm.compiler.runtime.c_library.c_sizes import CSizes
+from tunefarm.compiler.runtime.c_library.export_c import export_library, export_object
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
+from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.target import Target, baseline_target, host_target
+from tunefarm.compiler.types.signature import SizedPort
+from tunefarm.compiler.types.tensor_type import Array
 
 RNG = np.random.default_rng(5)
 

@@ -15,17 +15,6 @@ import onnx
 import onnxruntime
 import pytest
 
-from compiler.errors import ExportError
-from compiler.frontend.import_onnx import import_onnx
-from compiler.pipeline import compile_model
-from compiler.runtime.c_library.c_interface import c_interface
-from compiler.runtime.c_library.export_c import export_library, export_object
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.machine.cpu_features import X86_FEATURES
-from compiler.runtime.spec.buffers import address_of
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.target import baseline_target, host_target
-from compiler.types.tensor_type import Array
 from tests.compiler.runtime.c_models import (
     MODELS,
     STRICT,
@@ -43,6 +32,17 @@ from tests.compiler.runtime.c_models import (
     without_inputs,
 )
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
+from tunefarm.compiler.errors import ExportError
+from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.c_library.c_interface import c_interface
+from tunefarm.compiler.runtime.c_library.export_c import export_library, export_object
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.machine.cpu_features import X86_FEATURES
+from tunefarm.compiler.runtime.spec.buffers import address_of
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.target import baseline_target, host_target
+from tunefarm.compiler.types.tensor_type import Array
 
 HERE = Path(__file__).parent
 ON_X86 = platform.machine() == "x86_64"
@@ -350,7 +350,7 @@ def test_the_same_model_gives_the_same_bytes_in_every_process(
 ) -> None:
     script = (
         "import sys; from pathlib import Path; from tests.compiler.runtime.c_models import *;"
-        "from compiler.runtime.c_library.export_c import *; folder = Path(sys.argv[1]);"
+        "from tunefarm.compiler.runtime.c_library.export_c import *; folder = Path(sys.argv[1]);"
         "spec = compiled(odd_mlp(), folder, 2); export_library(spec, folder, 'mlp');"
         "export_object(spec, folder / 'static.o', 'mlp')"
     )

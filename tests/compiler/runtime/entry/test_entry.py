@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.llvm.machine import object_code
-from compiler.runtime.entry.entry import entry_ir
-from compiler.runtime.spec.executable_spec import CallStep, CopyStep, Location, Place
-from compiler.target import host_target
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.runtime.entry.entry import entry_ir
+from tunefarm.compiler.runtime.spec.executable_spec import CallStep, CopyStep, Location, Place
+from tunefarm.compiler.target import host_target
 
 CALL = CallStep(
     "kernel_1",

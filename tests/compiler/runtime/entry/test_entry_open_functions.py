@@ -17,21 +17,21 @@ import pytest
 from hypothesis import strategies as st
 from onnx import helper
 
-import compiler
-from compiler import CFunction, load, register_function, unregister_function
-from compiler.errors import ArtefactError, FunctionError, VerifyError
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.pipeline import compile_model
-from compiler.runtime.artefact import artefact
-from compiler.runtime.c_library.export_c import export_library
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.executable_spec import FunctionStep
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.runtime.spec.verify_spec import verify_spec
-from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.foreign_models import DOMAIN, alike, first_alike, node, scaled_library
 from tests.compiler.frontend.onnx_models import BOOL, INT64, model, tensor
 from tests.compiler.runtime.c_models import cc, run
+from tunefarm import compiler
+from tunefarm.compiler import CFunction, load, register_function, unregister_function
+from tunefarm.compiler.errors import ArtefactError, FunctionError, VerifyError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.c_library.export_c import export_library
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.executable_spec import FunctionStep
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 Values = npt.NDArray[np.float32]
 Shape = Sequence[Any]

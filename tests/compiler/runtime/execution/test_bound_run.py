@@ -7,9 +7,9 @@ import gc
 import numpy as np
 import pytest
 
-from compiler.errors import InputError
-from compiler.runtime.execution.executable import Executable
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.runtime.execution.executable import Executable
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
 

@@ -12,17 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import compiler
-from compiler.errors import ArtefactError, InputError, LoweringError
-from compiler.kernels.kernel import ViewCall
-from compiler.loops.constant_layout import ConstantLayout
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.machine import threads as runtime_threads
-from compiler.runtime.machine.loaded_code import LoadedCode
-from compiler.runtime.spec.buffers import address_of, aligned_empty
-from compiler.runtime.spec.executable_spec import ALIGNMENT
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.runtime.hand_kernels import (
     ADD_IR,
     COUNT,
@@ -35,6 +24,17 @@ from tests.compiler.runtime.hand_kernels import (
     make_spec,
 )
 from tests.compiler.runtime.sized_graphs import cache_graph
+from tunefarm import compiler
+from tunefarm.compiler.errors import ArtefactError, InputError, LoweringError
+from tunefarm.compiler.kernels.kernel import ViewCall
+from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.machine import threads as runtime_threads
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
 needs_threads = pytest.mark.skipif(
@@ -286,7 +286,7 @@ def test_code_that_is_no_object_file_is_an_error() -> None:
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_an_executable_is_neither_pickled_nor_copied(copied: Callable[[object], object]) -> None:
     executable = Executable(chain_spec(WEIGHT))
-    with pytest.raises(TypeError, match=r"save\(\) it here and compiler.load\(\) it there"):
+    with pytest.raises(TypeError, match=r"save\(\) it here and tunefarm.load\(\) it there"):
         copied(executable)
 
 

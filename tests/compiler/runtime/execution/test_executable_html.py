@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler import build
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.runtime.execution.html_text import html_text, printable_text
 from tests.end_to_end.tiny_model import tiny_model
+from tunefarm.compiler import build
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.runtime.execution.html_text import html_text, printable_text
 
 
 def test_ports_and_kernels_are_listed() -> None:

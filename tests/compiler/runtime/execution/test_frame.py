@@ -8,11 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from compiler.errors import InputError
-from compiler.kernels.kernel import ViewCall
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.buffers import address_of, aligned_empty
-from compiler.types.tensor_type import TensorType
 from tests.compiler.runtime.hand_kernels import (
     ADD_IR,
     COUNT,
@@ -24,6 +19,11 @@ from tests.compiler.runtime.hand_kernels import (
     make_program,
     make_spec,
 )
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.kernels.kernel import ViewCall
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
+from tunefarm.compiler.types.tensor_type import TensorType
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
 CPU, CUDA, CUDA_HOST, UNHEARD_OF = 1, 2, 3, 99

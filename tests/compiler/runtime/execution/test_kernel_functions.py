@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import compiler
-from compiler.errors import ArtefactError, InputError
-from compiler.graph.ir import Graph
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.spec.executable_spec import CallStep, Place
-from compiler.types.dtypes import DType
-from compiler.types.node import Node
-from compiler.types.tensor_type import TensorType
+from tunefarm import compiler
+from tunefarm.compiler.errors import ArtefactError, InputError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.executable_spec import CallStep, Place
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import TensorType
 
 RNG = np.random.default_rng(3)
 ROWS, WIDTH = 7, 33
@@ -89,7 +89,7 @@ def test_arrays_that_lie_elsewhere_and_results_in_given_ones() -> None:
 def test_sizes_are_an_operand_like_others() -> None:
     import onnx
 
-    from compiler.frontend.import_onnx import import_model_proto
+    from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
     proto = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]>'

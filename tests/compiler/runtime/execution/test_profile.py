@@ -11,12 +11,6 @@ import numpy.typing as npt
 import onnx
 import pytest
 
-import compiler
-from compiler.errors import InputError
-from compiler.kernels.kernel import ViewCall
-from compiler.runtime.execution.executable import Executable
-from compiler.runtime.execution.profile import COPY
-from compiler.runtime.spec.executable_spec import ExecutableSpec
 from tests.compiler.runtime.hand_kernels import (
     ADD_IR,
     COUNT,
@@ -30,6 +24,12 @@ from tests.compiler.runtime.hand_kernels import (
 )
 from tests.compiler.runtime.sized_graphs import rows_graph
 from tests.end_to_end.tiny_model import tiny_model
+from tunefarm import compiler
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.kernels.kernel import ViewCall
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.execution.profile import COPY
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
 

@@ -14,25 +14,25 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-import compiler
-from compiler.errors import ArtefactError, InputError, VerifyError
-from compiler.graph.ir import Graph
-from compiler.pipeline import compile_model
-from compiler.runtime.artefact import artefact
-from compiler.runtime.execution.loaded_program import LoadedProgram, SharedKernels
-from compiler.runtime.execution.sized_programs import SizedPrograms
-from compiler.runtime.sizes import size_errors
-from compiler.runtime.sizes.size_chain import CHOOSE_SYMBOL as CHOOSE
-from compiler.runtime.sizes.size_chain import RUN_SYMBOL as RUN
-from compiler.runtime.sizes.size_chain import chain_ir
-from compiler.runtime.sizes.sized_ports import SizedPorts
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.target import Target, baseline_target, host_target
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.edited_artefacts import rewrite_manifest
 from tests.compiler.runtime.hand_kernels import sealed
 from tests.compiler.runtime.sized_graphs import counted_graph, part_graph, rows_graph, taken_graph
+from tunefarm import compiler
+from tunefarm.compiler.errors import ArtefactError, InputError, VerifyError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram, SharedKernels
+from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
+from tunefarm.compiler.runtime.sizes import size_errors
+from tunefarm.compiler.runtime.sizes.size_chain import CHOOSE_SYMBOL as CHOOSE
+from tunefarm.compiler.runtime.sizes.size_chain import RUN_SYMBOL as RUN
+from tunefarm.compiler.runtime.sizes.size_chain import chain_ir
+from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.target import Target, baseline_target, host_target
 
 SIZES = (1, 4, 16)
 

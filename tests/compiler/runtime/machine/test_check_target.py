@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from compiler.errors import ArtefactError
-from compiler.runtime.machine.check_target import check_target
-from compiler.target import Target
-from configs.settings import load_target
+from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.runtime.machine.check_target import check_target
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import load_target
 
 TILES = Target.from_json(load_target("sapphirerapids").model_dump())
 PLAIN = replace(
@@ -67,10 +67,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, described, 0, 0) == 0
 
 import llvmlite.binding as llvm
-from compiler import tile_state
-from compiler.errors import ArtefactError
-from compiler.runtime.machine.check_target import check_target
-from compiler.target import host_target
+from tunefarm.compiler import tile_state
+from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.runtime.machine.check_target import check_target
+from tunefarm.compiler.target import host_target
 
 class CpuWithTiles(tile_state.HostMachine):
     def cpuid(self, leaf, subleaf):

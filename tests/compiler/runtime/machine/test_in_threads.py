@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from compiler.runtime.machine.in_threads import in_threads
+from tunefarm.compiler.runtime.machine.in_threads import in_threads
 
 
 def test_results_are_in_the_order_of_the_items() -> None:

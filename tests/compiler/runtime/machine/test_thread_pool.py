@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.runtime.machine.thread_pool import ThreadPool, is_supported, thread_pool
+from tunefarm.compiler.runtime.machine.thread_pool import ThreadPool, is_supported, thread_pool
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="the pool is made of Linux futexes")
 
@@ -116,7 +116,7 @@ def test_a_process_on_one_core_keeps_to_it() -> None:
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "from tests.compiler.runtime.machine.test_thread_pool import Loop, nap, run\n"
-        "from compiler.runtime.machine.thread_pool import thread_pool\n"
+        "from tunefarm.compiler.runtime.machine.thread_pool import thread_pool\n"
         "import threading\n"
         "pool = thread_pool(2)\n"
         "for _ in range(3): nap(); run(pool, Loop(6, nap), 2)\n"
@@ -190,7 +190,7 @@ def test_a_forked_child_makes_its_own_pool(pool: ThreadPool) -> None:
 @pytest.mark.parametrize("pause", ["0", "0.05"])
 def test_a_process_with_a_pool_exits_cleanly(pause: str) -> None:
     script = (
-        "import time; from compiler.runtime.machine.thread_pool import thread_pool; "
+        "import time; from tunefarm.compiler.runtime.machine.thread_pool import thread_pool; "
         f"pool = thread_pool(4); time.sleep({pause}); print(pool.parallel > 0)"
     )
     ended = subprocess.run(

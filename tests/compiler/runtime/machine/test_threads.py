@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from compiler.runtime.machine import threads
-from compiler.runtime.machine.thread_pool import is_supported
+from tunefarm.compiler.runtime.machine import threads
+from tunefarm.compiler.runtime.machine.thread_pool import is_supported
 
 
 @pytest.fixture

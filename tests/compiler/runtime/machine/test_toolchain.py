@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from compiler.errors import ExportError
-from compiler.runtime.machine.toolchain import find_toolchain
-from compiler.target import Target, host_target
-from configs.settings import load_target
+from tunefarm.compiler.errors import ExportError
+from tunefarm.compiler.runtime.machine.toolchain import find_toolchain
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.settings import load_target
 
 HOST = host_target()
 ARM = Target.from_json(load_target("armv8-neon").model_dump())

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.errors import VerifyError
-from compiler.kernels.kernel import Call, JoinCall, KernelCall, KernelProgram, ViewCall
-from compiler.runtime.planning.memory_plan import (
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.kernels.kernel import Call, JoinCall, KernelCall, KernelProgram, ViewCall
+from tunefarm.compiler.runtime.planning.memory_plan import (
     BufferLife,
     MemoryPlan,
     Stored,
@@ -21,9 +21,9 @@ from compiler.runtime.planning.memory_plan import (
     plan_memory,
     verify_placement,
 )
-from compiler.runtime.spec.executable_spec import ALIGNMENT, Location, Place
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, Location, Place
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 Calls = list[Call]
 

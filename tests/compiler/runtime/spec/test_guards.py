@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.runtime.spec.guards import SizeGuard, admit, refusal, sizes_text
+from tunefarm.compiler.runtime.spec.guards import SizeGuard, admit, refusal, sizes_text
 
 guards = st.builds(
     SizeGuard,

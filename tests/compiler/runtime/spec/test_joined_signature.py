@@ -7,15 +7,15 @@ from itertools import product
 
 import pytest
 
-from compiler.graph.ir import Graph
-from compiler.pipeline import compile_model
-from compiler.runtime.spec.executable_spec import ExecutableSpec
-from compiler.runtime.spec.guards import SizeGuard
-from compiler.runtime.spec.joined_signature import joined_signature, program_ranges
-from compiler.types.chosen_sizes import choose_sizes
-from compiler.types.signature import AxisSource
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.sized_graphs import part_graph, rows_graph
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.runtime.spec.joined_signature import joined_signature, program_ranges
+from tunefarm.compiler.types.chosen_sizes import choose_sizes
+from tunefarm.compiler.types.signature import AxisSource
 
 
 def part(low: int, high: int) -> ExecutableSpec:

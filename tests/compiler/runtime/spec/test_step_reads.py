@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx.parser
 
-from compiler.kernels.kernel import JoinCall, KernelCall, KernelProgram, ViewCall
-from compiler.pipeline import compile_model
-from compiler.runtime.spec.step_reads import step_reads
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
+from tunefarm.compiler.kernels.kernel import JoinCall, KernelCall, KernelProgram, ViewCall
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.spec.step_reads import step_reads
 
 JOINED = """
 <ir_version: 9, opset_import: ["": 17]>

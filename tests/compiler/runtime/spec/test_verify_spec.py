@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.errors import VerifyError
-from compiler.runtime.spec.executable_spec import (
+from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
+from tunefarm.compiler.errors import VerifyError
+from tunefarm.compiler.runtime.spec.executable_spec import (
     CallStep,
     CopyStep,
     ExecutableSpec,
     Location,
     Place,
 )
-from compiler.runtime.spec.verify_spec import verify_spec
-from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
+from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
 
 INPUT, OUTPUT = Location(Place.INPUT, 0), Location(Place.OUTPUT, 0)
 

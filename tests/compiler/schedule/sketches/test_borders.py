@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.expr.affine import decide
-from compiler.expr.nodes import Expr, add, binary, index, integer, mul, select
-from compiler.kernels.stage import Axis
-from compiler.schedule.sketches.borders import MAX_BORDERS, borders, period, tile_cuts
+from tunefarm.compiler.expr.affine import decide
+from tunefarm.compiler.expr.nodes import Expr, add, binary, index, integer, mul, select
+from tunefarm.compiler.kernels.stage import Axis
+from tunefarm.compiler.schedule.sketches.borders import MAX_BORDERS, borders, period, tile_cuts
 
 AXIS = Axis("i", 40)
 

@@ -5,13 +5,6 @@ import random
 import numpy as np
 import pytest
 
-from compiler.graph.ir import Graph
-from compiler.kernels.kernel import KernelCall
-from compiler.schedule.schedule import Schedule
-from compiler.schedule.sketches import chain_context
-from compiler.schedule.spaces import schedule_space
-from compiler.target import Target
-from compiler.types.dtypes import DType
 from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph, random_inputs
 from tests.compiler.schedule.drawn_chains import (
     FORMS,
@@ -20,6 +13,13 @@ from tests.compiler.schedule.drawn_chains import (
     drawn_products,
 )
 from tests.compiler.schedule.guarded_run import run_guarded, targets
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.sketches import chain_context
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 TARGETS = targets()
 KINDS = (*map(" ".join, FORMS), "products")

@@ -11,16 +11,16 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from compiler.frontend.import_onnx import import_model_proto
-from compiler.kernels.count_work import kernel_iterations
-from compiler.kernels.kernel import FusedKernel, KernelCall
-from compiler.pipeline import kernels_of
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.sketches.even_shares import waiting
-from compiler.schedule.spaces import default_schedule
-from compiler.target import Target
-from configs.settings import load_target
 from tests.compiler.schedule.shares import longest_share, work
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.kernels.count_work import kernel_iterations
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.sketches.even_shares import waiting
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import load_target
 
 TARGETS = ("x86-64-v3", "x86-64-v4")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.spaces import schedule_space
-from compiler.target import Target
-from configs.settings import load_target
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import load_target
 
 ONE_ROW = kernel_of([f32(1, 512), f32(512, 100)], [("matmul", ["x0", "x1"], {})], ["x1"])
 PIXELS = kernel_of([f32(1, 16, 14, 14), f32(512, 16, 1, 1)], [("conv", ["x0", "x1"], {})], ["x1"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.sketches.tile_forms import tile_forms
-from compiler.types.tensor_type import Attribute, TensorType
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.sketches.tile_forms import tile_forms
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 LANES = 8
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.loops.printer import format_loops
-from compiler.schedule.apply_schedule import lower
-from compiler.schedule.spaces import default_schedule
-from compiler.target import host_target
 from tests.compiler.schedule.small_kernels import f32, kernel_of
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import host_target
 
 
 @pytest.mark.parametrize("channels", [20, 24, 53])

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compiler.kernels.evaluate import evaluate_kernel
-from compiler.kernels.kernel import FusedKernel
-from compiler.schedule.sketches.winograd_conv import winograd_sketches
-from compiler.schedule.space import ScheduleSpace
-from compiler.target import Target, host_target
-from compiler.types.dtypes import DType
-from compiler.types.tensor_type import TensorType
 from tests.compiler.schedule.guarded_run import run_guarded, targets
 from tests.compiler.schedule.narrow_kernels import narrowed
 from tests.compiler.schedule.small_kernels import kernel_of
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.sketches.winograd_conv import winograd_sketches
+from tunefarm.compiler.schedule.space import ScheduleSpace
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 
 TARGETS = targets()
 DRAWN = settings(

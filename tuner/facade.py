@@ -1,0 +1,84 @@
+"""tunefarm: tunes ONNX models for the CPUs that they run on, builds them and runs them.
+
+    import tunefarm
+
+    tunefarm.tune("resnet18.onnx", db="tuning.db", trials=500)
+    tunefarm.build("resnet18.onnx", db="tuning.db").save("resnet18.tuned")
+    outputs = tunefarm.load("resnet18.tuned").run({"x": array})
+    session = tunefarm.InferenceSession("resnet18.onnx")
+
+`load` and `InferenceSession` of a built model need NumPy and llvmlite only; the distribution
+tunefarm-runtime has what they import, and this same file. What a name needs is imported when it is
+first asked for.
+
+In the repository this is tuner/facade.py; installed it is tunefarm/__init__.py.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tunefarm.compiler import (
+        CFunction,
+        SessionOptions,
+        get_available_providers,
+        load,
+        register_function,
+        try_function,
+        unregister_function,
+    )
+    from tunefarm.tuner import InferenceSession, UntunedWarning, build, choose, tune
+
+__all__ = [
+    "CFunction",
+    "InferenceSession",
+    "SessionOptions",
+    "UntunedWarning",
+    "__version__",
+    "build",
+    "choose",
+    "get_available_providers",
+    "load",
+    "register_function",
+    "try_function",
+    "tune",
+    "unregister_function",
+]
+_TUNER = ("InferenceSession", "UntunedWarning", "build", "choose", "tune")
+"""Those of `tunefarm.tuner`; the others are of `tunefarm.compiler`."""
+_PACKAGES = ("compiler", "configs", "db", "measure", "tuner")
+
+
+def __getattr__(name: str) -> object:
+    if name in _PACKAGES:
+        return import_module(f"tunefarm.{name}")
+    if name in _TUNER:
+        return getattr(_tuner_or_runtime(name), name)
+    if name in __all__:
+        return getattr(import_module("tunefarm.compiler"), name)
+    raise AttributeError(f"module 'tunefarm' has no attribute {name!r}")
+
+
+def _tuner_or_runtime(name: str) -> ModuleType:
+    """The module that has `name`: `build` and sessions without a database are the compiler's."""
+    try:
+        return import_module("tunefarm.tuner")
+    except ModuleNotFoundError as error:
+        if error.name != "tunefarm.tuner":
+            raise
+    runtime = import_module("tunefarm.compiler")
+    if name not in runtime.__all__:
+        raise ImportError(
+            f"tunefarm.{name} is not in tunefarm-runtime, which runs built models and no more: "
+            "pip install tunefarm"
+        )
+    return runtime
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})
