@@ -44,6 +44,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Child processes of tests find `tests`; tunefarm is found where it is installed."""
+    paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(config.rootpath)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(config.rootpath).as_posix().startswith(_ALONE):

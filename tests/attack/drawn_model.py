@@ -18,6 +18,8 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from tests.onnxruntime_session import exact_session
+
 Array: TypeAlias = npt.NDArray[Any]
 
 OPSET = 18
@@ -102,9 +104,7 @@ def run_session(
     if not optimised:
         level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.graph_optimization_level = level
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(model, options)
     return [[np.asarray(value) for value in session.run(None, dict(call))] for call in calls]
 
 

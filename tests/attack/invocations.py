@@ -340,7 +340,7 @@ class InvocationsAttack(Attack):
         return code, text
 
     def _in_a_process(self, invocation: Invocation) -> tuple[int, str] | list[str]:
-        changed = {"TMPDIR": str(self._temporary), "PYTHONPATH": str(ROOT)}
+        changed = {"TMPDIR": str(self._temporary)}
         caches = {"XDG_CACHE_HOME": str(self._common.parent / ".cache")}
         script = 'exec "$@"' + {"full": " > /dev/full", "closed": " >&-"}.get(invocation.stdout, "")
         entry = [sys.executable, "-m", "tunefarm.tuner.commands.entry", *invocation.arguments]

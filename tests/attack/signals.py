@@ -151,7 +151,7 @@ class SignalsAttack(Attack):
     def _environment(self, tag: str, temporary: Path) -> dict[str, str]:
         caches = str(self._common / "cache")
         changed = {MARK: tag, "TMPDIR": str(temporary), "XDG_CACHE_HOME": caches}
-        return {**os.environ, **changed, "PYTHONPATH": str(ROOT)}
+        return {**os.environ, **changed}
 
 
 def _signal(process: subprocess.Popen[bytes], shot: Shot) -> bool:

@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from tunefarm.compiler.frontend.zoo import model_names, write_model
+from tunefarm.tuner.packaging.editions import link_sources
 
 _HERE = Path(__file__).resolve().parents[2]
 _MODELS = ("resnet18", "decoder_prefill")
@@ -50,7 +51,7 @@ print(json.dumps({"import": imported - begun, "build": built - imported, "candid
 
 def build(checkout: Path, model: Path) -> Mapping[str, float]:
     """Processor seconds by part, in a new process that imports from `checkout`."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    environment = {**os.environ, "PYTHONPATH": str(link_sources(checkout))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-c", _BUILD, str(model)]
     run = subprocess.run(

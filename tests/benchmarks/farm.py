@@ -130,7 +130,7 @@ def cluster(trials: int) -> None:
     import ray
     from ray.cluster_utils import Cluster
 
-    os.environ |= {"RAY_worker_niceness": "0", "PYTHONPATH": os.getcwd()}
+    os.environ |= {"RAY_worker_niceness": "0"}
     rates = []
     for nodes in (1, 4):
         made: Any = Cluster()

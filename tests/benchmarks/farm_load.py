@@ -166,7 +166,7 @@ def two(slots: int, lengths: tuple[int, int]) -> None:
     """What each of two drivers gets done alone, and what both do at the same time."""
     from ray.cluster_utils import Cluster
 
-    os.environ |= {"RAY_worker_niceness": "0", "PYTHONPATH": os.getcwd()}
+    os.environ |= {"RAY_worker_niceness": "0"}
     made: Any = Cluster()
     for _ in range(slots):
         made.add_node(num_cpus=2, object_store_memory=80 << 20, include_dashboard=False)

@@ -280,10 +280,8 @@ def small_disk(folder: Path) -> Iterator[bool]:
 
 
 def _environment() -> dict[str, str]:
-    """Of processes in other folders, which import this checkout."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    ray = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    return {**os.environ, "PYTHONPATH": path, **ray}
+    """Of processes in other folders."""
+    return {**os.environ, "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler import kernel_stages
 from tunefarm.compiler.content_cache import ContentCache
@@ -133,7 +133,7 @@ def mlp(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reference(path: Path, inputs: dict[str, Vector]) -> list[Vector]:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = exact_session(path)
     results: list[Vector] = session.run(None, inputs)
     return results
 

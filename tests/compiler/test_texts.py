@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError, InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -60,9 +60,7 @@ def build(
 
 def check(model: tuple[onnx.ModelProto, Executable], feeds: Mapping[str, Any]) -> None:
     proto, executable = model
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(proto)
     expected = dict(
         zip([o.name for o in proto.graph.output], session.run(None, feeds), strict=True)
     )

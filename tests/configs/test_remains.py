@@ -21,9 +21,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_folders_of_a_process_that_is_gone_are_removed(folder: Path, repository: Path) -> None:
+def test_folders_of_a_process_that_is_gone_are_removed(folder: Path) -> None:
     script = "from tunefarm.configs.remains import make_folder; print(make_folder('kind'))"
-    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(repository)}
+    environment = {**os.environ, "TMPDIR": str(folder)}
     ran = subprocess.run(
         [sys.executable, "-c", script],
         env=environment,

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -203,10 +202,10 @@ def wait_until_gone(tag: str, noted: set[Process]) -> None:
 @pytest.mark.parametrize("kind", ["local", "ray"])
 @pytest.mark.parametrize("signal_name", ["INT", "KILL"])
 def test_no_process_is_left_when_the_driver_is_interrupted_or_killed(
-    kind: str, signal_name: str, repository: Path
+    kind: str, signal_name: str
 ) -> None:
     tag = f"{os.getpid()}-{kind}-{signal_name}"
-    environment = {**os.environ, TAG: tag, "PYTHONPATH": str(repository)}
+    environment = {**os.environ, TAG: tag}
     driver = subprocess.Popen(
         [sys.executable, "-c", _DRIVER, kind],
         env=environment,
@@ -231,9 +230,9 @@ def test_no_process_is_left_when_the_driver_is_interrupted_or_killed(
 @pytest.mark.parametrize(
     "daemon", [pytest.param("raylet", marks=pytest.mark.nightly), "gcs_server"]
 )
-def test_the_death_of_ray_ends_the_job_and_leaves_no_process(daemon: str, repository: Path) -> None:
+def test_the_death_of_ray_ends_the_job_and_leaves_no_process(daemon: str) -> None:
     tag = f"{os.getpid()}-{daemon}"
-    environment = {**os.environ, TAG: tag, "PYTHONPATH": str(repository)}
+    environment = {**os.environ, TAG: tag}
     driver = subprocess.Popen(
         [sys.executable, "-c", _DRIVER, "ray"],
         env=environment,

@@ -30,14 +30,12 @@ FAILING_CALLS = 3
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (cc)")
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["full", "failing"])
-def test_every_write_waits_for_the_disk(
-    error: int, step: int, tmp_path: Path, repository: Path
-) -> None:
+def test_every_write_waits_for_the_disk(error: int, step: int, tmp_path: Path) -> None:
     """Every call that changes the database's files fails once; by default every third one."""
     library = tmp_path / "disk_faults.so"
     command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"]
     subprocess.run(command, check=True)
-    environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": str(repository)}
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
     script = "import sys; from tests.db.test_disk_faults import run; run(*sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", script, str(library), str(tmp_path), str(error), str(step)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -62,16 +61,12 @@ def test_two_servers_do_not_collide(postgresql: Server) -> None:
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
-def test_server_ends_with_the_process_that_started_it(
-    end: int, postgresql: Server, repository: Path
-) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(repository)}
+def test_server_ends_with_the_process_that_started_it(end: int, postgresql: Server) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=environment,
     )
     assert owner.stdin is not None and owner.stdout is not None
     with owner.stdin, owner.stdout:

@@ -128,12 +128,11 @@ def build(*options: str) -> int:
 
 
 def tune_process(
-    repository: Path, folder: Path, *arguments: str, hash_seed: int = 0
+    folder: Path, *arguments: str, hash_seed: int = 0
 ) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, with an empty cache."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(repository),
         "PYTHONHASHSEED": str(hash_seed),
         "XDG_CACHE_HOME": str(folder / "caches"),
     }
@@ -155,16 +154,14 @@ def files_of(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("form", [ARTEFACT, LIBRARY])
-def test_the_same_model_and_records_give_the_same_bytes(
-    form: str, folder: Path, repository: Path
-) -> None:
+def test_the_same_model_and_records_give_the_same_bytes(form: str, folder: Path) -> None:
     onnx.save(two_convolutions(), folder / "two.onnx")
     write_database(folder / "tuning.db", folder / "two.onnx")
     arguments = ["build", "--model", "two.onnx", "--db", "tuning.db", "--emit", form]
     printed = []
     for number, options in enumerate(([], ["--no-cache"])):
         done = tune_process(
-            repository, folder, *arguments, "--output", f"out{number}", *options, hash_seed=number
+            folder, *arguments, "--output", f"out{number}", *options, hash_seed=number
         )
         assert done.returncode == 0, done.stderr
         assert " tuned " in done.stdout  # and " predicted ", if the cost model says so
@@ -286,10 +283,10 @@ def test_a_model_for_a_target_that_this_cpu_contains_runs(target: str, folder: P
 @x86_64
 @newer_targets
 def test_a_model_for_a_newer_cpu_is_refused_before_it_runs(
-    newer: str, lacking: list[str], folder: Path, repository: Path
+    newer: str, lacking: list[str], folder: Path
 ) -> None:
     assert build("--config", f"{newer}.toml") == 0
-    done = tune_process(repository, folder, "run", "tiny.tuned")
+    done = tune_process(folder, "run", "tiny.tuned")
     assert done.returncode == 1  # not -SIGILL
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith(f"error: the model was built for {newer} and needs CPU features")

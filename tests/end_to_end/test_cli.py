@@ -15,10 +15,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from tests.end_to_end.tiny_model import external_model, tiny_model, unsupported_model
+from tests.onnxruntime_session import exact_session
 from tests.tuner.pages.parsed import details, parsed
 from tunefarm import compiler
 from tunefarm.db import queries
@@ -158,7 +158,7 @@ def test_built_model_equals_onnxruntime(
     ran = tune("run", artefact, "--input", f"x={tmp_path}/x.npy", "--output", outputs)
     assert ran.code == 0
     assert "median" in ran.out
-    (expected,) = onnxruntime.InferenceSession(tuned.model).run(None, {"x": x})
+    (expected,) = exact_session(tuned.model).run(None, {"x": x})
     np.testing.assert_allclose(np.load(outputs)["y"], expected, rtol=1e-3, atol=1e-5)
 
 
@@ -613,10 +613,6 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-c", ENTRY, *map(str, arguments)]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
 def test_ctrl_c_keeps_what_was_measured_and_exits_with_130(model: Path, tmp_path: Path) -> None:
     db = tmp_path / "tuning.db"
     arguments: list[str | Path] = [
@@ -631,7 +627,6 @@ def test_ctrl_c_keeps_what_was_measured_and_exits_with_130(model: Path, tmp_path
     ]
     with subprocess.Popen(
         command(*arguments),
-        env=environment(),
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -661,7 +656,7 @@ def test_ctrl_c_keeps_what_was_measured_and_exits_with_130(model: Path, tmp_path
 def test_a_closed_pipe_ends_quietly(model: Path) -> None:
     arguments: list[str | Path] = ["inspect", "--model", model, "--stage", "asm"]
     with subprocess.Popen(
-        command(*arguments), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
@@ -679,7 +674,6 @@ def test_help_needs_no_heavy_library() -> None:
     )
     ran = subprocess.run(
         [sys.executable, "-c", script],
-        env=environment(),
         capture_output=True,
         text=True,
         check=True,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.graph.serialize import graph_from_structure
 from tunefarm.compiler.llvm.machine import object_code
 from tunefarm.compiler.target import host_target
@@ -60,7 +60,7 @@ def test_a_c_library_runs_as_onnxruntime_does(
     x = np.random.default_rng(3).standard_normal((1, 3, 12, 12)).astype(np.float32)
     (folder / "x.bin").write_bytes(x.tobytes())
     shell(folder, "made/here/tiny_1_example x.bin y.bin")
-    (expected,) = onnxruntime.InferenceSession("tiny-1.onnx").run(None, {"x": x})
+    (expected,) = exact_session("tiny-1.onnx").run(None, {"x": x})
     ours = np.fromfile(folder / "y.bin", np.float32).reshape(1, 10)
     np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from tests.compiler.runtime.emulated import cross_compiled, emulated, example_outputs
 from tests.end_to_end.test_models import SMALL, SPELLED_OUT
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
@@ -35,6 +35,6 @@ def test_models_compute_what_onnxruntime_does(model: str, tmp_path: Path) -> Non
     cross_compiled(spec, tmp_path, "model")
     inputs = seeded_inputs(dict(spec.inputs))
     found = example_outputs(spec, tmp_path, "model", inputs)
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    session = exact_session(proto)
     for name, expected in zip(found, session.run(list(found), inputs), strict=True):
         assert np.abs(found[name] - expected).max() <= 1e-4 * np.abs(expected).max()

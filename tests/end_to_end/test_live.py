@@ -71,7 +71,6 @@ def started(folder: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[s
     process = subprocess.Popen(
         [sys.executable, "-m", "tunefarm.tuner.commands.entry", *map(str, arguments)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onnx
-import onnxruntime
 import pytest
 
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
@@ -59,7 +59,7 @@ def drawn(threads: int) -> Choose:
 def run_both(model: onnx.ModelProto, executable: Executable) -> list[tuple[Array, Array]]:
     """Our outputs and onnxruntime's, for the same seeded input."""
     inputs = seeded_inputs(executable.inputs, seed=3)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
+    session = exact_session(model)
     expected = session.run(list(executable.outputs), inputs)
     outputs = executable.run(inputs)
     return [(outputs[name], array) for name, array in zip(outputs, expected, strict=True)]

@@ -38,9 +38,8 @@ executable
 
 
 @pytest.fixture
-def folder(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     onnx.save(tiny_model(), tmp_path / "tiny.onnx")
-    monkeypatch.setenv("PYTHONPATH", str(repository))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     return tmp_path
 

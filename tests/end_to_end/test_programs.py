@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from tests.compiler.runtime.c_models import compile_example, run
 from tests.end_to_end.tiny_model import tiny_model
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.kernels.serialize import kernel_to_json
@@ -110,7 +110,7 @@ def test_values_of_a_symbol_make_a_program_each(
 ) -> None:
     assert build("--untuned", "--shape", "x=batch:1|4,3,12,12") == 0
     assert f"for {HOST.cpu}, batch=4" in capsys.readouterr().out
-    session = onnxruntime.InferenceSession("tiny.onnx")
+    session = exact_session("tiny.onnx")
     rng = np.random.default_rng(0)
     for rows in (1, 4):
         x = rng.standard_normal((rows, 3, 12, 12), np.float32)
@@ -132,7 +132,7 @@ def test_buckets_of_bounds_make_a_program_each(
     assert build("--untuned", "--shape", "batch=1|2..4|5..9") == 0
     assert f"for {HOST.cpu}, batch=5..9" in capsys.readouterr().out
     loaded = compiler.load("tiny.tuned")
-    session = onnxruntime.InferenceSession("tiny.onnx")
+    session = exact_session("tiny.onnx")
     rng = np.random.default_rng(0)
     for rows in (5, 1, 3, 9, 2, 4):
         x = rng.standard_normal((rows, 3, 12, 12), np.float32)

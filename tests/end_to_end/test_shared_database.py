@@ -4,7 +4,6 @@ everything is done, and the next job says that the killed one was lost.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -41,7 +40,6 @@ def arguments(tmp_path: Path) -> list[str]:
 def driver(arguments: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tunefarm.tuner.commands.entry", *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from tests.end_to_end.test_cli import CommandLine
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
@@ -73,7 +73,7 @@ class MadeUpRunner:
 
 
 RUN = """
-import sys, numpy, compiler
+import sys, numpy, tunefarm
 executable = tunefarm.load(sys.argv[1])
 (name,) = executable.inputs
 for length in map(int, sys.argv[3:]):
@@ -86,7 +86,6 @@ def test_what_a_job_finds_for_a_range_of_sizes_serves_it_in_any_process(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    repository: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     same = ModelLatency(2e-3, 1e-3, 0.0, 0.0, 0.5, 0.4, 0.6)
@@ -125,9 +124,8 @@ def test_what_a_job_finds_for_a_range_of_sizes_serves_it_in_any_process(
         [sys.executable, "-c", RUN, *arguments],
         check=True,
         timeout=120,
-        env={"PYTHONPATH": str(repository)},
     )
-    session = onnxruntime.InferenceSession("encoder.onnx")
+    session = exact_session("encoder.onnx")
     for length, (name, x, found) in outputs.items():
         expected: list[Any] = session.run(list(found), {name: x})
         elsewhere = np.load(f"x-{length}.npz")

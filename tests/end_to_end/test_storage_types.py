@@ -8,12 +8,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.compiler.emitted_code import target_named
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler import build, load
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.runtime.artefact.array_files import write_outputs
@@ -98,9 +98,7 @@ def test_f16_is_as_exact_as_onnxruntime() -> None:
         "w": drawn(1, (100, 33), DType.F16),
         "b": drawn(2, (33,), DType.F16),
     }
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(model)
     (expected,) = session.run(None, feeds)
     assert_close(build(import_model_proto(model)).run(feeds)["y"], expected, DType.F16)
 

@@ -39,6 +39,7 @@ from tests.onnx_backend.scoreboard import (
     run_compiled,
     run_numpy,
 )
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
@@ -196,9 +197,7 @@ def _expected(
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     try:
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = exact_session(model, options)
         found: list[Array] = session.run(None, dict(call))
     except Exception:  # noqa: BLE001  # of onnxruntime's own types
         return None

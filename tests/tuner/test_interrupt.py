@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -105,11 +104,10 @@ main()
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("module", ["typer", "numpy", "onnx"])
 def test_an_import_is_interrupted_in_one_line(
-    number: signal.Signals, module: str, tmp_path: Path, repository: Path
+    number: signal.Signals, module: str, tmp_path: Path
 ) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(int(number)), module],
-        env={**os.environ, "PYTHONPATH": str(repository)},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -147,11 +145,10 @@ main()
 """
 
 
-def test_no_other_thread_takes_a_signal_when_ray_starts(tmp_path: Path, repository: Path) -> None:
+def test_no_other_thread_takes_a_signal_when_ray_starts(tmp_path: Path) -> None:
     onnx.save(tiny_model(), tmp_path / "tiny.onnx")
     ran = subprocess.run(
         [sys.executable, "-c", THREADS],
-        env={**os.environ, "PYTHONPATH": str(repository)},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -74,6 +74,9 @@ class Library:
     bound: str
     version: str
     extra: str = ""
+    module: str = ""
+    rivals: tuple[str, ...] = ()
+    """Other installed distributions of the same module: files of one replace those of the other."""
 
     @property
     def fits(self) -> bool:
@@ -83,10 +86,22 @@ class Library:
         return SpecifierSet(self.bound).contains(self.version, prereleases=True)
 
 
-def libraries(requirements: Iterable[str], versions: Mapping[str, str]) -> list[Library]:
+def libraries(
+    requirements: Iterable[str],
+    versions: Mapping[str, str],
+    modules: Mapping[str, Sequence[str]],
+) -> list[Library]:
     """What a package's metadata asks for, with the `versions` that are installed; of a library
-    that several extras have, the first. What developers need is left out."""
+    that several extras have, the first. What developers need is left out.
+
+    `modules` has the distributions of each top-level module that is installed.
+    """
     from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    owners = {
+        module: {canonicalize_name(name) for name in names} for module, names in modules.items()
+    }
 
     found: dict[str, Library] = {}
     for text in requirements:
@@ -96,7 +111,18 @@ def libraries(requirements: Iterable[str], versions: Mapping[str, str]) -> list[
         if extra in _FOR_DEVELOPERS:
             continue
         version = versions.get(requirement.name, "")
-        library = Library(requirement.name, str(requirement.specifier), version, extra)
+        own = canonicalize_name(requirement.name)
+        usual = requirement.name.replace("-", "_")
+        here = sorted(module for module, names in owners.items() if own in names)
+        module = usual if usual in here or not here else here[0]
+        library = Library(
+            requirement.name,
+            str(requirement.specifier),
+            version,
+            extra,
+            module,
+            tuple(sorted(owners.get(module, {own}) - {own})),
+        )
         if requirement.name not in found or not extra:
             found[requirement.name] = library
     return list(found.values())
@@ -104,7 +130,12 @@ def libraries(requirements: Iterable[str], versions: Mapping[str, str]) -> list[
 
 def check_libraries(question: Question) -> list[Finding]:
     """Whether what the package asks for is there, in these versions, and can be imported."""
-    from importlib.metadata import PackageNotFoundError, requires, version
+    from importlib.metadata import (
+        PackageNotFoundError,
+        packages_distributions,
+        requires,
+        version,
+    )
 
     try:
         requirements = requires(DISTRIBUTION) or []
@@ -112,23 +143,24 @@ def check_libraries(question: Question) -> list[Finding]:
         text = "tunefarm is not installed: which versions it needs is not known"
         return [warning("libraries", text, "pip install tunefarm, or pip install . in its sources")]
     versions = {}
-    for library in libraries(requirements, {}):
+    for library in libraries(requirements, {}, {}):
         try:
             versions[library.name] = version(library.name)
         except PackageNotFoundError:
             continue
-    return judge_libraries(libraries(requirements, versions), import_failures)
+    modules = packages_distributions()
+    return judge_libraries(libraries(requirements, versions, modules), import_failures)
 
 
 Failures = Callable[[Sequence[str]], Mapping[str, str]]
-"""Why libraries cannot be imported, by name; those that can be are left out."""
+"""Why modules cannot be imported, by name; those that can be are left out."""
 
 
 def judge_libraries(asked: Iterable[Library], failures: Failures) -> list[Finding]:
     """What is missing, broken or older than it may be, a line each; one line for all the others."""
     needed = [library for library in asked if library.version or library.extra not in NOT_MISSED]
-    broken = failures([item.name for item in needed if item.version])
-    found = [_judged(library, broken.get(library.name, "")) for library in needed]
+    broken = failures([item.module for item in needed if item.version])
+    found = [_judged(library, broken.get(library.module, "")) for library in needed]
     wrong = [finding for finding in found if finding is not None]
     right = {
         library.name: library.version
@@ -151,6 +183,12 @@ def _judged(library: Library, failure: str) -> Finding | None:
     if failure:
         what = f"{name} {library.version} cannot be imported: {failure}"
         return problem("libraries", what, f"pip install --force-reinstall '{asked}'", library=name)
+    if library.version and library.rivals:
+        both = " ".join([*library.rivals, name])
+        what = f"{' and '.join(library.rivals)} is installed as well as {name}: each replaces files"
+        what += f" of the other's module {library.module}"
+        advice = f"pip uninstall --yes {both} && {install}"
+        return warning("libraries", what, advice, library=name)
     if not library.fits:
         what = f"{name} {library.version} is not {library.bound}, which was tested"
         return warning("libraries", what, install, library=name)
@@ -158,10 +196,9 @@ def _judged(library: Library, failure: str) -> Finding | None:
 
 
 def import_failures(names: Sequence[str]) -> dict[str, str]:
-    """See `Failures`; each library is imported in a process of its own."""
+    """See `Failures`; each module is imported in a process of its own."""
 
-    def failure(name: str) -> str:
-        module = name.replace("-", "_")
+    def failure(module: str) -> str:
         return ask_isolated("tunefarm.tuner.doctor.can_import", [module], _IMPORT_SECONDS).failure
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:

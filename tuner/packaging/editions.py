@@ -56,8 +56,8 @@ FULL, RUNTIME = EDITIONS = ("full", "runtime")
 PACKAGE = "tunefarm"
 PARTS = ("compiler", "configs", "db", "measure", "tuner")
 """The folders of the repository that are packages of `PACKAGE`."""
-FACADE = "tuner/facade.py"
-"""The file that is `PACKAGE`'s own."""
+FACADE, TYPED = OWN = ("tuner/facade.py", "tuner/py.typed")
+"""The files that are `PACKAGE`'s own: its `__init__.py`, and the mark of typed packages."""
 LINKS = ".editable"
 """Where an editable installation imports from: ignored by git, made by `pip install --editable
 .`"""
@@ -153,6 +153,19 @@ def edition_of(config_settings: ConfigSettings | None) -> str:
     return str(edition)
 
 
+def link_sources(root: Path) -> Path:
+    """Make `LINKS` in `root`, which has the project's folders: an entry of the import path."""
+    folder = root / LINKS
+    package = folder / PACKAGE
+    shutil.rmtree(package, ignore_errors=True)
+    package.mkdir(parents=True)
+    for part in PARTS:
+        (package / part).symlink_to(Path("..", "..", part))
+    for file in OWN:
+        (folder / installed_name(file)).symlink_to(Path("..", "..", file))
+    return folder
+
+
 def runtime_files(root: Path) -> list[str]:
     """The runtime's Python files below `root`, as paths relative to it."""
     found: dict[str, Path] = {}
@@ -166,6 +179,12 @@ def runtime_files(root: Path) -> list[str]:
         waiting += (module.rsplit(".", level)[0] for level in range(1, module.count(".") + 1))
         waiting += imported_modules(ast.parse(path.read_text(encoding="utf-8")))
     return sorted(path.relative_to(root).as_posix() for path in found.values())
+
+
+def installed_name(file: str) -> str:
+    """Where a file of the repository's packages is installed, below the import path."""
+    own = {FACADE: "__init__.py", TYPED: "py.typed"}
+    return f"{PACKAGE}/{own.get(file, file)}"
 
 
 def imported_modules(tree: ast.AST) -> Iterator[str]:
@@ -226,17 +245,10 @@ def _copied_sources(edition: str) -> Iterator[None]:
         _copy_project(root, folder)
         if edition == RUNTIME:
             (folder / "pyproject.toml").write_text(runtime_project(root), encoding="utf-8")
-            files = [
-                *runtime_files(root),
-                *(f"{part}/py.typed" for part in ("compiler", "configs")),
-            ]
-        else:
-            files = _files(root)
-        for file in files:
-            copied = folder / PACKAGE / ("__init__.py" if file == FACADE else file)
+        for file in [*runtime_files(root), TYPED] if edition == RUNTIME else _files(root):
+            copied = folder / installed_name(file)
             copied.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / file, copied)
-        (folder / PACKAGE / "py.typed").touch()
         with _inside(folder):
             yield
 
@@ -246,16 +258,8 @@ def _linked_sources(edition: str) -> Iterator[None]:
     """Within it the current folder is `LINKS`, whose `PACKAGE` has links to the sources."""
     if edition != FULL:
         raise ValueError(f"the edition {edition} cannot be installed editable: pip install .")
-    root = Path.cwd()
-    folder = root / LINKS
-    package = folder / PACKAGE
-    shutil.rmtree(package, ignore_errors=True)
-    package.mkdir(parents=True)
-    _copy_project(root, folder)
-    for part in PARTS:
-        (package / part).symlink_to(Path("..", "..", part))
-    (package / "__init__.py").symlink_to(Path("..", "..", FACADE))
-    (package / "py.typed").touch()
+    folder = link_sources(Path.cwd())
+    _copy_project(Path.cwd(), folder)
     with _inside(folder):
         yield
 

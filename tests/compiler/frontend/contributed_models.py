@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler import build
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
@@ -57,9 +58,7 @@ def by_onnxruntime(model: onnx.ModelProto, feeds: Feeds) -> list[Values]:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(model, options)
     names = {item.name for item in session.get_inputs()}
     given = {name: value for name, value in feeds.items() if name in names}
     return [np.asarray(value) for value in session.run(None, given)]

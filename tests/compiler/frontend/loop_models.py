@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import parser
 
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
@@ -54,7 +54,7 @@ def check(
     graph = import_model_proto(proto, case.shapes, limits=limits)
     assert case.loops is None or loops_of(graph) == case.loops
     executable = compiler.build(graph)
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    session = exact_session(proto)
     names = [output.name for output in session.get_outputs()]
     for inputs in case.calls:
         ours = executable.run(inputs)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-import pytest
 
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
 from tunefarm.compiler.graph.ir import Graph
@@ -111,12 +111,9 @@ def check_sizes(
     proto: onnx.ModelProto, shapes: Shapes, calls: Sequence[Mapping[str, Array]]
 ) -> Graph:
     """The imported graph, whose outputs must be onnxruntime's for all of these arguments."""
-    onnxruntime = pytest.importorskip("onnxruntime")
     graph = import_model_proto(proto, shapes)
     verify_graph(graph)
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(proto)
     for number, inputs in enumerate(calls):
         expected = session.run([output.name for output in proto.graph.output], dict(inputs))
         for repeats in (False, True)[: 1 + (number == 0)]:

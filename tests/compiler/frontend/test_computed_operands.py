@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 from tests.compiler.frontend.onnx_models import INT64, integers, outputs_of
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError, InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -69,9 +69,7 @@ def run(graph: Graph, inputs: Mapping[str, Array]) -> tuple[list[Any], list[str]
 
 def compare(proto: onnx.ModelProto, *runs: Mapping[str, Array]) -> Graph:
     """One imported graph gives what onnxruntime gives of all of these inputs."""
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(proto)
     graph = import_model_proto(proto)
     verify_graph(graph)
     for inputs in runs:
@@ -282,9 +280,7 @@ def test_diagonal_of_trilu(upper: int) -> None:
     inputs = {"x": random(2, 4, 5), "k": np.array(0, np.int64)}
     proto = model([node("Trilu", ["x", "k"], ["y"], upper=upper)], inputs, {"y": None})
     values = (-7, -2, 0, 1, 6)
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(proto)
     graph = import_model_proto(proto)
     for k in values:
         arrays = {**inputs, "k": np.array(k, np.int64)}
@@ -364,9 +360,7 @@ def test_slice_of_a_size_that_only_the_run_says() -> None:
         node("ReduceSum", ["part"], ["y"], keepdims=0),
     ]
     proto = model(nodes, inputs, {"part": None, "y": None})
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(proto)
     executable = compiler.build(import_model_proto(proto))
     for starts, ends, steps in (
         ((1, 0), (5, 6), (2, 2)),

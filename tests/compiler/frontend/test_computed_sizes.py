@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.frontend.sized_cases import floats, node
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -35,9 +35,7 @@ def _check(
     named |= {axis for axis in declared if isinstance(axis, str)}
     bounds = {name: given for name, given in BOUNDS.items() if name in named}
     executable = compiler.build(import_model_proto(proto, bounds))
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(proto)
     for call in calls:
         (expected,) = session.run(None, call)
         np.testing.assert_allclose(executable.run(call)["y"], expected, rtol=1e-4, atol=1e-5)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tests.compiler.frontend.onnx_models import INT64, integers, model, outputs_of, tensor
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.verify import verify_graph
@@ -30,9 +31,7 @@ def check(proto: onnx.ModelProto, inputs: Mapping[str, Array], rtol: float = 1e-
     expected: list[Any] | None = None
     reason = ""
     try:
-        session = onnxruntime.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = exact_session(proto, options)
         expected = session.run(None, dict(inputs))
     except Exception as error:  # noqa: BLE001  # onnxruntime's errors have no common base
         reason = str(error)

@@ -12,6 +12,7 @@ import pytest
 from onnx import helper, parser
 
 from tests.compiler.frontend.onnx_models import integers, model, tensor
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -35,7 +36,7 @@ def check(text: str, calls: Sequence[Mapping[str, Values]], shapes: Shapes | Non
     executable = compiler.build(import_model_proto(proto, shapes))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    session = exact_session(proto, options)
     names = [output.name for output in session.get_outputs()]
     for inputs in calls:
         ours = executable.run(dict(inputs))

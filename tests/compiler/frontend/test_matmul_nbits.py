@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler import build
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -74,9 +74,7 @@ def test_products_are_those_of_onnxruntime(model: onnx.ModelProto, dtype: str) -
     executable = build(import_model_proto(model))
     shape = executable.inputs["x"].shape
     x = np.random.default_rng(1).standard_normal(shape).astype(dtype)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(model)
     (expected,) = session.run(None, {"x": x})
     got = executable.run({"x": x})["y"]
     tolerance = 1e-5 if dtype == "float32" else 4e-3

@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 from tests.compiler.frontend.onnx_models import outputs_of
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -41,9 +42,7 @@ def _model(
 def _expected(model: Any, inputs: Mapping[str, Array]) -> list[Any]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(model, options)
     return list(session.run(None, dict(inputs)))
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
 from tests.compiler.graph.graph_helpers import evaluate_program
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.optimise import optimise
@@ -116,9 +116,7 @@ def test_operator_gives_what_onnxruntime_gives(case: str) -> None:
     (found,) = evaluate_program(extract_kernels(graph), feeds)
     kind = helper.np_dtype_to_tensor_dtype(found.dtype)
     model.graph.output[0].type.tensor_type.elem_type = kind
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(model)
     expected: Any = session.run(None, feeds)[0]
     assert found.shape == expected.shape
     assert found.dtype == expected.dtype

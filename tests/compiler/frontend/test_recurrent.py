@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tests.compiler.frontend.onnx_models import FLOAT, model, outputs_of, tensor
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -105,9 +106,7 @@ layers = st.composite(Drawn)
 def _reference(proto: onnx.ModelProto, inputs: dict[str, Array]) -> list[Any]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(proto, options)
     return list(session.run(None, inputs))
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler import build
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -72,9 +72,7 @@ def test_of_onnxruntime(rank: int, interleaved: int, first: bool) -> None:
     positions = np.array([3]) if first else np.array([[0, 1, 2, 3, 4], [9, 7, 5, 3, 1]])
     feeds = {"x": data, "positions": positions, "cos": cosine, "sin": sine}
     model = model_of(feeds, "com.microsoft", interleaved=interleaved)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(model)
     assert_one_operator(model, feeds, np.asarray(session.run(None, feeds)[0]))
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -51,7 +52,7 @@ def check(proto: onnx.ModelProto, positions: np.ndarray, seed: int) -> None:
     }
     one = onnxruntime.SessionOptions()
     one.intra_op_num_threads = 1
-    (expected,) = onnxruntime.InferenceSession(proto.SerializeToString(), one).run(None, inputs)
+    (expected,) = exact_session(proto, one).run(None, inputs)
     actual = compiler.build(import_model_proto(proto)).run(inputs)["y"]
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 

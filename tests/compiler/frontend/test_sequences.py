@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, parser
 
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError, InputError, ShapeError, TunefarmError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -24,7 +24,7 @@ def parsed(text: str, opset: int = 18) -> onnx.ModelProto:
 
 
 def theirs(proto: onnx.ModelProto, inputs: dict[str, Any]) -> dict[str, Any]:
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    session = exact_session(proto)
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, inputs), strict=True))
 

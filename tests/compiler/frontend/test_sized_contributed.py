@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.frontend.sized_cases import floats
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -48,9 +48,7 @@ def _check(proto: onnx.ModelProto, calls: list[dict[str, Array]]) -> None:
         if axis.dim_param
     }
     executable = compiler.build(import_model_proto(proto, {name: BOUNDS[name] for name in named}))
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(proto)
     for call in calls:
         (expected,) = session.run(["y"], call)
         np.testing.assert_allclose(executable.run(call)["y"], expected, rtol=1e-3, atol=1e-4)
@@ -142,9 +140,7 @@ def test_group_query_attention_of_any_number_of_tokens_and_keys(attributes: dict
         proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
     bounds = {"b": ("1..2",), "s": ("1..6",), "c": ("0..20",), "t": ("1..20",)}
     executable = compiler.build(import_model_proto(proto, bounds))
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(proto)
     for sizes in ((2, 6, 0, 0), (2, 1, 19, 19), (1, 3, 5, 5), (2, 1, 4, 20), (1, 1, 0, 0)):
         call = _grouped_call(*sizes)
         found, expected = executable.run(call), session.run(None, call)

@@ -8,6 +8,7 @@ import pytest
 from tests.compiler.frontend.sized_cases import CASES, Case
 from tests.compiler.frontend.sized_model_cases import MORE_CASES
 from tests.compiler.frontend.sized_quantised_cases import QUANTISED_CASES
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
@@ -19,11 +20,8 @@ NARROW = [
 
 def _check(case: Case, numerics: str, huge: float, tolerance: float) -> None:
     """Within a tolerance, of the largest output or 1, of what onnxruntime has in f32."""
-    onnxruntime = pytest.importorskip("onnxruntime")
     built = compiler.build(import_model_proto(case.proto, case.shapes), numerics=numerics)
-    session = onnxruntime.InferenceSession(
-        case.proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(case.proto)
     *_, last = case.calls()
     built.run({name: np.full_like(array, huge) for name, array in last.items()})
     for call in case.calls():

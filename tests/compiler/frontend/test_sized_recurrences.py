@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from onnx.helper import make_node
 
 from tests.compiler.frontend.onnx_models import model, tensor
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.pipeline import compile_model
@@ -63,11 +64,8 @@ def built(request: pytest.FixtureRequest) -> tuple[onnx.ModelProto, Executable, 
 def test_steps_that_are_there_give_what_onnxruntime_gives(
     built: tuple[onnx.ModelProto, Executable, int], steps: int, batch: int, seed: int
 ) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
     proto, executable, _ = built
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(proto)
     rng = np.random.default_rng(seed)
     lengths = len(proto.graph.input) > 1
 

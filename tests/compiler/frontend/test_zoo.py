@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from tests.compiler.frontend.onnx_models import outputs_of
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
 from tunefarm.compiler.frontend.zoo import build_model, model_names, write_model
@@ -33,9 +33,7 @@ PARAMETERS = {
 
 
 def runtime_outputs(model: onnx.ModelProto, inputs: dict[str, Array]) -> list[Any]:
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(model)
     outputs: list[Any] = session.run(None, inputs)
     return outputs
 

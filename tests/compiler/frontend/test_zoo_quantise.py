@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from tests.compiler.graph.graph_helpers import evaluate_graph, evaluate_program
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
@@ -29,9 +29,7 @@ def _observed(graph: Graph) -> Callable[[Mapping[str, Array]], Mapping[str, Arra
 
 
 def _prepared(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], Mapping[str, Array]]:
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(model)
     names = [value.name for value in session.get_outputs()]
     return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
 

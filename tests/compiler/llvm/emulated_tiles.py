@@ -22,20 +22,22 @@ _SOURCE = Path(__file__).with_name("amx_emulator.c")
 _FEATURES = ("amx-bf16", "amx-int8", "amx-tile")
 
 
-def _problem() -> str:
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return "tiles are emulated on Linux on x86-64"
-    return "" if shutil.which("cc") else "the emulator of tiles needs a C compiler"
-
-
-tiles_emulated = pytest.mark.skipif(bool(_problem()), reason=_problem())
-
-
 def tiled_host() -> Target:
     """This CPU as it would be with matrix tiles, and registers as wide as theirs."""
     host = host_target()
     features = tuple(sorted({*host.features, *_FEATURES}))
     return replace(host, features=features, vector_bytes=64, vector_registers=32)
+
+
+def _problem() -> str:
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return "tiles are emulated on Linux on x86-64"
+    if tiled_host().lacking_feature:
+        return f"code with tiles runs next to wide vectors here: {tiled_host().lacking_feature}"
+    return "" if shutil.which("cc") else "the emulator of tiles needs a C compiler"
+
+
+tiles_emulated = pytest.mark.skipif(bool(_problem()), reason=_problem())
 
 
 @dataclass(slots=True)

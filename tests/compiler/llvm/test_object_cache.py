@@ -59,7 +59,6 @@ class Filler:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _FILL, str(folder), *map(str, sizes)],
             cwd=repository,
-            env={**os.environ, "PYTHONPATH": str(repository)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

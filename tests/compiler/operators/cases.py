@@ -13,6 +13,7 @@ import onnxruntime
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
 
@@ -108,9 +109,7 @@ def runtime(
         model = _model(operator, inputs, opset, attributes)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = exact_session(model, options)
         return np.asarray(session.run(None, _feed(inputs))[0])
 
     return run

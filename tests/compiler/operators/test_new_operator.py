@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from tunefarm.tuner.packaging.editions import FACADE, link_sources
 
 DEFINITION = """
 from tunefarm.compiler.expr.nodes import add, mul
@@ -51,7 +54,7 @@ from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.optimise import optimise
 
-assert compiler.__file__.startswith({root!r}), compiler.__file__
+assert tunefarm.__file__.startswith({root!r}), tunefarm.__file__
 values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 5]) for name in "xy"]
 nodes = [
     helper.make_node("MaxRoiPool", ["x", "x"], ["h"], pooled_shape=[2, 2]),
@@ -73,11 +76,14 @@ def test_two_files_make_an_operator(tmp_path: Path, repository: Path) -> None:
     for package in ("compiler", "configs"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(repository / package, tmp_path / package, ignore=ignored)
+    (tmp_path / "tuner").mkdir()
+    shutil.copy(repository / FACADE, tmp_path / FACADE)
     (tmp_path / "compiler/operators/horner.py").write_text(DEFINITION)
     (tmp_path / "compiler/frontend/operators/horner.py").write_text(CONVERTER)
     done = subprocess.run(
         [sys.executable, "-c", RUN.format(root=str(tmp_path))],
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(link_sources(tmp_path))},
         capture_output=True,
         text=True,
         timeout=120,

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.helper import make_node
 
 from tests.compiler.frontend.onnx_models import model, tensor
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
@@ -112,7 +112,6 @@ def _constants() -> dict[str, Array]:
 def test_planes_of_any_size_give_what_is_there(
     steps: list[Step], sizes: list[tuple[int, int, int]]
 ) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
     nodes: list[onnx.NodeProto] = []
     for number, step in enumerate(steps):
         nodes += step(f"v{number}", f"v{number + 1}")
@@ -120,9 +119,7 @@ def test_planes_of_any_size_give_what_is_there(
     proto = model(nodes, [given_shape], [f"v{len(steps)}"], _constants())
     bounds = ((1, 2), CHANNELS, (LEAST, GREATEST), (LEAST, GREATEST))
     executable = Executable(compile_model(import_model_proto(proto, {"v0": bounds})).spec)
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(proto)
     executable.run({"v0": np.full((2, CHANNELS, GREATEST, GREATEST), np.nan, np.float32)})
     rng = np.random.default_rng(1)
     for batch, height, width in sizes:

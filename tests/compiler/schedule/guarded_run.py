@@ -25,12 +25,14 @@ _ABI = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def targets() -> dict[str, Target]:
-    """This CPU as it is; with the narrowest vectors its family has; with vectors wider than it.
+    """This CPU as it is; with the narrowest vectors its family has; with the widest it can run.
 
     The last has a cache that even small tensors exceed, so that streams from memory are prefetched.
     """
     host = host_target()
     wide = replace(host, vector_bytes=64, vector_registers=32, l2_bytes=1024)
+    if wide.lacking_feature:
+        wide = replace(host, l2_bytes=1024)
     narrow = replace(host, vector_bytes=16, vector_registers=16)
     if host.triple.startswith("x86_64"):
         narrow = replace(narrow, cpu="x86-64", features=("sse2",))

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.end_to_end.tiny_model import tiny_model
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler import InferenceSession, SessionOptions
 from tunefarm.compiler.errors import (
@@ -96,7 +97,7 @@ class Pair:
         onnx.save(model, path.with_suffix(".onnx"))
         compiler.build(str(path.with_suffix(".onnx")), **options).save(path)
         self.ours = InferenceSession(path)
-        self.other = onnxruntime.InferenceSession(str(path.with_suffix(".onnx")))
+        self.other = exact_session(str(path.with_suffix(".onnx")))
 
     def check_ports(self) -> None:
         for method in ("get_inputs", "get_outputs", "get_overridable_initializers"):

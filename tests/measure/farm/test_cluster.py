@@ -27,10 +27,9 @@ OPTIONS = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": 
 
 
 @pytest.fixture(scope="module")
-def cluster(repository: Path) -> Iterator[Any]:
+def cluster() -> Iterator[Any]:
     """A cluster whose nodes are processes of this machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(repository))
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         made: Any = Cluster()

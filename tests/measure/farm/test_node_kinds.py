@@ -47,10 +47,9 @@ def kind_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(repository: Path, kind_file: Path) -> Iterator[Any]:
+def cluster(kind_file: Path) -> Iterator[Any]:
     """Two nodes of this machine's kind, and one that says it is an x86-64-v3."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(repository))
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         made: Any = Cluster()

@@ -241,7 +241,7 @@ def test_a_repeated_build_imports_little(builder: Builder) -> None:
         done = subprocess.run(
             [sys.executable, "-c", program, *options],
             cwd=builder.folder,
-            env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])},
+            env=environment,
             capture_output=True,
             text=True,
             check=True,

@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def run(folder: Path, repository: Path, arguments: str, redirection: str) -> tuple[int, str]:
+def run(folder: Path, arguments: str, redirection: str) -> tuple[int, str]:
     """Exit code and stderr of a command with its streams redirected by the shell."""
     (folder / "tmp").mkdir(exist_ok=True)
     ran = subprocess.run(
@@ -33,7 +33,7 @@ def run(folder: Path, repository: Path, arguments: str, redirection: str) -> tup
             sys.executable,
         ],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(repository), "TMPDIR": str(folder / "tmp")},
+        env={**os.environ, "TMPDIR": str(folder / "tmp")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -51,32 +51,31 @@ def run(folder: Path, repository: Path, arguments: str, redirection: str) -> tup
     [(">&-", "Bad file descriptor"), (">/dev/full", "No space left on device")],
 )
 def test_results_that_cannot_be_written_are_an_error(
-    folder: Path, repository: Path, arguments: str, redirection: str, reason: str
+    folder: Path, arguments: str, redirection: str, reason: str
 ) -> None:
-    assert run(folder, repository, arguments, redirection) == (
+    assert run(folder, arguments, redirection) == (
         1,
         f"error: cannot write to stdout: {reason}\n",
     )
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "<&-", "<&- 2>&-"])
-def test_other_streams_do_not_matter(folder: Path, repository: Path, redirection: str) -> None:
+def test_other_streams_do_not_matter(folder: Path, redirection: str) -> None:
     before = (folder / "s.db").read_bytes()
-    assert run(folder, repository, LIST, redirection) == (0, "")
+    assert run(folder, LIST, redirection) == (0, "")
     assert (folder / "s.db").read_bytes() == before
 
 
-def test_all_streams_closed_is_an_error_without_a_word(folder: Path, repository: Path) -> None:
-    assert run(folder, repository, LIST, "<&- >&- 2>&-") == (1, "")
+def test_all_streams_closed_is_an_error_without_a_word(folder: Path) -> None:
+    assert run(folder, LIST, "<&- >&- 2>&-") == (1, "")
 
 
-def test_a_pipe_that_nobody_reads_ends_quietly(folder: Path, repository: Path) -> None:
+def test_a_pipe_that_nobody_reads_ends_quietly(folder: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with subprocess.Popen(
         [sys.executable, "-m", "tunefarm.tuner.commands.entry", *LIST.split()],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(repository)},
         stdout=writing,
         stderr=subprocess.PIPE,
         text=True,

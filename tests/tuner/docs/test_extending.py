@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tunefarm.tuner.docs.pages import PAGES
+from tunefarm.tuner.packaging.editions import link_sources
 
 PACKAGES = ("compiler", "configs", "db", "measure", "tuner")
 EXAMPLES = ("operator", "scalar function", "schedule step", "sketch", "strategy", "runner")
@@ -67,7 +68,7 @@ def _run(commands: str, root: Path) -> None:
         env={
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(root),
+            "PYTHONPATH": str(link_sources(root)),
             "XDG_CACHE_HOME": str(root / "cache"),
         },
         capture_output=True,

@@ -96,7 +96,7 @@ def test_without_ray_xgboost_and_settings_the_doctor_says_so(
     value = json.loads(capfd.readouterr().out)
     problems = [f for f in value["findings"] if f["grade"] == "problem"]
     told = {(finding["name"], finding["facts"].get("library")) for finding in problems}
-    assert {("libraries", "ray"), ("libraries", "xgboost"), ("Ray", None)} <= told
+    assert {("libraries", "ray"), ("libraries", "xgboost-cpu"), ("Ray", None)} <= told
     assert {("settings", None), ("database", None)} <= told
     text = " ".join(finding["text"] for finding in problems)
     assert "no such library" in text and "SIGABRT" in text and "TUNEFARM_MEASURE__SLOTS" in text

@@ -23,10 +23,9 @@ from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.tuner.packaging.editions import runtime_files
+from tunefarm.tuner.packaging.editions import installed_name, runtime_files
 
 NEEDED = ("numpy", "llvmlite")
-PACKAGES = ("compiler", "configs")  # what loading and running imports of our own
 CODE_GENERATOR = "kernels loops schedule operators graph plan frontend llvm pipeline".split()
 TOO_MUCH = set(
     "onnx ray xgboost optuna sqlalchemy alembic pydantic typer click rich scipy google yaml".split()
@@ -52,7 +51,7 @@ from importlib.metadata import distributions
 print(json.dumps({
     "modules": sorted(sys.modules),
     "installed": sorted(found.name for found in distributions()),
-    "origin": compiler.__file__,
+    "origin": tunefarm.__file__,
 }))
 """
 
@@ -73,8 +72,9 @@ def python(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
         for top in listed:
             (site / top).symlink_to(str(distribution.locate_file(top)))
     for file in runtime_files(repository):
-        (site / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(repository / file, site / file)
+        installed = site / installed_name(file)
+        installed.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(repository / file, installed)
     return root / "bin" / "python"
 
 
@@ -126,8 +126,10 @@ def test_a_built_model_runs_with_numpy_and_llvmlite_alone(
     packages = {module.partition(".")[0] for module in modules}
     assert packages.isdisjoint(TOO_MUCH)
     foreign = {name for name in packages if not name.startswith("_")} - sys.stdlib_module_names
-    assert foreign == {*NEEDED, *PACKAGES}
-    assert modules.isdisjoint(f"compiler.{part}" for part in CODE_GENERATOR)
+    assert foreign == {*NEEDED, "tunefarm"}
+    parts = {module.split(".")[1] for module in modules if module.startswith("tunefarm.")}
+    assert parts == {"compiler", "configs"}
+    assert modules.isdisjoint(f"tunefarm.compiler.{part}" for part in CODE_GENERATOR)
 
 
 def test_the_runtimes_command_runs_and_writes(python: Path, tmp_path: Path) -> None:
@@ -149,8 +151,9 @@ def test_what_the_runtime_cannot_do_is_an_error_of_one_line(python: Path, tmp_pa
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: cannot read no.tuned") and done.stderr.count("\n") == 1
     onnx.save(tiny_model(), tmp_path / "m.onnx")
-    building = "import tunefarm\ntry:\n    tunefarm.InferenceSession('m.onnx')\n"
-    building += "except tunefarm.compiler.errors.ImportModelError as error:\n    print(error)\n"
+    building = "import tunefarm\nfrom tunefarm.compiler.errors import ImportModelError\n"
+    building += "try:\n    tunefarm.InferenceSession('m.onnx')\n"
+    building += "except ImportModelError as error:\n    print(error)\n"
     built = subprocess.run(
         [python, "-I", "-B", "-c", building],
         cwd=tmp_path,
@@ -161,6 +164,14 @@ def test_what_the_runtime_cannot_do_is_an_error_of_one_line(python: Path, tmp_pa
     assert built.returncode == 0, built.stderr
     assert "tunefarm.compiler.pipeline is not installed" in built.stdout
     assert "install tunefarm, all of it, or build elsewhere" in built.stdout
+    tuning = subprocess.run(
+        [python, "-I", "-B", "-c", "from tunefarm import tune"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "ImportError: tunefarm.tune is not in tunefarm-runtime" in tuning.stderr
 
 
 def command(python: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

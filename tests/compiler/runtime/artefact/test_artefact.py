@@ -475,14 +475,13 @@ def test_save_into_a_missing_folder_is_refused(spec: ExecutableSpec, tmp_path: P
 
 def test_loading_needs_numpy_and_llvmlite_only(path: Path) -> None:
     program = (
-        "import sys, compiler\n"
+        "import sys, tunefarm\n"
         f"tunefarm.load({str(path)!r})\n"
         "foreign = {'onnx', 'ray', 'xgboost', 'optuna', 'sqlalchemy'}\n"
         "foreign.add('tunefarm.compiler.pipeline')\n"
         "sys.exit(', '.join(foreign & set(sys.modules)) or None)\n"
     )
-    root = Path(compiler.__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")

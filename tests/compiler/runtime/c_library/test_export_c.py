@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from tests.compiler.runtime.c_models import (
@@ -32,6 +31,7 @@ from tests.compiler.runtime.c_models import (
     without_inputs,
 )
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
+from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.frontend.import_onnx import import_onnx
 from tunefarm.compiler.pipeline import compile_model
@@ -96,7 +96,7 @@ def test_compiled_example_computes_what_python_and_onnxruntime_do(
     ours = run_example(tmp_path, "model", spec)
     inputs = random_inputs(spec)
     assert_same_bits(ours, Executable(spec).run(inputs))
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    session = exact_session(proto)
     for name, expected in zip(ours, session.run(list(ours), inputs), strict=True):
         assert np.abs(ours[name] - expected).max() <= 1e-4 * np.abs(expected).max()
 
@@ -260,10 +260,10 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_run_starts_its_threads_once_and_a_child_process_does_without(
-    threads: int, tmp_path: Path, repository: Path
+    threads: int, tmp_path: Path
 ) -> None:
     arguments = [sys.executable, "-c", THREADS_SCRIPT, str(tmp_path), str(threads)]
-    printed = run(tmp_path, *arguments, PYTHONPATH=str(repository))
+    printed = run(tmp_path, *arguments)
     assert list(map(int, printed.split())) == [threads - 1, threads - 1, 7]
 
 
@@ -345,9 +345,7 @@ def test_two_models_with_the_same_kernel_are_linked_into_one_program(
     assert run(tmp_path, "./a.out") == "-1 -2 -3, 1 2 3\n"
 
 
-def test_the_same_model_gives_the_same_bytes_in_every_process(
-    tmp_path: Path, repository: Path
-) -> None:
+def test_the_same_model_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from tests.compiler.runtime.c_models import *;"
         "from tunefarm.compiler.runtime.c_library.export_c import *; folder = Path(sys.argv[1]);"
@@ -357,7 +355,7 @@ def test_the_same_model_gives_the_same_bytes_in_every_process(
     folders = [tmp_path / "a", tmp_path / "quite another name"]
     for folder in folders:
         folder.mkdir()
-        run(folder, sys.executable, "-c", script, str(folder), PYTHONPATH=str(repository))
+        run(folder, sys.executable, "-c", script, str(folder))
     files = sorted(path.name for path in folders[0].iterdir())
     emitted = ["libmlp.so", "mlp.h", "mlp_example.c", "static.h", "static.o"]
     assert sorted([*emitted, "model.onnx"]) == files
