@@ -75,7 +75,8 @@ def test_attention_gives_what_onnxruntime_gives(data: st.DataObject) -> None:
     if quantised:
         feeds = {
             "x": source.rng.integers(0, 255, (BATCH, tokens, width)).astype(np.uint8),
-            "w": source.rng.integers(-90, 90, (width, 3 * FEATURES)).astype(np.int8),
+            # Without VNNI onnxruntime saturates two products at 16 bits here: 2 * 255 * 64 fits.
+            "w": source.rng.integers(-64, 64, (width, 3 * FEATURES)).astype(np.int8),
             "b": source.floats(3 * FEATURES),
             "xs": np.array(0.01, np.float32),
             "ws": np.array(0.02, np.float32),
