@@ -20,11 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from tunefarm.tuner.packaging.editions import installed_name
+from tests.end_to_end.tiny_model import tiny_model
+from tunefarm import compiler
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.tuner.packaging.editions import PARTS, installed_name
 
 pytestmark = pytest.mark.nightly
 
-OWN = ("compiler", "configs", "db", "measure", "tuner")
 BUILD_SDIST = """
 import sys
 sys.path.insert(0, "tuner/packaging")
@@ -72,6 +74,25 @@ def run(*command: str | Path, cwd: Path, path: Path | None = None, status: int =
     return done.stdout
 
 
+# What lies in a user's folder. Those that a program imports by name, and those that a library
+# would import if the folder were on its path.
+OF_THE_USER = ("compiler.py", "db.py", "measure.py", "configs/__init__.py", "configs/prod.py")
+OF_THE_USER += ("tuner/__init__.py", "numpy.py", "queue.py", "tunefarm/__init__.py")
+PROGRAM = """
+import sys
+import compiler, configs.prod, db, measure, tuner
+import tunefarm
+
+assert "/program" not in tunefarm.__file__, tunefarm.__file__
+session = tunefarm.InferenceSession(sys.argv[1])
+import numpy
+feed = {i.name: numpy.zeros(i.shape, "float32") for i in session.get_inputs()}
+print([output.shape for output in session.run(None, feed)])
+own = (compiler, configs, configs.prod, db, measure, tuner)
+print([module.__name__ for module in own if not hasattr(module, "OF_THE_PROGRAM")])
+"""
+
+
 @dataclass(frozen=True)
 class Packages:
     """The source distribution, and the wheels that are built from it."""
@@ -84,12 +105,7 @@ class Packages:
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Packages:
     work = tmp_path_factory.mktemp("packages")
-    source = work / "source"
-    unwanted = shutil.ignore_patterns("__pycache__")
-    for package in OWN:
-        shutil.copytree(repository / package, source / package, ignore=unwanted)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(repository / name, source)
+    source = copy_sources(repository, work / "source")
     name = run(sys.executable, "-c", BUILD_SDIST, work, cwd=source).split()[-1]
     wheel = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation")
     run(*wheel, "-w", work, work / name, cwd=work)
@@ -102,14 +118,35 @@ def packages(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Pack
 @pytest.fixture(scope="module")
 def full(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` of an environment with the wheel, and the libraries that are installed here."""
-    root = tmp_path_factory.mktemp("full")
+    return environment(tmp_path_factory.mktemp("full"), packages.full)
+
+
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    """The `bin` of an environment with an editable installation of a copy of the sources."""
+    root = tmp_path_factory.mktemp("editable")
+    copied = copy_sources(repository, root / "source")
+    return environment(root / "venv", "--no-build-isolation", "--editable", copied)
+
+
+def environment(root: Path, *install: str | Path) -> Path:
+    """The `bin` of a new environment: what pip installs, with the libraries of this one."""
     venv.create(root, with_pip=False)
     python = root / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps")
-    run(*pip, packages.full, cwd=root)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)}))
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    run(*pip, *install, cwd=root)
     return root / "bin"
+
+
+def copy_sources(repository: Path, source: Path) -> Path:
+    unwanted = shutil.ignore_patterns("__pycache__")
+    for package in PARTS:
+        shutil.copytree(repository / package, source / package, ignore=unwanted)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(repository / name, source)
+    return source
 
 
 def test_the_wheel_has_every_file_of_the_sources(packages: Packages, repository: Path) -> None:
@@ -124,8 +161,8 @@ def test_the_wheel_has_every_file_of_the_sources(packages: Packages, repository:
 def sources(repository: Path) -> set[str]:
     """All files of the packages: those that git tracks, where it is."""
     if (repository / ".git").exists() and shutil.which("git"):
-        return set(filter(None, run("git", "ls-files", *OWN, cwd=repository).split("\n")))
-    found = (path for package in OWN for path in (repository / package).rglob("*"))
+        return set(filter(None, run("git", "ls-files", *PARTS, cwd=repository).split("\n")))
+    found = (path for package in PARTS for path in (repository / package).rglob("*"))
     files = {path.relative_to(repository).as_posix() for path in found if path.is_file()}
     return {name for name in files if "__pycache__" not in name}
 
@@ -164,15 +201,62 @@ def test_a_model_is_built_with_the_wheel_and_run_with_the_runtime(
     assert "(1," in run(there / "python", "-c", SESSION, "mlp.tuned", cwd=tmp_path)
 
 
-def test_type_checkers_see_the_types_of_what_is_installed(full: Path, tmp_path: Path) -> None:
+def fill(folder: Path) -> Path:
+    """A folder of a user with modules of all these names; whatever should not import one fails."""
+    for file in OF_THE_USER:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("OF_THE_PROGRAM = True\n")
+    for file in ("numpy.py", "queue.py", "tunefarm/__init__.py"):
+        (folder / file).write_text("raise ImportError('this is of the user')\n")
+    return folder
+
+
+@pytest.mark.parametrize("installed", ["full", "editable"])
+def test_commands_work_in_a_folder_that_has_all_these_names(
+    installed: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    there: Path = request.getfixturevalue(installed)
+    folder = fill(tmp_path / "program")
+    run("tune", "zoo", "mlp", "--output", "mlp.onnx", cwd=folder, path=there)
+    job = ("--config", "ci", "--trials", "3", "--runner", "ray", "--seed", "1")
+    run("tune", "--model", "mlp.onnx", *job, cwd=folder, path=there)
+    built = ("--model", "mlp.onnx", "--db", "tuning.db", "--no-cache", "--output", "mlp.tuned")
+    run("tune", "build", *built, cwd=folder, path=there)
+    assert "latency: median" in run("tune", "run", "mlp.tuned", cwd=folder, path=there)
+    assert ": ok" in run("tune", "db", "check", "--db", "tuning.db", cwd=folder, path=there)
+
+
+@pytest.mark.parametrize("installed", ["full", "editable", "runtime"])
+def test_a_program_with_modules_of_these_names_loads_a_model(
+    installed: str, request: pytest.FixtureRequest, tmp_path: Path, packages: Packages
+) -> None:
+    if installed == "runtime":
+        there = environment(tmp_path / "venv", packages.runtime)
+    else:
+        there = request.getfixturevalue(installed)
+    compiler.build(import_model_proto(tiny_model())).save(tmp_path / "m.tuned")
+    folder = fill(tmp_path / "program")
+    for name in ("numpy.py", "queue.py", "tunefarm/__init__.py"):  # nothing could be imported
+        (folder / name).unlink()
+    (folder / "tunefarm").rmdir()
+    (folder / "app.py").write_text(PROGRAM)
+    said = run(there / "python", "app.py", tmp_path / "m.tuned", cwd=folder)
+    assert said == "[(1, 10)]\n[]\n"
+
+
+@pytest.mark.parametrize("installed", ["full", "editable"])
+def test_type_checkers_see_the_types_of_what_is_installed(
+    installed: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    there: Path = request.getfixturevalue(installed)
     (tmp_path / "user.py").write_text(USER)
-    check = (sys.executable, "-m", "mypy", "--python-executable", full / "python", "user.py")
+    check = (sys.executable, "-m", "mypy", "--python-executable", there / "python", "user.py")
     said = run(*check, cwd=tmp_path, status=1)
-    assert 'user.py:7: note: Revealed type is "dict[str, numpy.ndarray[' in said
-    assert 'user.py:8: note: Revealed type is "int"' in said
+    assert 'user.py:6: note: Revealed type is "dict[str, numpy.ndarray[' in said
+    assert 'user.py:7: note: Revealed type is "int"' in said
     assert (
-        'user.py:9: note: Revealed type is "tuple[tunefarm.tuner.reports.report.TaskStatus' in said
+        'user.py:8: note: Revealed type is "tuple[tunefarm.tuner.reports.report.TaskStatus' in said
     )
-    assert 'user.py:10: note: Revealed type is "list[int | str]"' in said
-    assert 'user.py:11: error: Argument "trials"' in said
+    assert 'user.py:9: note: Revealed type is "list[int | str]"' in said
+    assert 'user.py:10: error: Argument "trials"' in said
     assert "Found 1 error in 1 file" in said
