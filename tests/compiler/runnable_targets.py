@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
+from tunefarm.compiler.runtime.machine.cpu_features import ARM_FEATURES, X86_FEATURES
 from tunefarm.compiler.target import Target, baseline_target, host_target
 from tunefarm.configs.settings import load_target
 
@@ -28,6 +29,14 @@ def runnable_targets() -> Sequence[Target]:
         baseline_target(host),
     ]
     return (host, *(target for target in lesser if _runs(host, target)))
+
+
+def unlike_any(target: Target) -> Target:
+    """The target with a feature that no CPU has next to its others, as a C library checks them."""
+    known = X86_FEATURES if target.triple.startswith("x86_64") else ARM_FEATURES
+    return replace(
+        target, features=(*target.features, [f for f in known if f not in target.features][-1])
+    )
 
 
 def _runs(host: Target, target: Target) -> bool:

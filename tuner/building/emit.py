@@ -14,6 +14,7 @@ from tunefarm.compiler.graph.serialize import graph_to_json
 from tunefarm.compiler.pipeline import Compiled
 from tunefarm.compiler.runtime.c_library.c_header import compile_command, object_command
 from tunefarm.compiler.runtime.c_library.c_interface import c_interface
+from tunefarm.compiler.runtime.c_library.c_programs import check_targets
 from tunefarm.compiler.runtime.c_library.export_c import (
     check_folder,
     export_library,
@@ -38,6 +39,7 @@ def check_c(request: BuildRequest) -> tuple[str, ...]:
     static = request.form == OBJECT or several
     if request.form == LIBRARY:
         check_folder(output)
+    check_targets(targets)
     for target in targets:
         find_toolchain(target, request.compiler, static=static)
     if request.form == LIBRARY:

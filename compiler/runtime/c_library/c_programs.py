@@ -6,7 +6,7 @@ entry function of its own, and what their constants have in common is there once
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tunefarm.compiler.errors import ExportError
@@ -18,20 +18,26 @@ from tunefarm.compiler.runtime.machine.cpu_features import (
     cpu_choice_code,
 )
 from tunefarm.compiler.runtime.spec.executable_spec import ENTRY_SYMBOL, ExecutableSpec, aligned
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.tile_state import TILE_FEATURES
 from tunefarm.compiler.types.tensor_type import Array
 
 CONSTANTS_SYMBOL = "tunefarm_constants"
 
 
-def check_programs(programs: Sequence[ExecutableSpec]) -> None:
-    """Raise `ExportError` for programs that no C library can hold together."""
-    platforms = list(dict.fromkeys(platform_of(program.target) for program in programs))
+def check_targets(targets: Iterable[Target]) -> None:
+    """Raise `ExportError` for targets that no C library can be for together."""
+    platforms = list(dict.fromkeys(platform_of(target) for target in targets))
     if len(platforms) > 1:
         raise ExportError(
             f"a C library is for one kind of machine, not for {' and '.join(platforms)}",
             hint="build one for each",
         )
+
+
+def check_programs(programs: Sequence[ExecutableSpec]) -> None:
+    """Raise `ExportError` for programs that no C library can hold together."""
+    check_targets(program.target for program in programs)
     if len({program.functions for program in programs}) > 1:
         raise ExportError("the programs of a C library call the same functions")
     if len({program.threads for program in programs}) > 1:

@@ -51,9 +51,9 @@ def all_targets() -> dict[str, Target]:
     host = host_target()
     made = targets()
     if "avx2" in host.features:
-        made["avx2"] = without(host, "512", "vnni")
+        made["avx2"] = without(host, "512", "vnni", "amx")
     if "avxvnni" in host.features:
-        made["avxvnni"] = without(host, "512")
+        made["avxvnni"] = without(host, "512", "amx")
     return made
 
 
