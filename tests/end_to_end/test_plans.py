@@ -17,6 +17,8 @@ from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from tunefarm.compiler.runtime.execution.executable import load
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.configs.settings import Settings, load_settings
 from tunefarm.db import queries
 from tunefarm.db.store import Store
@@ -30,13 +32,14 @@ from tunefarm.tuner.tune_model import tune_model
 
 
 class Walk:
-    """A network of 24 channels, its database, and jobs and builds of it."""
+    """A network whose channels are 1.5 vectors wide, its database, and jobs and builds of it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.model = folder / "net.onnx"
         self.db = folder / "tuning.db"
-        onnx.save(conv_net(), self.model)
+        channels = 3 * host_target().lanes(DType.F32) // 2  # no block of channels fits
+        onnx.save(conv_net((channels,) * 3), self.model)
 
     def settings(self, **values: object) -> Settings:
         own = {"database.url": str(self.db), "search.plan": "search", "cache.enabled": False}

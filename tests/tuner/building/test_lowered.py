@@ -123,7 +123,7 @@ def test_python_has_the_same(folder: Path) -> None:
     again = tuner.build("tiny.onnx", db="tuning.db", numerics="int8")
     assert np.array_equal(near.run(inputs)["y"], again.run(inputs)["y"])
     assert not np.array_equal(near.run(inputs)["y"], exact)
-    with pytest.raises(SettingsError, match=r"tuner\.choose makes it"):
+    with pytest.raises(SettingsError, match=r"tunefarm\.choose makes it"):
         tuner.tune("tiny.onnx", db="tuning.db", numerics="auto")
 
 

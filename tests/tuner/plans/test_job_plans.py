@@ -17,8 +17,8 @@ from tunefarm.compiler.plan.choices.estimate import Estimator
 from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.spaces import Spaces
-from tunefarm.compiler.target import host_target
-from tunefarm.configs.settings import load_settings
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import load_settings, load_target
 from tunefarm.db import queries
 from tunefarm.db.store import Store
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
@@ -31,7 +31,7 @@ from tunefarm.tuner.plans.job_plans import JobPlans
 from tunefarm.tuner.plans.planning_time import MEASURABLE_SECONDS
 from tunefarm.tuner.records.graph_choice import GraphChoice
 
-TARGET = host_target()
+TARGET = Target.from_json(load_target("x86-64-v4").model_dump())
 ESTIMATES = Estimator(Spaces(TARGET))
 
 

@@ -87,7 +87,7 @@ def chosen(settings: Settings, options: PrecisionOptions, graph: Graph | None = 
     return choice, tuned
 
 
-@pytest.mark.parametrize("budget", [0.006, 0.02, 0.2])
+@pytest.mark.parametrize("budget", [0.013, 0.02, 0.2])
 def test_the_fastest_plan_within_the_error_is_chosen(
     budget: float, settings: Settings, data: str
 ) -> None:
