@@ -26,6 +26,7 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.asked = False
+        self._at_once = False
         self._listeners: list[Callable[[], None]] = []
 
     def tell(self, listener: Callable[[], None]) -> None:
@@ -34,11 +35,22 @@ class Interrupt:
         if self.asked:
             listener()
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Within the block the first signal raises: nothing that it does could look at `asked`."""
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
     def ask(self) -> None:
-        """Ask for a stop; asked a second time, raise KeyboardInterrupt."""
+        """Ask for a stop; asked a second time, or within `at_once`, raise KeyboardInterrupt."""
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        if self._at_once and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
         for listener in self._listeners:
             listener()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -225,11 +226,12 @@ class Job:
         progress = [task.progress for task in self.tasks]
         if self.budget.next_task(progress, 0.0) is None and not finalists.wanted(self.tasks):
             return self._end()
-        with (
-            interruptible() as interrupt,
-            self.make_runner(self.settings, self.targets[0], self.progress.message) as runner,
-            off_the_slots(self.settings),
-        ):
+        with interruptible() as interrupt, ExitStack() as stack:
+            with interrupt.at_once():
+                runner = stack.enter_context(
+                    self.make_runner(self.settings, self.targets[0], self.progress.message)
+                )
+            stack.enter_context(off_the_slots(self.settings))
             self.monitor.watch(runner)
             session = self._session(runner)
             interrupt.tell(session.stop)

@@ -44,6 +44,22 @@ def check_address(address: str, seconds: float = CONNECT_SECONDS) -> None:
         raise _unreachable(address, "what listens there is not Ray")
 
 
+def check_loopback(seconds: float = CONNECT_SECONDS) -> None:
+    """Raise MeasureError unless processes of this machine can talk through 127.0.0.1."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=seconds),
+        ):
+            pass
+    except OSError as error:
+        raise MeasureError(
+            f"the processes of Ray cannot talk to each other on this machine: 127.0.0.1: "
+            f"{error.strerror or error}",
+            hint="bring up the loopback interface, or measure without Ray: --runner local",
+        ) from error
+
+
 def _ask(answer: Future[bytes], host: str, port: int, seconds: float) -> None:
     try:
         answer.set_result(_first_bytes(host, port, seconds))

@@ -24,19 +24,21 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.remains import make_folder, on_leaving
-from tunefarm.measure.farm.authentication import authentication, environment
+from tunefarm.measure.farm.authentication import authentication
 from tunefarm.measure.farm.farm_process import is_loopback
+from tunefarm.measure.farm.farm_versions import versions
 from tunefarm.measure.farm.node_watch import NodeWatch
 from tunefarm.measure.farm.pipeline_runner import PipelineRunner, SlotLostError
-from tunefarm.measure.farm.ray_address import check_address
+from tunefarm.measure.farm.ray_address import check_address, check_loopback
 from tunefarm.measure.farm.ray_calls import call_on_node
 from tunefarm.measure.farm.ray_cluster import RayCluster
 from tunefarm.measure.farm.ray_nodes import Node, find_nodes, live_nodes
-from tunefarm.measure.farm.ray_start import ray_among_us, read_authentication_again
+from tunefarm.measure.farm.ray_start import StartedRay
 from tunefarm.measure.farm.ray_watch import RayWatch, ray_daemons
 from tunefarm.measure.farm.ray_workers import Builder, MeasuringSlot, Sharing
 from tunefarm.measure.farm.runner import RunnerOptions
 from tunefarm.measure.farm.slots import ProcessPin, SlotPlan
+from tunefarm.measure.farm.thread_limit import check_threads
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Process, Reaper, is_alive
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
@@ -72,6 +74,7 @@ class RayBackend:
         self._embedded = options.address == "local"
         self.driver = uuid.uuid4().hex[:16]  # its name among the drivers of a farm
         self._owns_ray = not ray.is_initialized()
+        self._ray: StartedRay | None = None
         self._pin = ProcessPin()
         self._reaper: Reaper | None = None
         self._forget: Callable[[], None] = lambda: None
@@ -93,7 +96,10 @@ class RayBackend:
     def _start(self, plan: SlotPlan) -> None:
         if self._embedded and plan.spare:
             self._pin.confine(plan.spare)
-        if not self._embedded and self._owns_ray:
+        if self._embedded:
+            check_loopback()
+            check_threads(len(plan.slots) + len(plan.build_cores))
+        elif self._owns_ray:
             check_address(self._options.address)
         if self._owns_ray:
             tag = uuid.uuid4().hex
@@ -101,7 +107,7 @@ class RayBackend:
                 self._folder = str(make_folder("ray", most_characters=_MOST_FOLDER_CHARACTERS))
                 self._reaper = Reaper(tag, self._settings.scratch, self._folder)
                 self._forget = on_leaving(self._reaper.close)
-            _start_ray(self._options, plan, tag, self._folder)
+            self._ray = _start_ray(self._options, plan, tag, self._folder)
             if self._reaper is not None:
                 self._reaper.note()
                 self.daemons = ray_daemons(tag)
@@ -176,8 +182,9 @@ class RayBackend:
             ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)
         for actor in actors:
             ray.kill(actor)
-        if self._owns_ray:
+        if self._ray is not None:
             ray.shutdown()
+            self._ray.end()
 
     def _settings_of(self, node: int) -> WorkerSettings:
         """What the workers of a node are told: its target, and what is to be checked of it."""
@@ -215,13 +222,14 @@ class RayBackend:
             }
             if what == "measure":
                 actor = self._slot.options(**options).remote(
-                    replace(settings, cores=plan.slots[index]), self._sharing(node)
+                    replace(settings, cores=plan.slots[index]), self._sharing(node), versions()
                 )
             else:
                 actor = self._builder.options(**options).remote(
                     replace(settings, cores=plan.build_cores),
                     plan.build_cores[index],
                     self._sharing(node),
+                    versions(),
                 )
             actor.start.remote()
             self._actors[worker] = actor
@@ -278,10 +286,11 @@ class RayRunner(PipelineRunner):
         super().close()
 
 
-def _start_ray(wanted: RunnerOptions, plan: SlotPlan, tag: str, folder: str | None) -> None:
+def _start_ray(wanted: RunnerOptions, plan: SlotPlan, tag: str, folder: str | None) -> StartedRay:
     address = wanted.address
+    alone = address == "local" or is_loopback(address.rpartition(":")[0])
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    variables = {**_ENVIRONMENT, **authentication(address, wanted.token_file)}
+    variables = {**_ENVIRONMENT, **authentication(address, wanted.token_file), TAG_VARIABLE: tag}
     if address == "local":
         options |= {
             "num_cpus": len(plan.build_cores),
@@ -290,14 +299,10 @@ def _start_ray(wanted: RunnerOptions, plan: SlotPlan, tag: str, folder: str | No
             "_temp_dir": folder,
         }
     try:
-        with (
-            environment({**variables, TAG_VARIABLE: tag}),
-            ray_among_us(alone=address == "local" or is_loopback(address.rpartition(":")[0])),
-        ):
-            read_authentication_again()
-            ray.init(address=address, **options)
-    except (RayError, OSError, RuntimeError, ValueError) as error:
+        return StartedRay(address, variables, alone=alone, **options)
+    except (RayError, OSError, RuntimeError, ValueError, MeasureError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise MeasureError(
-            f"Ray did not start (address {address!r}): {error}",
-            hint="the local runner measures on this machine without Ray",
+            f"Ray did not start (address {address!r}): {reason}",
+            hint="--runner local measures on this machine without Ray",
         ) from error

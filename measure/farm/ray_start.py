@@ -1,11 +1,15 @@
-"""What Ray does to the process that starts it, undone: its signals, its addresses, its group.
+"""Starting or joining Ray with a deadline, and what Ray does to the process that does it, undone.
 
 The one place that reaches into Ray's private parts (`ray._private`, `ray._raylet`).
 
-Ray replaces the handler of SIGTERM by one that prints stacks, leaves its daemons in the group that
-a terminal or `timeout` signals as a whole, and listens on every interface. It has no settings for
-this, so what it looks up is replaced while it starts. What another version of Ray does not look up
-has no effect.
+Ray leaves its daemons in the group that a terminal or `timeout` signals as a whole, listens on
+every interface, and puts the folder that the driver runs in first on its workers' import path. It
+has no settings for this, so what it looks up is replaced while it starts. What another version of
+Ray does not look up has no effect.
+
+Where it cannot start, Ray waits for minutes and hears no signal. So it starts in a thread of its
+own, in which it cannot replace the handler of SIGTERM either, and the caller waits no longer than
+`START_SECONDS`. The thread stays: the kernel ends Ray's daemons with the thread that began them.
 """
 
 from __future__ import annotations
@@ -13,23 +17,83 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import ray
 from ray import _raylet
 from ray._private import ray_constants, state, utils
+from ray.job_config import JobConfig
+
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.farm.authentication import environment
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's own switch for systems on which it must not listen elsewhere; false for those alone."""
 
 
+START_SECONDS = 28.0
+_WAIT_SECONDS = 0.1  # after which the caller looks whether it was interrupted
+
+
+class OwnPath(JobConfig):  # type: ignore[misc]  # Ray has no type information
+    """A job whose workers find modules where they are installed, not where the driver runs."""
+
+    def _serialize(self) -> Any:
+        self._py_driver_sys_path = []
+        return super()._serialize()
+
+
+class StartedRay:
+    """Ray as this process started or joined it."""
+
+    def __init__(
+        self, address: str, variables: Mapping[str, str], *, alone: bool, **options: Any
+    ) -> None:
+        """Call `ray.init`; `alone`: it listens on the loopback interface only.
+
+        `variables` are in the environment meanwhile. Raises MeasureError when Ray has not started
+        in time, whatever `ray.init` raises, and what a handler of a signal raises.
+        """
+        self._ended = threading.Event()
+        outcome: Future[None] = Future()
+
+        def start() -> None:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # they are for the caller
+            try:
+                with environment(variables), ray_among_us(alone=alone):
+                    read_authentication_again()
+                    ray.init(address=address, job_config=OwnPath(), **options)
+            except BaseException as error:  # noqa: BLE001 - the caller raises it
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(None)
+                self._ended.wait()
+
+        threading.Thread(target=start, name="tunefarm-ray", daemon=True).start()
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            while not wait([outcome], _WAIT_SECONDS).done:
+                if time.monotonic() > deadline:
+                    raise MeasureError(f"no answer within {START_SECONDS:.0f} s")
+            outcome.result()
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Let the thread end, and with it the daemons that it began."""
+        self._ended.set()
+
+
 @contextmanager
 def ray_among_us(*, alone: bool) -> Iterator[None]:
     """Ray is started within the block. `alone`: it listens on the loopback interface only."""
     with ExitStack() as stack:
-        stack.enter_context(_signals_kept())
         stack.enter_context(replaced(utils, "set_kill_on_parent_death_linux", _begin_daemon))
         if alone:
             stack.enter_context(replaced(ray_constants, "ENABLE_RAY_CLUSTER", lambda _: False))
@@ -58,20 +122,6 @@ def read_authentication_again() -> None:
     raylet: Any = _raylet
     raylet.Config.initialize("")  # before the token is dropped, as Ray itself does it
     raylet.AuthenticationTokenLoader.instance().reset_cache()
-
-
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Signals that come meanwhile are handled at the end of the block, by those who did before."""
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _begin_daemon(former: Any) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import ray
 
 from tunefarm.measure.farm.core_locks import Turn, node_locks
+from tunefarm.measure.farm.farm_versions import check_versions
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 from tunefarm.measure.worker.build_candidate import BuildResult
@@ -32,9 +34,13 @@ class Sharing:
 class MeasuringSlot:
     """The actor that holds a measuring slot: a supervisor and its worker process."""
 
-    def __init__(self, settings: WorkerSettings, sharing: Sharing | None) -> None:
+    def __init__(
+        self, settings: WorkerSettings, sharing: Sharing | None, drivers: Mapping[str, str]
+    ) -> None:
+        """`drivers` are the versions that the driver has."""
         self._settings = settings
         self._sharing = sharing
+        self._drivers = drivers
         self._supervisor = Supervisor(settings, MEASURE)
 
     def start(self) -> int | None:
@@ -44,6 +50,7 @@ class MeasuringSlot:
 
     def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
         """Check and time a candidate, with the slot's cores for itself."""
+        check_versions(self._drivers)
         with _held(self._sharing, self._settings.cores, "time"):
             return self._supervisor.measure(request, build)
 
@@ -60,9 +67,17 @@ class Builder:
     node has cores, and starting others takes longer than many builds.
     """
 
-    def __init__(self, settings: WorkerSettings, core: int, sharing: Sharing | None) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        core: int,
+        sharing: Sharing | None,
+        drivers: Mapping[str, str],
+    ) -> None:
+        """`drivers` are the versions that the driver has."""
         self._core = core
         self._sharing = sharing
+        self._drivers = drivers
         self._supervisor = Supervisor(settings, BUILD)
 
     def start(self) -> None:
@@ -71,6 +86,7 @@ class Builder:
 
     def build(self, request: MeasureRequest) -> BuildResult:
         """Build a candidate."""
+        check_versions(self._drivers)
         with _held(self._sharing, (self._core,), "build"):
             return self._supervisor.build(request, self._core)
 

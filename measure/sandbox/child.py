@@ -19,6 +19,7 @@ from typing import BinaryIO, Protocol
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.by_name import by_name
+from tunefarm.measure.sandbox.code_stamp import code_stamp
 from tunefarm.measure.sandbox.limits import die_with, limit, limit_cpu
 from tunefarm.measure.sandbox.messages import Message, read_message, write_message
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
     gc.disable()  # no collection may fall into a timed run
     gc.freeze()
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    write_message(replies, Message({"ready": os.getpid(), "nice": nice}))
+    write_message(replies, Message({"ready": os.getpid(), "nice": nice, "code": code_stamp()}))
     while (request := read_message(requests)) is not None:
         write_message(replies, _answer(role, request))
         gc.collect()

@@ -16,6 +16,7 @@ from tunefarm.compiler.errors import MeasureError
 from tunefarm.configs.remains import on_leaving
 from tunefarm.measure.machine import oom_kills
 from tunefarm.measure.measurement import Status
+from tunefarm.measure.sandbox.code_stamp import code_stamp
 from tunefarm.measure.sandbox.countdown import Countdown
 from tunefarm.measure.sandbox.messages import Decoder, Message, MessageError, encode
 from tunefarm.measure.sandbox.module_command import module_command
@@ -123,6 +124,12 @@ class WorkerProcess:
         except WorkerEndError as end:
             self.kill()
             raise WorkerStartError(f"a {role.name} worker did not start: {end.text}") from None
+        if (code := ready.fields["code"]) != code_stamp():
+            self.close()
+            raise WorkerStartError(
+                f"tunefarm was changed after this job began: it runs {code_stamp()}, and what it "
+                f"starts now runs {code}; start it again"
+            )
         if ready.fields["nice"] > settings.niceness:
             self.close()
             raise WorkerStartError(

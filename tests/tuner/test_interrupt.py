@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
-from tunefarm.tuner.interrupt import SIGNALS, SignalHandler, interruptible
+from tunefarm.tuner.interrupt import SIGNALS, Interrupt, SignalHandler, interruptible
 
 
 class Clock:
@@ -158,3 +158,18 @@ def test_no_other_thread_takes_a_signal_when_ray_starts(tmp_path: Path) -> None:
     masks = [int(line, 16) for line in ran.stdout.split()]
     assert masks, ran.stderr  # one renews the lease
     assert all(mask >> (number - 1) & 1 for mask in masks for number in SIGNALS)
+
+
+def test_within_at_once_the_first_signal_raises() -> None:
+    interrupt = Interrupt()
+    with pytest.raises(KeyboardInterrupt), interrupt.at_once():
+        interrupt.ask()
+    assert interrupt.asked
+
+
+def test_behind_at_once_the_first_signal_asks() -> None:
+    interrupt = Interrupt()
+    with interrupt.at_once():
+        pass
+    interrupt.ask()
+    assert interrupt.asked

@@ -314,7 +314,8 @@ class JobPlans:
                 if no_time():
                     return []
                 if not trials:
-                    runner = stack.enter_context(make_runner(settings, target, self.tell))
+                    with interrupt.at_once():
+                        runner = stack.enter_context(make_runner(settings, target, self.tell))
                     stack.enter_context(off_the_slots(settings))
                     most = None if total is None else max(1, int(SHARE * total))
                     found = DefaultTrials(self.store, target, settings, runner, job=job, most=most)

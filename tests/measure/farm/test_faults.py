@@ -291,6 +291,17 @@ def test_a_worker_with_another_niceness_than_the_driver_is_refused(
         WorkerProcess(strict, MEASURE)
 
 
+def test_a_worker_of_other_sources_than_the_driver_is_refused(
+    settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when tunefarm is installed again while a job runs."""
+    monkeypatch.setattr(
+        "tunefarm.measure.sandbox.worker_process.code_stamp", lambda: "/elsewhere (1)"
+    )
+    with pytest.raises(WorkerStartError, match=r"changed after this job began: it runs /elsewhere"):
+        WorkerProcess(settings, MEASURE)
+
+
 def test_flushed_caches_are_part_of_the_request(measurer: Supervisor) -> None:
     warm = run(measurer, "none", cold_constants=0, min_sample_seconds=0.002)
     flushed = run(measurer, "none", flush_cache=1)

@@ -1,88 +1,112 @@
-"""An embedded Ray listens on loopback alone, in sessions of its own, and changes no signal."""
+"""Ray that cannot start: a reason in time, signals heard meanwhile; and whose code workers run."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
-import tempfile
-from contextlib import suppress
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray
 
-from tunefarm.measure.farm.make_runner import create_runner
-from tunefarm.measure.sandbox.reaper import Process
-
-_LISTENS = "0A"
-_LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def sockets_of(processes: set[Process]) -> set[str]:
-    """The inodes of the sockets that processes have open."""
-    found = set()
-    for process in processes:
-        try:
-            names = [os.readlink(path) for path in Path(f"/proc/{process.id}/fd").iterdir()]
-        except OSError:  # it ended meanwhile
-            continue
-        found |= {match[1] for name in names if (match := re.fullmatch(r"socket:\[(\d+)\]", name))}
-    return found
-
-
-def groups_of(processes: set[Process]) -> set[int]:
-    """The process groups of those that are still there."""
-    found = set()
-    for process in processes:
-        with suppress(ProcessLookupError):
-            found.add(os.getpgid(process.id))
-    return found
-
-
-def listening(inodes: set[str]) -> list[str]:
-    """The addresses, as the kernel prints them, on which these sockets listen for TCP."""
-    found = []
-    for table in ("tcp", "tcp6"):
-        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == _LISTENS and fields[9] in inodes:
-                found.append(fields[1].rpartition(":")[0])
-    return found
-
-
-def own_sockets() -> set[str]:
-    return sockets_of({Process(os.getpid(), 0)})
+from tests.compiler.test_control_groups import V2_MOUNT, Tree
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.farm import ray_start
+from tunefarm.measure.farm.farm_versions import SOURCES, check_versions, versions
+from tunefarm.measure.farm.ray_address import check_loopback
+from tunefarm.measure.farm.ray_start import OwnPath, StartedRay
+from tunefarm.measure.farm.thread_limit import check_threads
+from tunefarm.measure.sandbox.worker_process import WorkerStartError
 
 
 @pytest.fixture
-def handlers() -> dict[int, object]:
-    return {number: signal.getsignal(number) for number in SIGNALS}
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """`ray.init` waits for this, and begins nothing."""
+    waits = threading.Event()
+    monkeypatch.setattr(ray, "init", lambda **_: waits.wait(60))
+    yield waits
+    waits.set()
 
 
-def test_embedded_ray_is_reached_from_this_machine_alone(
-    handlers: dict[int, object],
+def test_a_start_that_hangs_is_given_up_at_the_deadline(
+    hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, others = own_sockets(), descendants(os.getpid())
-    with create_runner("ray") as runner:
-        ours = descendants(os.getpid()) - others
-        addresses = listening(sockets_of(ours) | (own_sockets() - before))
-        assert len(addresses) >= 5
-        assert set(addresses) <= _LOOPBACK, addresses
-        assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
-        assert os.getpgrp() not in groups_of(ours)
-        folders = list(Path(tempfile.gettempdir()).glob(f"tunefarm-*-{os.getpid():x}-*"))
-        assert folders
-        assert runner.pending == 0
-    assert not any(folder.exists() for folder in folders)
+    monkeypatch.setattr(ray_start, "START_SECONDS", 0.2)
+    with pytest.raises(MeasureError, match="no answer within"):
+        StartedRay("local", {}, alone=True)
 
 
-def descendants(process: int) -> set[Process]:
-    """The processes that this one started, however deep."""
-    children = Path(f"/proc/{process}/task").glob("*/children")
-    found: set[Process] = set()
-    for path in children:
-        with suppress(OSError):  # it ended meanwhile
-            for child in map(int, path.read_text().split()):
-                found |= {Process(child, 0), *descendants(child)}
-    return found
+def test_a_signal_ends_a_start_that_hangs(hanging: threading.Event) -> None:
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            StartedRay("local", {}, alone=True)
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def test_what_ray_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: Any) -> None:
+        raise TimeoutError("ours")
+
+    monkeypatch.setattr(ray, "init", fails)
+    with pytest.raises(TimeoutError, match="ours"):
+        StartedRay("local", {}, alone=True)
+
+
+def test_the_drivers_folder_is_not_on_the_path_of_workers() -> None:
+    job = OwnPath()
+    job._py_driver_sys_path.extend(["/home/user/models"])
+    assert b"/home/user/models" not in job._serialize()
+
+
+def test_processes_that_cannot_talk_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    with pytest.raises(MeasureError, match=r"127\.0\.0\.1: Network is unreachable") as raised:
+        check_loopback()
+    assert "--runner local" in (raised.value.hint or "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a network without loopback")
+def test_a_network_without_loopback_is_found() -> None:
+    program = "from tunefarm.measure.farm.ray_address import check_loopback; check_loopback()"
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if "unshare failed" in done.stderr:
+        pytest.skip("no namespace can be made here")
+    assert "127.0.0.1: Network is unreachable" in done.stderr
+
+
+@pytest.mark.parametrize(("free", "enough"), [(100, False), (5000, True)])
+def test_too_few_threads_for_ray_are_an_error_that_names_the_limit(
+    free: int, enough: bool, tmp_path: Path
+) -> None:
+    tree = Tree(tmp_path, "0::/job", V2_MOUNT.format(root="/"))
+    tree.write("job/pids.max", str(free + 7))
+    tree.write("job/pids.current", "7")
+    if enough:
+        check_threads(2, tree.groups)
+        return
+    with pytest.raises(MeasureError, match=r"100 more can be started here: the limit is pids\.max"):
+        check_threads(2, tree.groups)
+
+
+def test_a_worker_of_other_sources_is_refused_with_its_folder() -> None:
+    check_versions(versions())
+    others = {**versions(), SOURCES: "0.1.0 with the sources 00000000"}
+    with pytest.raises(WorkerStartError, match=r"tunefarm is 0\.1\.0 with the sources 00000000 h"):
+        check_versions(others)
