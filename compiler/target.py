@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -18,6 +16,7 @@ from tunefarm.compiler.feature_needs import lacking_feature
 from tunefarm.compiler.tile_set_up import FULL_PALETTE, VECTOR_PALETTE, TilePalette
 from tunefarm.compiler.tile_state import TILE_FEATURES, host_tile_problem
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.configs.target_key import target_key
 
 _CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -30,8 +29,8 @@ class Target:
     caches are in bytes per core (L3: shared), `features` the LLVM feature names that the CPU has,
     sorted. `tile_palette` describes the matrix tiles of a CPU that has them, see `matrix_tiles`.
 
-    A later field needs a default that says what was so before: targets that have it keep their JSON
-    and key.
+    A later field needs a default that says what was so before: targets that have it keep their
+    JSON. One that changes the code belongs in the key (`tunefarm.configs.target_key`).
     """
 
     triple: str
@@ -125,11 +124,11 @@ class Target:
     def key(self) -> str:
         """Identifies targets for which the same machine code is best, e.g. `znver3-1a2b3c4d`.
 
-        The number of cores is left out: the thread count is a part of a record's key of its own.
+        What is in it, and what is left out and why: `tunefarm.configs.target_key`.
         """
-        facts = {name: value for name, value in self.to_json().items() if name != "cores"}
-        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        return f"{self.cpu}-{digest[:8]}"
+        key = target_key(self.to_json())
+        assert key is not None
+        return key
 
     def to_json(self) -> dict[str, Any]:
         """The target as JSON values, with its f32 `lanes`; what equals a default is left out."""

@@ -55,6 +55,9 @@ class Backend(Protocol):
         """Copy everything before the transaction of `connection` migrates it from `revision`;
         where to, "" if it is of no use."""
 
+    def copied(self, engine: Engine) -> Engine | None:
+        """Everything, as a database in memory that may be written; None if that is too much."""
+
     def compact(self, engine: Engine) -> None:
         """Let go of the space of deleted rows."""
 

@@ -1,7 +1,7 @@
 """Databases as JSON lines: a header, then targets, workloads, jobs, trials, bests, builds, plans,
 latencies, and an end.
 
-    {"format": "tunefarm-records", "version": 7}
+    {"format": "tunefarm-records", "version": 8}
     {"kind": "workload", "key": "89ab…", "name": "conv_relu", "kernel": …, "checksum": "01ef…"}
     {"kind": "trial", "key": {"workload": "89ab…", …}, "latency": 0.00017, …, "checksum": …}
     {"kind": "end", "records": 2}
@@ -38,12 +38,14 @@ from tunefarm.db.records import (
     WorkloadRecord,
     hash_json,
 )
+from tunefarm.db.rekey import Rekeyed
 from tunefarm.db.store import Store
 
 FORMAT = "tunefarm-records"
-VERSION = 7
+VERSION = 8
 """Version 1 had no bests, version 2 no builds, version 3 no checksums, no end and no lost jobs,
-version 4 no pairs, version 5 no plans, version 6 no latencies."""
+version 4 no pairs, version 5 no plans, version 6 no latencies; up to version 7 the keys of targets
+held the sizes of caches."""
 _CHECKED_SINCE = 4
 _PAIRS_SINCE = 5
 _ALONE: Mapping[str, Any] = {
@@ -182,11 +184,12 @@ def _read(path: Path) -> Iterator[Record]:
 
 
 class _Lines:
-    """Reads a file's lines in turn. Methods raise ValueError for one that is not right."""
+    """Reads a file's lines in their order. Methods raise ValueError for one that is not right."""
 
     def __init__(self) -> None:
         self._version: int | None = None
         self._seen: set[tuple[str, str]] = set()
+        self._rekeyed = Rekeyed()
         self._records = 0
         self._ended = False
 
@@ -213,7 +216,7 @@ class _Lines:
         record = _record(value, self._version)
         _check_references(record, self._seen)
         self._records += 1
-        return record
+        return self._rekeyed.record(record)
 
 
 def _check_sum(value: object) -> None:

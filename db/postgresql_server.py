@@ -152,6 +152,9 @@ class PostgresqlServer:
             ) from error
         return f"schema {name}"
 
+    def copied(self, engine: Engine) -> None:
+        """A server's tables are not copied: other drivers go on with them."""
+
     def compact(self, engine: Engine) -> None:
         """Make the space of deleted rows free for new ones, and the planner's statistics new."""
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:

@@ -1,7 +1,11 @@
-"""What opening does to a database: it is checked, then brought to this version's schema."""
+"""What opening does to a database: it is checked, then brought to this version's schema.
+
+What is opened for reading stays as it is: of an earlier schema a copy in memory is upgraded.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +15,9 @@ from sqlalchemy import inspect
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import schema, sqlite_file
 from tunefarm.db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
-from tunefarm.db.raw_rows import damage, raw_rows, row_name
+from tunefarm.db.raw_rows import damage, missing_columns, raw_rows, row_name
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
-    from sqlalchemy.orm import Session
-
     from tunefarm.db.store import Store
 
 
@@ -30,13 +31,12 @@ def prepare(store: Store, migrations: Path, *, create: bool, check_rows: bool) -
         _check_rows(store, tables, revision)
     if _is_newest(store.name, revision, migrations):
         return
-    if store.read_only:
-        raise DatabaseError(
-            f"{store.name} has schema {revision}, older than this version's "
-            f"{known_revisions(migrations)[0]}",
-            hint="upgrade it with: tune db upgrade",
-        )
-    store.patiently(lambda: _migrate(store, migrations))
+    if store.read_only and revision is not None:
+        _read_upgraded(store, revision, migrations)
+    elif not store.read_only and (store.may_upgrade or revision is None):
+        store.patiently(lambda: _migrate(store, migrations))
+    else:
+        raise _older(store.name, revision, migrations)
 
 
 def _is_newest(name: str, revision: str | None, migrations: Path) -> bool:
@@ -64,7 +64,7 @@ def _check_rows(store: Store, names: Collection[str], revision: str) -> None:
                 raise sqlite_file.damaged(store.name, f"it has no table {table.name}")
             if table.name not in names or table.name in skipped:
                 continue
-            without = () if revision == schema.REVISION else _missing(session, table)
+            without = () if revision == schema.REVISION else missing_columns(session, table)
             for row in raw_rows(session, table, without):
                 problem = damage(table, row)
                 if problem:
@@ -72,10 +72,35 @@ def _check_rows(store: Store, names: Collection[str], revision: str) -> None:
                     raise sqlite_file.damaged(store.name, f"{name}: {problem}")
 
 
-def _missing(session: Session, table: Table) -> set[str]:
-    """The columns that the table does not have yet."""
-    there = {column["name"] for column in inspect(session.connection()).get_columns(table.name)}
-    return {column.name for column in table.columns} - there
+def _older(name: str, revision: str | None, migrations: Path) -> DatabaseError:
+    return DatabaseError(
+        f"{name} has schema {revision}, older than this version's {known_revisions(migrations)[0]}",
+        hint=f"upgrade it with: {_upgrade_command(name)}",
+    )
+
+
+def _upgrade_command(name: str) -> str:
+    return f"tune db upgrade --db {shlex.quote(name)}"
+
+
+def _read_upgraded(store: Store, revision: str, migrations: Path) -> None:
+    """Let the store read a copy of the database that has this version's schema.
+
+    Raises DatabaseError where there is none: it is too large, or on a server.
+    """
+    with store.translating():
+        copy = store.backend.copied(store.engine)
+        if copy is None:
+            raise _older(store.name, revision, migrations)
+        store.engine.dispose()
+        store.use(copy)
+        with store.writer.begin() as connection:
+            migrate(connection, migrations)
+    store.upgraded_from = revision
+    store.upgrade_note = (
+        f"{store.name} has schema {revision}: a copy with schema {schema.REVISION} was read; "
+        f"to upgrade the file: {_upgrade_command(store.name)}"
+    )
 
 
 def _migrate(store: Store, migrations: Path) -> None:

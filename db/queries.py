@@ -399,3 +399,38 @@ def _job(session: Session, row: schema.Job) -> JobRecord:
         state="lost" if row.state == "running" and is_lost(session, row.id) else row.state,
         tasks=tuple(JobTask(TaskKey(*key), occurrences) for occurrences, *key in tasks),
     )
+
+
+class RelatedTask(NamedTuple):
+    """A task, its number of ok trials, and the settings of the jobs that it was tuned in."""
+
+    key: TaskKey
+    records: int
+    settings: list[Any]
+
+
+def related_tasks(
+    store: Store, workloads: Collection[str], model_hash: str, compiler_version: str
+) -> list[RelatedTask]:
+    """The tasks that are of these workloads, of jobs for the model with this hash, or of another
+    version of the compiler, in the order in which they were first seen."""
+    job, of_job, task = schema.Job, schema.JobTask, schema.Task
+    of_model = (
+        select(of_job.task_id, job.settings)
+        .join(job, job.id == of_job.job_id)
+        .where(job.model_hash == model_hash)
+        .order_by(job.id)
+    )
+    counts = select(schema.Trial.task_id, func.count()).where(statements.IS_OK)
+    with store.reading() as session:
+        settings: dict[int, list[Any]] = {}
+        for number, value in session.execute(of_model) if model_hash else ():
+            settings.setdefault(number, []).append(value)
+        counted = session.execute(counts.group_by(schema.Trial.task_id))
+        records = {row[0]: row[1] for row in counted}
+        rows = session.execute(statements.keyed(task.id, *statements.KEY).order_by(task.id))
+        return [
+            RelatedTask(TaskKey(*key), records.get(number, 0), settings.get(number, []))
+            for number, *key in rows
+            if key[0] in workloads or number in settings or key[-1] != compiler_version
+        ]

@@ -7,7 +7,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Integer, LargeBinary, Table, Text, cast, null, select
+from sqlalchemy import (
+    ColumnElement,
+    Float,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    cast,
+    inspect,
+    null,
+    select,
+)
 from sqlalchemy.orm import Session
 
 from tunefarm.configs.errors import DatabaseError
@@ -35,9 +46,17 @@ def raw_rows(
         yield dict(row)
 
 
-def intact_rows(session: Session, table: Table) -> Iterator[dict[str, Any]]:
+def missing_columns(session: Session, table: Table) -> set[str]:
+    """The columns that the table of a former schema does not have yet."""
+    there = {column["name"] for column in inspect(session.connection()).get_columns(table.name)}
+    return {column.name for column in table.columns} - there
+
+
+def intact_rows(
+    session: Session, table: Table, without: Collection[str] = ()
+) -> Iterator[dict[str, Any]]:
     """The table's rows as in `raw_rows`. Raises DatabaseError at the first that is damaged."""
-    for row in raw_rows(session, table):
+    for row in raw_rows(session, table, without):
         problem = damage(table, row)
         if problem:
             raise damaged_row(f"{table.name} {row_name(table, row)}", problem)

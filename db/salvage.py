@@ -24,6 +24,7 @@ from tunefarm.configs.remains import make_folder
 from tunefarm.db import schema
 from tunefarm.db.checksum import COLUMN, added_columns
 from tunefarm.db.raw_rows import decode, is_intact
+from tunefarm.db.rekey import rekey
 from tunefarm.db.sqlite_pages import Value, layouts, rows
 from tunefarm.db.store import Store
 
@@ -237,3 +238,4 @@ def _write(store: Store, found: Mapping[str, _Rows]) -> None:
             written = session.scalar(select(func.count()).select_from(table))
             if written != len(rows):
                 raise DatabaseError(f"only {written} rows of {table.name} could be written")
+        rekey(session)  # the file may be of an earlier schema

@@ -39,11 +39,11 @@ from tunefarm.db.checksum import checksum_of, checksum_of_insert, damaged_row
 from tunefarm.db.packing import pack, unpack
 from tunefarm.db.records import OK, EntryState, JobState, LatencyPurpose, compact_json
 
-REVISION = "0007"
+REVISION = "0008"
 """The Alembic revision that these models are."""
 
 
-WITH_CHECKSUMS = ("0003", "0004", "0005", "0006", REVISION)
+WITH_CHECKSUMS = ("0003", "0004", "0005", "0006", "0007", REVISION)
 """The revisions whose tables, if there, have the columns of these models, but for those that stand
 behind the checksum (`tunefarm.db.checksum.added_columns`)."""
 
@@ -307,7 +307,7 @@ class Best(Numbered):
     """What a job settled for a task: the trial to apply. The newest row of a task counts."""
 
     __tablename__ = "bests"
-    __table_args__ = (UniqueConstraint("task_id", "job_id", name="uq_bests_key"),)
+    __table_args__ = (UniqueConstraint("task_id", "job_id", "trial_id", name="uq_bests_key"),)
 
     task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"))
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), index=True)

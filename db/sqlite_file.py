@@ -37,6 +37,8 @@ _WHOLE_CHECK_BYTES = 32 << 20
 """Larger files are checked at open only where it is cheap, or opening would take seconds."""
 _EVERY_ROW_BYTES = 4 << 20
 """Of larger files opening leaves the rows of the large tables to who reads them."""
+_COPIED_BYTES = 512 << 20
+"""Larger files of an earlier schema are upgraded before they are read: a copy takes that memory."""
 LARGE_TABLES = ("trials", "builds")
 """Those that grow with every use; a row of them is checked whenever it is read."""
 _PASSING = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN")
@@ -119,6 +121,18 @@ class SqliteFile:
         with closing(sqlite3.connect(target)) as copy, closing(engine.raw_connection()) as source:
             _sqlite(source).backup(copy)
         return str(target)
+
+    def copied(self, engine: Engine) -> Engine | None:
+        """The file's content in memory; None of a file that is too large."""
+        if self.path is None or self.path.stat().st_size > _COPIED_BYTES:
+            return None
+        memory = SqliteFile(None).make_engine(read_only=False)
+        with (
+            closing(engine.raw_connection()) as source,
+            closing(memory.raw_connection()) as copy,
+        ):
+            _sqlite(source).backup(_sqlite(copy))
+        return memory
 
     def compact(self, engine: Engine) -> None:
         """Write the database anew without the space of deleted rows."""

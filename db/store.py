@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import bindparam, delete
+from sqlalchemy import Engine, bindparam, delete
 from sqlalchemy.exc import StatementError
 from sqlalchemy.orm import Session
 
@@ -47,16 +47,14 @@ class Store:
     if there is one, whether to try again.
     """
 
-    def __init__(self, backend: Backend, *, read_only: bool) -> None:
+    def __init__(self, backend: Backend, *, read_only: bool, may_upgrade: bool = True) -> None:
         self.name = backend.name
-        self.read_only = read_only
+        self.read_only, self.may_upgrade = read_only, may_upgrade
         self.upgraded_from: str | None = None  # the schema that opening has found and upgraded
         self.upgrade_note = ""  # a line that says so, and where the backup is
         self.patience: Patience | None = None
         self.backend = backend
-        self.engine = backend.make_engine(read_only=read_only)
-        self._reader = self.engine.execution_options(**backend.reading)
-        self.writer = self.engine.execution_options(**backend.writing)
+        self.use(backend.make_engine(read_only=read_only))
         self._here = threading.local()  # the session that this thread reads by
         self._ids: dict[tuple[str, object], int] = {}  # of committed rows
 
@@ -67,6 +65,7 @@ class Store:
         *,
         create: bool = True,
         read_only: bool = False,
+        upgrade: bool = True,
         check_rows: bool = True,
         migrations: Path = MIGRATIONS,
     ) -> Store:
@@ -75,13 +74,15 @@ class Store:
         A missing or empty file, or an empty database of a server, becomes a new database if
         `create` is true and `read_only` is not. An older schema is migrated after everything was
         copied: to `NAME.REVISION.backup`, on a server to a schema `tunefarm_backup_REVISION`.
+        With `read_only` nothing is changed: a file of an older schema is read as a copy in memory
+        that was migrated. Without `upgrade` an older schema is refused where it is to be written.
         A file's rows are checked unless `check_rows` is false, for who reads damaged ones too.
 
         Raises DatabaseError for a database that is damaged or no tuning database, a schema of a
-        newer version, a path that cannot be written and a server that does not let us in; nothing
-        is changed then.
+        newer version, an older one of a server or a large file that is only read, a path that
+        cannot be written and a server that does not let us in; nothing is changed then.
         """
-        store = cls(backend_of(path_or_url), read_only=read_only)
+        store = cls(backend_of(path_or_url), read_only=read_only, may_upgrade=upgrade)
         try:
             with store.translating():
                 create = create and not read_only
@@ -90,6 +91,12 @@ class Store:
             store.close()
             raise
         return store
+
+    def use(self, engine: Engine) -> None:
+        """Read and write by this engine."""
+        self.engine = engine
+        self._reader = engine.execution_options(**self.backend.reading)
+        self.writer = engine.execution_options(**self.backend.writing)
 
     def close(self) -> None:
         """Let go of the database."""

@@ -37,7 +37,7 @@ from tunefarm.tuner.job_models import JobModels
 from tunefarm.tuner.job_request import MakeRunner
 from tunefarm.tuner.model.cost_model import BoostedTrees, TrainingData
 from tunefarm.tuner.records.job_command import JobCommand
-from tunefarm.tuner.records.trials import unusable
+from tunefarm.tuner.records.unapplied import VERSION, Wanted, unapplied
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.reports.report import TaskStatus, format_time
 from tunefarm.tuner.result import Outcome, TrialCounts, kernel_sums
@@ -139,9 +139,12 @@ class Job:
         self.progress.message(f"{text}, {known} trials known from earlier runs" if known else text)
         if self.store.upgrade_note:
             self.progress.message(self.store.upgrade_note)
-        notes = [note for task in self.tasks[:1] for note in unusable(self.store, task.key)]
-        for note in notes:
-            self.progress.message(note)
+        untuned = {task.key.workload: task.name for task in self.tasks}
+        for task in self.tasks[:1]:
+            wanted = Wanted(task.key, self.targets[0], task.key.numerics, untuned=untuned)
+            for note in unapplied(self.store, wanted):
+                if VERSION in note.differs:
+                    self.progress.message(str(note))
 
     def _recorded_tasks(self) -> list[JobTask]:
         """The tasks as the job's record has them; their workloads are recorded."""

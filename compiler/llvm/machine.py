@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from functools import cache
+from typing import TypeAlias
 
 import llvmlite.binding as llvm
 
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.target import Target
+
+_Made: TypeAlias = tuple[str, str, tuple[str, ...]]
 
 _local = threading.local()
 
@@ -31,8 +34,9 @@ def target_machine(target: Target) -> llvm.TargetMachine:
     Raises `LoweringError` for a target that LLVM would end the process for.
     """
     _initialize()
-    machines: dict[str, llvm.TargetMachine] = _local.__dict__.setdefault("machines", {})
-    machine = machines.get(target.key)
+    machines: dict[_Made, llvm.TargetMachine] = _local.__dict__.setdefault("machines", {})
+    made = (target.triple, target.cpu, target.features)  # all that LLVM is asked for
+    machine = machines.get(made)
     if machine is None:
         if lacking := target.lacking_feature:
             raise LoweringError(f"there is no code for {target.cpu}: {lacking}, which it lacks")
@@ -40,7 +44,7 @@ def target_machine(target: Target) -> llvm.TargetMachine:
         machine = llvm.Target.from_triple(target.triple).create_target_machine(
             cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="default"
         )
-        machines[target.key] = machine
+        machines[made] = machine
     return machine
 
 

@@ -28,12 +28,12 @@ def kind_of(node: Target, wanted: Sequence[Target]) -> Target | None:
     """The one of the `wanted` targets that a node stands for, the best ones first; None if none.
 
     That is the target that the node is itself; else one of the same CPU that it can run, because a
-    named target has not the very features and caches; else the first level (`LEVELS`) that it has.
+    named target has not the very features; else the first level (`LEVELS`) that it has.
     """
-    for target in wanted:
+    able = [target for target in wanted if _can_run(node, target)]
+    for target in able:
         if target.key == node.key:
             return target
-    able = [target for target in wanted if _can_run(node, target)]
     for target in able:
         if target.cpu == node.cpu:
             return target

@@ -36,7 +36,8 @@ from tunefarm.db.records import (
 )
 from tunefarm.db.store import Store
 from tunefarm.tuner.model.history import read_history
-from tunefarm.tuner.records.trials import SLICE_DIGITS, record_to_apply, task_key, unusable
+from tunefarm.tuner.records.trials import SLICE_DIGITS, record_to_apply, task_key
+from tunefarm.tuner.records.unapplied import Wanted, unapplied
 
 TASKS = 100
 BATCH = 1000
@@ -180,7 +181,8 @@ def measure(path: Path, count: int) -> None:
     print(f"best record: {_summary(lookups[2:])}; the first ones of a process: {first} ms")
     with Store.open(path, read_only=True) as store:
         start = time.perf_counter()
-        unusable(store, task_key("", target, 1, "default"))
+        like = task_key("", target, 1, "default")
+        unapplied(store, Wanted(like, target, "default", untuned={"0": "a kernel"}))
         print(f"what does not apply: {1e3 * (time.perf_counter() - start):.1f} ms")
         start = time.perf_counter()
         read_history(store, task_key("", target, 1, "default"), target, rows=2048)

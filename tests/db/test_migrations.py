@@ -14,7 +14,7 @@ from sqlalchemy import create_engine
 
 from tests.db.examples import KEY, populate, trial
 from tunefarm.configs.errors import DatabaseError
-from tunefarm.db import migrate, queries, schema
+from tunefarm.db import migrate, queries, schema, sqlite_file
 from tunefarm.db.store import Store
 
 NEXT = """
@@ -136,6 +136,15 @@ def test_newer_schema_is_refused(database: Path, tmp_path: Path) -> None:
 
 
 def test_older_schema_is_not_upgraded_by_a_reader(database: Path, tmp_path: Path) -> None:
+    with Store.open(database, read_only=True, migrations=next_migrations(tmp_path)) as store:
+        assert queries.count_trials(store, KEY) == {"ok": 2}
+    assert "anchor_drift" not in column_names(database)
+
+
+def test_older_schema_that_is_too_large_to_be_copied_names_the_upgrade(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "_COPIED_BYTES", 1000)
     with pytest.raises(DatabaseError, match=r"older than .*9999 \(upgrade it with"):
         Store.open(database, read_only=True, migrations=next_migrations(tmp_path))
     assert "anchor_drift" not in column_names(database)

@@ -19,6 +19,7 @@ import pytest
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import model_queries, queries, schema
 from tunefarm.db.check import check
+from tunefarm.db.look import schema_of
 from tunefarm.db.migrate import known_revisions
 from tunefarm.db.records import JobTask, TaskKey
 from tunefarm.db.store import Store
@@ -44,15 +45,8 @@ def dump(path: Path) -> list[str]:
 
 
 def revision_of(path: Path) -> str | None:
-    """The schema that the header of a database's version table names."""
-    for revision in known_revisions():
-        try:
-            Store.open(path, read_only=True).close()
-            return schema.REVISION
-        except DatabaseError as error:
-            if f"has schema {revision}, older" in str(error):
-                return revision
-    return None
+    """The schema that a database's version table names."""
+    return schema_of(path)
 
 
 @pytest.mark.parametrize("revision", known_revisions())
@@ -103,12 +97,21 @@ def test_a_backup_of_the_older_file_is_kept(revision: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("revision", OLDER)
-def test_older_schema_is_left_alone_by_readers(revision: str, tmp_path: Path) -> None:
+def test_older_schema_is_read_and_left_alone_by_readers(revision: str, tmp_path: Path) -> None:
     path = unpacked(revision, tmp_path)
     before = path.read_bytes()
-    with pytest.raises(DatabaseError, match=rf"schema {revision}, older .*tune db upgrade"):
-        Store.open(path, read_only=True)
+    path.chmod(0o444)
+    with Store.open(path, read_only=True) as store:
+        assert check(store) == []
+        assert [trial.latency for trial in queries.trials(store, KEY)] == [0.5, 2.0, None]
+        assert store.upgraded_from == revision
+        assert store.upgrade_note.endswith(f"to upgrade the file: tune db upgrade --db {path}")
+        with pytest.raises(DatabaseError, match="open for reading only"):
+            store.start_job("model", "hash", {})
+    with pytest.raises(DatabaseError, match=rf"schema {revision}, older .*tune db upgrade --db "):
+        Store.open(path, upgrade=False)
     assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def _open(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,14 +16,14 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Algorithm
 from tunefarm.configs.settings import Settings
 from tunefarm.db import queries
-from tunefarm.db.records import OK, BestRecord, TaskKey, TrialRecord
+from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.records.trials import (
     record_to_apply,
     reference_note,
     task_key,
-    unusable,
 )
+from tunefarm.tuner.records.unapplied import PRECISION, Unapplied, Wanted, unapplied
 
 if TYPE_CHECKING:
     from tunefarm.tuner.model.warm_start import WarmStart
@@ -100,9 +99,13 @@ def _predictor(store: Store, target: Target, like: TaskKey) -> ChooseSchedule:
 class Records:
     """What a database has for one build: `choose` gives schedules (None without a database)."""
 
-    def __init__(self, store: Store | None, settings: Settings, target: Target) -> None:
+    def __init__(
+        self, store: Store | None, settings: Settings, target: Target, model_hash: str = ""
+    ) -> None:
+        """`model_hash` is that of the graph as it was imported."""
         self.choose: ChooseSchedule | None = None
         self._store, self._numerics = store, settings.compile.numerics
+        self._target, self._model_hash = target, model_hash
         if store is None:
             return
         threads, numerics = settings.compile.threads, settings.compile.numerics
@@ -120,7 +123,19 @@ class Records:
         of the database could not be used, and why."""
         kernels = tuple(kernels)
         unscheduled = tuple(_unscheduled(item) for item in kernels if item.schedule_source == NAIVE)
-        return (*unscheduled, *self._unused(kernels), *self._without_reference(kernels))
+        return (*unscheduled, *self._without_reference(kernels))
+
+    def unapplied(self, kernels: Iterable[KernelReport]) -> tuple[Unapplied, ...]:
+        """Why records were left that are of these kernels of the build, or of its model."""
+        kernels = tuple(kernels)
+        untuned = {item.key: item.name for item in kernels if item.schedule_source != TUNED}
+        if self._store is None or not untuned:
+            return ()
+        every = {item.key for item in kernels}
+        asked = (self._like, self._target, self._numerics, self._model_hash, every, untuned)
+        found = tuple(unapplied(self._store, Wanted(*asked)))
+        is_said = any(PRECISION in item.differs for item in found)
+        return found if is_said else (*self._narrow(self._store, kernels), *found)
 
     def _without_reference(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
         """A line if records that were applied have lost what they were measured against."""
@@ -131,35 +146,18 @@ class Records:
         gone = queries.without_reference(self._store, numbers) if numbers else []
         return (reference_note(len(gone)),) if gone else ()
 
-    def _unused(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
-        if self._store is None:
-            return ()
-        untuned = (kernel for kernel in kernels if kernel.schedule_source != TUNED)
-        fruitless = (self._fruitless(self._store, kernel) for kernel in untuned)
-        notes = (*self._narrow(kernels), *unusable(self._store, self._like))
-        return (*notes, *(note for note in fruitless if note))
-
-    def _narrow(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
-        """A line if none of the kernels that only these numerics have has been tuned."""
+    def _narrow(self, store: Store, kernels: Iterable[KernelReport]) -> tuple[Unapplied, ...]:
+        """That none of the kernels has been tuned that only these numerics have, if so."""
         own = [item for item in kernels if item.numerics not in set(Algorithm)]
         common = self._numerics in (DEFAULT_NUMERICS.name, STRICT_NUMERICS.name)
-        if self._store is None or common or not own:
+        if common or not own:
             return ()
         if any(kernel.schedule_source == TUNED for kernel in own):
             return ()
         count = "the kernel" if len(own) == 1 else f"any of the {len(own)} kernels"
-        return (
-            f"{self._store.name} has no record of {count} with narrow factors: "
-            f"tune with --numerics {self._numerics}",
-        )
-
-    def _fruitless(self, store: Store, kernel: KernelReport) -> str:
-        """A line if the kernel has been tuned, but none of its trials applies."""
-        counts = queries.count_trials(store, replace(self._like, workload=kernel.key))
-        if not counts or OK in counts:
-            return ""
-        statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-        return f"{kernel.name} was tuned, but no trial can be applied: {statuses}"
+        reason = f"{store.name} has no record of {count} with narrow factors"
+        advice = f"tune with --numerics {self._numerics}"
+        return (Unapplied((PRECISION,), 0, len(own), reason, advice),)
 
 
 def _unscheduled(kernel: KernelReport) -> str:

@@ -82,16 +82,11 @@ def _several(request: BuildRequest, store: Store | None, graph: Graph | None = N
     return replace(result, not_listed=record_programs(request, result))
 
 
-def build_executable(request: BuildRequest) -> Executable:
+def build_loaded(request: BuildRequest) -> tuple[Executable, BuildResult]:
     """Build an artefact by the same flow and load it; no file is left, so that none is listed.
 
     The request's output is of no account. Raises TunefarmError.
     """
-    return build_loaded(request)[0]
-
-
-def build_loaded(request: BuildRequest) -> tuple[Executable, BuildResult]:
-    """The same, with what came of the build."""
     folder = make_folder("build")
     try:
         output = str(folder / f"{request.name}.tuned")
@@ -122,13 +117,14 @@ def _put_together(
     planned = plan_to_apply(store, model.model_hash, request.settings, target)
     if planned.plan != model.plan:  # its kernels are others, or it does not fit
         return None
-    records = Records(store, request.settings, target)
+    records = Records(store, request.settings, target, model.model_hash)
     found = cache.artefact(model, records.chosen(model.kernels))
     if found is None:
         return None
     reports, kept = found
     notes = (*planned.notes, *records.notes(reports))
-    report = build_report(reports, model.kernels, notes, planned.choice)
+    unapplied = records.unapplied(reports)
+    report = build_report(reports, model.kernels, notes, planned.choice, unapplied)
     result = built_artefact(request.output, report, model.model_hash, kept.digest, kept)
     return result if cache.place(result) else None
 
@@ -162,7 +158,7 @@ def _compiled(
         if plan is not None:
             return _several(request, store, graph)
     lowered = lower_model(graph, settings, request.precision, target, store)
-    records = Records(store, settings, target)
+    records = Records(store, settings, target, model_hash)
 
     def compile(plan: GraphPlan | None) -> Compiled:
         return compile_with(
@@ -180,7 +176,8 @@ def _compiled(
     reports = built.spec.kernels
     told = [lowered.note, overflow_note(graph, built, settings)]
     notes = (*filter(None, told), *planned.notes, *records.notes(reports))
-    report = build_report(reports, built.kernels, notes, planned.choice)
+    unapplied = records.unapplied(reports)
+    report = build_report(reports, built.kernels, notes, planned.choice, unapplied)
     require_share(report, request.require_tuned)
     if lowered.chosen is not None and store is not None:
         note = keep_choice(lowered.chosen, request.name, graph, settings, target)

@@ -1,4 +1,7 @@
-"""Builds for Python: loaded at once, untuned where nobody named a database and there is none."""
+"""Builds for Python: loaded at once, untuned where nobody named a database and there is none.
+
+A warning says that kernels are not tuned: where none is, and where records were left.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ from tunefarm.compiler.errors import UntunedWarning
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED
 from tunefarm.configs.settings import names_database
-from tunefarm.tuner.building.flow import build_executable
+from tunefarm.tuner.building.flow import build_loaded
 from tunefarm.tuner.building.request import BuildRequest
 
 
 def build_in_memory(request: BuildRequest, *, stacklevel: int) -> Executable:
-    """Build what is asked for and load it; an `UntunedWarning` if no kernel is tuned.
+    """Build what is asked for and load it; an `UntunedWarning` if no kernel is tuned, or some are
+    not though the database has records that might do.
 
     `stacklevel` is as in `warnings.warn`, counted from the caller of this function. Raises
     TunefarmError.
@@ -23,13 +27,17 @@ def build_in_memory(request: BuildRequest, *, stacklevel: int) -> Executable:
     settings = request.settings
     url = settings.database.url
     without = not names_database(settings) and not Path(url).exists()
-    executable = build_executable(replace(request, untuned=without))
-    sources = {kernel.schedule_source for kernel in executable.kernels}
+    executable, result = build_loaded(replace(request, untuned=without))
+    sources = [kernel.schedule_source for kernel in executable.kernels]
+    left = "; ".join(dict.fromkeys(map(str, result.unapplied)))
     if sources and TUNED not in sources:
         reason = f"there is no database {url}" if without else "no record of the database applies"
-        warnings.warn(
-            f"{request.model} is built untuned: {reason}; tunefarm.tune measures its kernels",
-            UntunedWarning,
-            stacklevel=stacklevel + 1,
-        )
+        reason += f" ({left})" if left else ""
+        text = f"is built untuned: {reason}; tunefarm.tune measures its kernels"
+    elif left:
+        untuned = sum(source != TUNED for source in sources)
+        text = f"is built with {untuned} of {len(sources)} kernels untuned: {left}"
+    else:
+        return executable
+    warnings.warn(f"{request.model} {text}", UntunedWarning, stacklevel=stacklevel + 1)
     return executable

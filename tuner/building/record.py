@@ -86,11 +86,12 @@ def _record(
         for target, report in listed
     ]
     try:
-        with Store.open(settings.database.url, create=False) as store:
+        with Store.open(settings.database.url, create=False, upgrade=False) as store:
             if model_queries.is_built(store, result.model_hash, result.digest):
                 return ""
             store.add([TargetRecord(target.key, target.to_json()) for target, _ in listed])
             store.add(records)
     except DatabaseError as error:
-        return f"the build is not recorded: {error.message}"
+        hint = f" ({error.hint})" if error.hint else ""
+        return f"the build is not recorded: {error.message}{hint}"
     return ""

@@ -11,6 +11,7 @@ from rich.table import Table
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelReport
 from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.records.unapplied import Unapplied
 from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -38,12 +39,14 @@ class BuildReport:
     """Every distinct kernel, and the share of the estimated time that runs tuned schedules.
 
     `notes` say which kernels are scalar loops, and what of the database could not be used; `plan`
-    is what was chosen for the graph and applied, None where the rules decided.
+    is what was chosen for the graph and applied, None where the rules decided; `unapplied` are the
+    records that were left, which `notes` say too.
     """
 
     kernels: tuple[KernelUse, ...]
     notes: tuple[str, ...] = ()
     plan: GraphChoice | None = None
+    unapplied: tuple[Unapplied, ...] = ()
 
     @property
     def tuned_share(self) -> float:
@@ -74,6 +77,7 @@ class BuildReport:
         return {
             "tuned_share": self.tuned_share,
             "notes": list(self.notes),
+            "unapplied": [item.to_json() for item in self.unapplied],
             "plan": None if self.plan is None else self.plan.to_json(),
             "kernels": kernels,
         }
@@ -81,11 +85,13 @@ class BuildReport:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> BuildReport:
         """The inverse of `to_json`; `KeyError`, `TypeError` or PlanError on other JSON."""
-        kernels = [dict(kernel) for kernel in data["kernels"]]
-        shares = [kernel.pop("share") for kernel in kernels]
-        uses = zip(map(KernelReport.from_json, kernels), shares, strict=True)
+        values = [dict(kernel) for kernel in data["kernels"]]
+        shares = [kernel.pop("share") for kernel in values]
+        uses = zip(map(KernelReport.from_json, values), shares, strict=True)
         plan = None if data["plan"] is None else GraphChoice.from_json(data["plan"])
-        return BuildReport(tuple(KernelUse(*use) for use in uses), tuple(data["notes"]), plan)
+        unapplied = tuple(map(Unapplied.from_json, data["unapplied"]))
+        kernels = tuple(KernelUse(*use) for use in uses)
+        return BuildReport(kernels, tuple(data["notes"]), plan, unapplied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +119,10 @@ def build_report(
     kernels: Mapping[str, FusedKernel],
     notes: tuple[str, ...] = (),
     plan: GraphChoice | None = None,
+    unapplied: tuple[Unapplied, ...] = (),
 ) -> BuildReport:
-    """The report of a build; `kernels` is by workload key, `plan` what was applied of its graph.
+    """The report of a build; `kernels` is by workload key, `plan` what was applied of its graph,
+    `unapplied` what was left of the database, which goes to the notes.
 
     A kernel's time is the one that was measured, or an estimate: by a coarse roofline, scaled so
     that it is right on the whole for the kernels that were measured.
@@ -131,7 +139,8 @@ def build_report(
         KernelUse(report, cost / total if total else 0.0)
         for report, cost in zip(reports, seconds, strict=True)
     )
-    return BuildReport(uses, (*_scalar_note(uses), *notes), plan)
+    notes = (*_scalar_note(uses), *notes, *map(str, unapplied))
+    return BuildReport(uses, notes, plan, unapplied)
 
 
 def _scalar_note(uses: Sequence[KernelUse]) -> tuple[str, ...]:
@@ -161,10 +170,12 @@ def require_share(report: BuildReport, required: float) -> None:
         names = [use.report.name for use in report.kernels if use.report.schedule_source != TUNED]
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         wanted = f"tune more: no record applies to {', '.join(names[:5])}{more}"
+        left = [str(item) for item in report.unapplied]
+        notes = [*left, *(note for note in report.notes if note not in left)]
         raise TunefarmError(
             f"only {format_share(report.tuned_share)} of the model's estimated time is tuned, "
             f"{format_share(required)} is required",
-            hint="; ".join([wanted, *report.notes[:NOTES_IN_A_HINT]]),
+            hint="; ".join([wanted, *notes[:NOTES_IN_A_HINT]]),
         )
 
 

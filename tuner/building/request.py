@@ -18,6 +18,7 @@ from tunefarm.tuner.reports.report import format_share
 
 if TYPE_CHECKING:
     from tunefarm.tuner.building.cache import KeptArtefact
+    from tunefarm.tuner.records.unapplied import Unapplied
 
 ARTEFACT = "artefact"
 LIBRARY = "c-header+shared-library"
@@ -133,6 +134,12 @@ class BuildResult:
         """What is to be known of the build, of all programs, each note once."""
         every = [self.report, *(program.report for program in self.programs)]
         return tuple(dict.fromkeys(note for report in every for note in report.notes))
+
+    @property
+    def unapplied(self) -> tuple[Unapplied, ...]:
+        """The records that were left of the database, of all programs, and why."""
+        every = [program.report for program in self.programs] or [self.report]
+        return tuple(item for report in every for item in report.unapplied)
 
     @property
     def named(self) -> dict[str, Any]:

@@ -101,12 +101,13 @@ def _build(
     """The programs of a graph for a target, with its best records: one for each range of sizes."""
     settings = request.settings
     lowered = lower_model(graph, settings, request.precision, target, store)
-    records = Records(store, settings, target)
+    model_hash = structural_hash(graph)
+    records = Records(store, settings, target, model_hash)
     plan = None
     if request.form in OF_SEVERAL and not fallback:
-        plan = size_plan(store, structural_hash(graph), settings, target)
+        plan = size_plan(store, model_hash, settings, target)
     programs = []
-    planned = plan_to_apply(store, structural_hash(graph), settings, target)
+    planned = plan_to_apply(store, model_hash, settings, target)
     for item in range_programs(plan, lowered.graph, guards, records.choose):
 
         def compile(decided: GraphPlan | None, item: RangeProgram = item) -> Compiled:
@@ -125,7 +126,8 @@ def _build(
         kernels = built.spec.kernels
         told = [lowered.note, overflow_note(graph, built, settings)]
         notes = (*filter(None, told), *applied.notes, *records.notes(kernels))
-        report = build_report(kernels, built.kernels, notes, applied.choice)
+        unapplied = () if fallback else records.unapplied(kernels)
+        report = build_report(kernels, built.kernels, notes, applied.choice, unapplied)
         if not fallback:
             require_share(report, request.require_tuned)
         programs.append(_Program(built.spec, report))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -200,4 +201,7 @@ def open_database(
     from tunefarm.db.store import Store
 
     location = DEFAULT_DATABASE if db is None else db
-    return Store.open(location, create=create, read_only=not write, check_rows=check_rows)
+    store = Store.open(location, create=create, read_only=not write, check_rows=check_rows)
+    if store.read_only and store.upgrade_note:
+        print(f"note: {store.upgrade_note}", file=sys.stderr)
+    return store

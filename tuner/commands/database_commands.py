@@ -9,10 +9,12 @@ from typing import Any
 
 from rich.table import Table
 
+from tunefarm import compiler
 from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import DatabaseError
 from tunefarm.compiler.kernels.printer import format_kernel
 from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.compiler.target import host_target
 from tunefarm.db import model_queries, queries
 from tunefarm.db.check import check
 from tunefarm.db.queries import TaskSummary
@@ -21,6 +23,7 @@ from tunefarm.db.salvage import Salvage
 from tunefarm.db.store import Store
 from tunefarm.tuner.records.replay import replay_records
 from tunefarm.tuner.records.trials import latency_of, record_to_apply, reference_note, search_trials
+from tunefarm.tuner.records.unapplied import difference
 from tunefarm.tuner.reports.report import format_seconds, format_share, format_time, format_times
 
 _DIGITS = 12  # of a digest in a table
@@ -100,12 +103,15 @@ def show_lines(store: Store, start: str, top: int) -> list[str]:
         raise DatabaseError(f"{store.name}: {found} with {start!r}", hint="see tune db list")
     record = queries.workloads(store, keys)[keys[0]]
     lines = [f"workload {record.key}", format_kernel(kernel_from_json(record.kernel))]
+    described = {key: target.description for key, target in queries.targets(store).items()}
     for task in queries.summary(store, record.key):
         key = task.key
         records = queries.trials(store, key)
         numbers = {record.schedule_hash: record.number for record in reversed(records)}
         trials = search_trials(records)
         lines += ["", f"{key.target}, {counted(key.threads, 'thread')}, numerics {key.numerics}"]
+        left = difference(key, described.get(key.target), host_target(), compiler.VERSION)
+        lines += [f"  on this machine no build uses these: they are {left}"] if left else []
         for trial in sorted(trials, key=latency_of)[:top]:
             latency = format_seconds(latency_of(trial)) if trial.is_ok else trial.status
             choices = json.dumps(trial.choices, separators=(",", ":"))

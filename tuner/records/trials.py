@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -277,17 +276,3 @@ def reference_note(count: int) -> str:
         f"{were} measured against schedules that have no record here (pruned, or not imported); "
         "latencies count as they were recorded"
     )
-
-
-def unusable(store: Store, like: TaskKey) -> list[str]:
-    """One line for each other version of the compiler whose records do not apply to this one."""
-    counts = Counter(
-        key.compiler_version
-        for key in queries.tasks(store)
-        if key.target == like.target and key.compiler_version != like.compiler_version
-    )
-    return [
-        f"the records of {count} kernel{'s' if count > 1 else ''} of compiler version {version} in "
-        f"{store.name} do not apply to version {like.compiler_version}: tune again"
-        for version, count in sorted(counts.items())
-    ]

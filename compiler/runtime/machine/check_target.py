@@ -5,6 +5,7 @@ from __future__ import annotations
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.target import Target, host_target, host_tile_refusal
 from tunefarm.compiler.tile_state import TILE_FEATURES
+from tunefarm.configs.target_key import platform_name
 
 
 def check_target(
@@ -50,7 +51,4 @@ def lacking_features(target: Target, host: Target, tile_refusal: str | None = No
 
 def platform_of(target: Target) -> str:
     """Architecture and operating system, e.g. `x86_64 linux`; versions and vendor left out."""
-    parts = target.triple.split("-")
-    architecture = {"arm64": "aarch64", "amd64": "x86_64"}.get(parts[0], parts[0])
-    system = (parts[2] if len(parts) > 2 else "unknown").rstrip("0123456789.")
-    return f"{architecture} {system}"
+    return platform_name(target.triple)

@@ -41,7 +41,8 @@ from tunefarm.tuner.model.history import (
 )
 from tunefarm.tuner.model.packed_space import PackedSpace
 from tunefarm.tuner.model.relatives import nearest_bests
-from tunefarm.tuner.records.trials import task_key, unusable
+from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.records.unapplied import Wanted, unapplied
 from tunefarm.tuner.search.make_tasks import TaskSource, make_tasks
 
 KNOWN = [matmul_kernel(64, 256, 128), matmul_kernel(96, 512, 64), matmul_kernel(48, 128, 256)]
@@ -183,8 +184,9 @@ def test_other_threads_numerics_and_versions_teach_nothing(store: Store) -> None
     assert choose_from(store, TARGET, 1, "default", predict=True)(UNKNOWN) is None
     like = task_key("", TARGET, 1, "default")
     assert read_history(store, like, TARGET) == []
-    (note,) = unusable(store, like)
-    assert "3 kernels of compiler version 0" in note and "tune again" in note
+    (left,) = unapplied(store, Wanted(like, TARGET, "default", untuned={"0": "a kernel"}))
+    assert (left.differs, left.records, left.kernels) == (("compiler version",), 180, 3)
+    assert "compiler version 0" in str(left) and left.advice == "tune again"
 
 
 def built(folder: Path, **options: Any) -> BuildResult:
