@@ -40,7 +40,7 @@ START_SECONDS = 28.0
 _WAIT_SECONDS = 0.1  # after which the caller looks whether it was interrupted
 
 
-class OwnPath(JobConfig):  # type: ignore[misc]  # Ray has no type information
+class OwnPath(JobConfig):
     """A job whose workers find modules where they are installed, not where the driver runs."""
 
     def _serialize(self) -> Any:

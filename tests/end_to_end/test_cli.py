@@ -387,7 +387,7 @@ def test_a_file_that_is_no_model_is_refused(tune: CommandLine, tmp_path: Path) -
 def test_a_truncated_model_is_refused(tune: CommandLine, model: Path) -> None:
     data = model.read_bytes()
     model.write_bytes(data[: len(data) // 2])
-    assert "truncated" in tune.refuses("--model", model)
+    assert "cut off" in tune.refuses("--model", model)
 
 
 def test_a_missing_model_is_refused(tune: CommandLine) -> None:
