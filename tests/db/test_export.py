@@ -113,7 +113,10 @@ def change(number: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[s
         (lambda text: text.replace('"latency":0.5', '"latency":0.6'), ":5: the line is not what"),
         (lambda text: text.replace("signal 11", "signal 12").replace("a\\nb", "c"), ":6: the line"),
         (lambda text: "[]\n" + text, ":1: this is not a file of records"),
-        (lambda text: text.replace('"version":8}', '"version":9}', 1), ":1: a newer tunefarm wrote this"),
+        (
+            lambda text: text.replace('"version":8}', '"version":9}', 1),
+            ":1: a newer tunefarm wrote this",
+        ),
         (lambda text: text.replace('"version":8}', '"version":true}', 1), "version True is not"),
         (change(7, lambda line: line.update(request_id="x")), ":8: trial 'x "),
         (change(7, lambda line: line.update(job="nobody")), "job 'nobody' does not stand above"),

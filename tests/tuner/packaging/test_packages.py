@@ -74,10 +74,12 @@ def run(*command: str | Path, cwd: Path, path: Path | None = None, status: int =
     return done.stdout
 
 
-# What lies in a user's folder. Those that a program imports by name, and those that a library
-# would import if the folder were on its path.
-OF_THE_USER = ("compiler.py", "db.py", "measure.py", "configs/__init__.py", "configs/prod.py")
-OF_THE_USER += ("tuner/__init__.py", "numpy.py", "queue.py", "tunefarm/__init__.py")
+IMPORTED = (
+    "compiler.py db.py measure.py configs/__init__.py configs/prod.py tuner/__init__.py".split()
+)
+"""Modules of a user that a program of theirs imports."""
+SHADOWING = ("numpy.py", "queue.py", "tunefarm/__init__.py")
+"""Others in the folder, that libraries would import if it were on their path."""
 PROGRAM = """
 import sys
 import compiler, configs.prod, db, measure, tuner
@@ -201,13 +203,13 @@ def test_a_model_is_built_with_the_wheel_and_run_with_the_runtime(
     assert "(1," in run(there / "python", "-c", SESSION, "mlp.tuned", cwd=tmp_path)
 
 
-def fill(folder: Path) -> Path:
-    """A folder of a user with modules of all these names; whatever should not import one fails."""
-    for file in OF_THE_USER:
+def fill(folder: Path, shadowing: tuple[str, ...] = ()) -> Path:
+    """A folder of a user with modules of these names; whatever imports a shadowing one fails."""
+    for file in (*IMPORTED, *shadowing):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text("OF_THE_PROGRAM = True\n")
-    for file in ("numpy.py", "queue.py", "tunefarm/__init__.py"):
-        (folder / file).write_text("raise ImportError('this is of the user')\n")
+        refuses = file in shadowing
+        text = "raise ImportError('this is of the user')" if refuses else "OF_THE_PROGRAM = True"
+        (folder / file).write_text(text + "\n")
     return folder
 
 
@@ -216,14 +218,14 @@ def test_commands_work_in_a_folder_that_has_all_these_names(
     installed: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     there: Path = request.getfixturevalue(installed)
-    folder = fill(tmp_path / "program")
+    folder = fill(tmp_path / "program", SHADOWING)
     run("tune", "zoo", "mlp", "--output", "mlp.onnx", cwd=folder, path=there)
     job = ("--config", "ci", "--trials", "3", "--runner", "ray", "--seed", "1")
     run("tune", "--model", "mlp.onnx", *job, cwd=folder, path=there)
     built = ("--model", "mlp.onnx", "--db", "tuning.db", "--no-cache", "--output", "mlp.tuned")
     run("tune", "build", *built, cwd=folder, path=there)
     assert "latency: median" in run("tune", "run", "mlp.tuned", cwd=folder, path=there)
-    assert ": ok" in run("tune", "db", "check", "--db", "tuning.db", cwd=folder, path=there)
+    assert "no problems" in run("tune", "db", "check", "--db", "tuning.db", cwd=folder, path=there)
 
 
 @pytest.mark.parametrize("installed", ["full", "editable", "runtime"])
@@ -236,9 +238,6 @@ def test_a_program_with_modules_of_these_names_loads_a_model(
         there = request.getfixturevalue(installed)
     compiler.build(import_model_proto(tiny_model())).save(tmp_path / "m.tuned")
     folder = fill(tmp_path / "program")
-    for name in ("numpy.py", "queue.py", "tunefarm/__init__.py"):  # nothing could be imported
-        (folder / name).unlink()
-    (folder / "tunefarm").rmdir()
     (folder / "app.py").write_text(PROGRAM)
     said = run(there / "python", "app.py", tmp_path / "m.tuned", cwd=folder)
     assert said == "[(1, 10)]\n[]\n"
