@@ -24,6 +24,7 @@ from pathlib import Path
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.configs.private_folder import make_private
+from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.farm.authentication import make_token_file, of_token_file
 from tunefarm.measure.farm.farm_records import (
     FarmRecord,
@@ -36,7 +37,6 @@ from tunefarm.measure.farm.farm_records import (
 )
 from tunefarm.measure.farm.ray_address import check_address
 from tunefarm.measure.farm.ray_watch import program_of
-from tunefarm.measure.machine import available_cores
 from tunefarm.measure.sandbox.module_command import module_command
 from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Process, end_run, is_alive, run_processes
 
@@ -145,7 +145,7 @@ def _start(
     folder = tempfile.mkdtemp(prefix="tunefarm-ray.")  # for this user alone; sockets are below it
     ports = [options.port + 1, options.port + 2]
     manager, objects = ports if all(_is_free(host, port) for port in ports) else (0, 0)
-    cores = available_cores()
+    cores = usable_cpus().cores
     ray = [
         *arguments,
         *("--node-ip-address", host, "--num-cpus", str(len(cores)), "--temp-dir", folder),
@@ -233,10 +233,10 @@ def _tell_to_end(processes: Collection[Process], seconds: float) -> None:
 
 
 def _check(options: FarmOptions) -> None:
-    cores = len(available_cores())
+    cores = len(usable_cpus().timing)
     if not 1 <= options.slots <= cores:
         raise MeasureError(
-            f"{options.slots} slots are not possible: this machine has {cores} cores"
+            f"{options.slots} slots are not possible: this machine has {cores} cores that can time"
         )
     if not _LEAST_NICE <= options.niceness <= _MOST_NICE:
         raise MeasureError(f"niceness is {_LEAST_NICE} to {_MOST_NICE}, not {options.niceness}")

@@ -8,11 +8,11 @@ from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.layers import refuse_unknown
 from tunefarm.configs.remains import make_folder
+from tunefarm.measure.cpus import Cpus, usable_cpus
 from tunefarm.measure.farm.local_runner import LocalRunner
 from tunefarm.measure.farm.ray_address import check_address
 from tunefarm.measure.farm.runner import Runner, RunnerOptions
-from tunefarm.measure.farm.slots import SlotPlan, plan_slots
-from tunefarm.measure.machine import available_cores
+from tunefarm.measure.farm.slots import SlotPlan, describe, plan_slots
 from tunefarm.measure.sandbox.node_kind import kind_of, this_node
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
@@ -69,16 +69,20 @@ def _ray(options: RunnerOptions) -> Runner:
 RUNNERS: Mapping[str, Callable[[RunnerOptions], Runner]] = {"ray": _ray, "local": _local}
 
 
-def _plan(options: RunnerOptions) -> SlotPlan:
+def _plan(options: RunnerOptions, cpus: Cpus | None = None) -> SlotPlan:
     return plan_slots(
-        available_cores(), options.threads, slots=options.slots, builders=options.builders
+        cpus or usable_cpus(), options.threads, slots=options.slots, builders=options.builders
     )
 
 
 def _settled(options: RunnerOptions) -> SlotPlan:
     from tunefarm.measure.farm.overlap import settle_overlap  # brings the compiler along
 
-    return settle_overlap(_plan(options), options.overlap, options.tell)
+    cpus = usable_cpus()
+    plan = settle_overlap(_plan(options, cpus), options.overlap, options.tell)
+    if options.tell is not None:
+        options.tell(describe(plan, cpus))
+    return plan
 
 
 def _settings(options: RunnerOptions, plan: SlotPlan) -> WorkerSettings:

@@ -17,13 +17,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.target import Target
+from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
 from tunefarm.measure.farm.farm_versions import differences, versions
 from tunefarm.measure.farm.overlap import settle_overlap
 from tunefarm.measure.farm.ray_start import draining_nodes
 from tunefarm.measure.farm.runner import RunnerOptions
 from tunefarm.measure.farm.slots import SlotPlan, plan_slots
-from tunefarm.measure.machine import available_cores
 from tunefarm.measure.sandbox.node_kind import kind_of, this_node
 
 _INSPECT_SECONDS = 60.0
@@ -64,14 +64,14 @@ def inspect_task(
     drivers: Mapping[str, str],
 ) -> NodeFacts:
     """What this node is, and how its cores are divided; `drivers` are the versions there."""
-    target, cores = this_node(probe), available_cores()
+    target, cpus = this_node(probe), usable_cpus()
     if different := differences(drivers, versions()):
-        return NodeFacts(target, cores, None, different)
+        return NodeFacts(target, cpus.cores, None, different)
     try:
-        plan = plan_slots(cores, threads, slots=slots, builders=builders)
+        plan = plan_slots(cpus, threads, slots=slots, builders=builders)
     except MeasureError as error:
-        return NodeFacts(target, cores, None, error.message)
-    return NodeFacts(target, cores, settle_overlap(plan, overlap))
+        return NodeFacts(target, cpus.cores, None, error.message)
+    return NodeFacts(target, cpus.cores, settle_overlap(plan, overlap))
 
 
 @dataclass(frozen=True, slots=True)

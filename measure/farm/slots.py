@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import MeasureError
+from tunefarm.measure.cpus import Cpus
 
 _MAX_BUILDERS = 8
 
@@ -37,35 +38,79 @@ class SlotPlan:
 
 
 def plan_slots(
-    cores: Sequence[int], threads: int, *, slots: int = 1, builders: int | None = None
+    cpus: Cpus, threads: int, *, slots: int = 1, builders: int | None = None
 ) -> SlotPlan:
-    """Divide `cores` into `slots` measuring slots of `threads` cores, and builders on the rest.
+    """Divide the cores into `slots` measuring slots of `threads` cores, and builders on the rest.
 
-    The highest cores time, because interrupts land on the lowest as a rule. Where builders are not
-    counted, the cores of a slot build too, while nothing is there to be timed. With no core left
-    over building and timing alternate on all of them. Raises MeasureError when there are too few
-    cores.
+    Slots have one thread of each physical core, of the fastest kind, the highest ones, because
+    interrupts land on the lowest as a rule. The other threads of their physical cores do nothing.
+    Where builders are not counted, the cores of a slot build too, while nothing is there to be
+    timed. With no core left over building and timing alternate on all of them. A quota has fewer
+    slots and builders, as many as it pays for at once, and both alternate where it does not pay for
+    a builder as well. Raises MeasureError when there are too few cores.
     """
     if threads < 1 or slots < 1:
-        raise MeasureError(f"{slots} measuring slots of {threads} threads make no sense")
-    ordered = sorted(cores)
-    timed = threads * slots
-    if timed > len(ordered):
+        raise MeasureError(f"there are no {slots} measuring slots of {threads} threads")
+    enough = float(threads * slots + len(cpus.cores))
+    quota = enough if cpus.quota is None else min(enough, cpus.quota.cpus)
+    slots = min(slots, max(1, int(quota / threads)))
+    timing, timed = cpus.timing, threads * slots
+    if timed > len(timing):
         raise MeasureError(
             f"{counted(slots, 'measuring slot')} of {counted(threads, 'thread')} need {timed} "
-            f"cores, this machine offers {len(ordered)}"
+            f"cores, this machine offers {len(timing)}{_left_out(cpus)}",
+            hint=_hint(cpus, timed),
         )
-    groups = ordered[len(ordered) - timed :]
-    spare = ordered[: len(ordered) - timed]
-    building = [*spare[:_MAX_BUILDERS], *groups] if builders is None else (spare or ordered)
-    count = min(len(building), _MAX_BUILDERS if builders is None else builders)
-    if count < 1:
-        raise MeasureError("at least one builder is needed")
+    groups = list(timing[len(timing) - timed :])
+    busy = set(cpus.physical(groups))
+    spare = [core for core in cpus.cores if cpus.physical((core,))[0] not in busy]
+    paid = int(quota - timed)  # builders next to the slots
+    alternates = not spare or paid < 1
+    most = _MAX_BUILDERS if builders is None else builders
+    if alternates:
+        building = [*spare, *groups] if spare else list(cpus.cores)
+        most = min(most, max(1, int(quota)))
+    elif builders is None:
+        building = [*spare[: min(_MAX_BUILDERS, paid)], *groups]
+    else:
+        building = spare
+        most = min(most, paid)
+    if most < 1:
+        raise MeasureError("at least one builder is needed", hint="measure.builders = 1")
     return SlotPlan(
-        tuple(building[:count]),
+        tuple(building[:most]),
         tuple(tuple(groups[i * threads : (i + 1) * threads]) for i in range(slots)),
-        alternates=not spare,
+        alternates,
     )
+
+
+def describe(plan: SlotPlan, cpus: Cpus) -> str:
+    """Which cores time and which build, in a sentence."""
+    slots = ", ".join("+".join(map(str, slot)) for slot in plan.slots)
+    cores = "core" if len(plan.timed) == 1 else "cores"
+    text = f"{counted(len(plan.slots), 'slot')} for timing ({cores} {slots}), "
+    text += f"{counted(len(plan.build_cores), 'builder')}"
+    return f"{cpus}: {text}{', one after the other' if plan.alternates else ''}"
+
+
+def _left_out(cpus: Cpus) -> str:
+    """Why fewer cores may time than there are."""
+    reasons = []
+    if len(cpus.physical(cpus.cores)) < len(cpus.cores):
+        reasons.append("threads of one core are not timed at once")
+    if len(cpus.kinds) > 1:
+        reasons.append(f"{len(cpus.fastest_kind)} of {len(cpus.cores)} are of the fastest kind")
+    return f" ({'; '.join(reasons)})" if reasons else ""
+
+
+def _hint(cpus: Cpus, timed: int) -> str:
+    """What to ask for instead: cores of another kind, if one of these has enough, or fewer."""
+    for kind in cpus.kinds[1:]:
+        slower = Cpus(tuple(sorted(kind)), cpus.known)
+        if len(slower.timing) >= timed:
+            cores = ",".join(map(str, slower.cores))
+            return f"taskset --cpu-list {cores} tune ... times on the slower cores"
+    return "ask for fewer: compile.threads, measure.slots"
 
 
 class CoreLeases:

@@ -16,9 +16,9 @@ _TOLD_FEATURES = (
     *("neon", "fullfp16", "fp16fml", "dotprod", "bf16", "i8mm", "sve"),
 )
 """Those that decide how fast models are."""
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_ROOT = Path("/")
+"""Where proc and sys are."""
 _MEMORY = Path("/proc/meminfo")
-_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _STEADY_GOVERNORS = ("", "performance")
 _LITTLE_MEMORY, _TOO_LITTLE = 2 << 30, 256 << 20
 
@@ -68,35 +68,28 @@ def check_target(question: Question) -> list[Finding]:
 
 def check_cores(question: Question) -> list[Finding]:
     """Which cores may be used, for how much of the time, and whether they suffice to measure."""
-    from tunefarm.measure.farm.slots import plan_slots
-    from tunefarm.measure.machine import available_cores
+    from tunefarm.measure.cpus import usable_cpus
+    from tunefarm.measure.farm.slots import describe, plan_slots
 
-    settings, cores = settings_of(question), available_cores()
-    total = os.cpu_count() or len(cores)
-    text = f"{len(cores)} of {total} may be used{_threads_of_a_core(cores)}"
-    facts = {"available": list(cores), "total": total}
+    settings, cpus = settings_of(question), usable_cpus(_ROOT)
+    total = os.cpu_count() or len(cpus.cores)
+    text = f"{len(cpus.cores)} of {total} may be used"
+    facts = {"available": list(cpus.cores), "total": total, "timing": list(cpus.timing)}
     found = []
-    quota = _quota(_QUOTA)
-    if quota is not None and quota < len(cores):
-        stops = f"a quota of {quota:g} CPUs stops processes in the middle of measurements"
-        advice = "give the container whole cores (--cpuset-cpus) and no quota (--cpus)"
-        found.append(warning("cores", stops, advice, quota=quota))
+    if cpus.quota is not None and cpus.quota.cpus < len(cpus.cores):
+        stops = f"{cpus.quota} ({cpus.quota.folder}) stops processes in the middle of measurements"
+        advice = "stopped slices are timed again; whole cores (--cpuset-cpus) instead of a quota "
+        advice += "(--cpus) need no second try"
+        found.append(warning("cores", stops, advice, quota=cpus.quota.cpus))
     if (nice := os.getpriority(os.PRIO_PROCESS, 0)) > 0:
         told = f"this shell has niceness {nice}: everything else goes before measurements"
         found.append(warning("cores", told, "start tune from a shell without nice", nice=nice))
     measure, threads = settings.measure, settings.compile.threads
     try:
-        plan = plan_slots(cores, threads, slots=measure.slots, builders=measure.builders)
+        plan = plan_slots(cpus, threads, slots=measure.slots, builders=measure.builders)
     except TunefarmError as error:
-        advice = "ask for fewer: compile.threads, measure.slots"
-        return [*found, problem("cores", f"{text}; {error.message}", advice, **facts)]
-    timing = ", ".join("+".join(map(str, slot)) for slot in plan.slots)
-    builds = ", ".join(map(str, plan.build_cores))
-    turns = ", in turn" if plan.alternates else ""
-    return [
-        *found,
-        ok("cores", f"{text}; {timing} for timing, {builds} for builds{turns}", **facts),
-    ]
+        return [*found, problem("cores", f"{text}; {error.message}", error.hint, **facts)]
+    return [*found, ok("cores", f"{text}; {describe(plan, cpus)}", slots=len(plan.slots), **facts)]
 
 
 def check_governor(question: Question) -> list[Finding]:
@@ -129,15 +122,6 @@ def check_memory(question: Question) -> list[Finding]:
     return [ok("memory", text, **facts)]
 
 
-def _quota(path: Path) -> float | None:
-    """CPUs that a control group may use on average; None without a limit."""
-    try:
-        quota, period = path.read_text().split()
-        return int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        return None  # no such group, or "max"
-
-
 def _free_memory(path: Path) -> int | None:
     """Bytes that programs can have without anything being moved to disk."""
     try:
@@ -145,14 +129,3 @@ def _free_memory(path: Path) -> int | None:
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvail"))
     except (OSError, ValueError, StopIteration):
         return None
-
-
-def _threads_of_a_core(cores: tuple[int, ...]) -> str:
-    """A remark if some of the cores are threads of one."""
-    groups = set()
-    for core in cores:
-        try:
-            groups.add(Path(_SIBLINGS.format(core)).read_text().strip())
-        except OSError:
-            return ""
-    return f" (threads of {len(groups)} cores)" if len(groups) < len(cores) else ""

@@ -26,9 +26,9 @@ from tunefarm.compiler.target import host_target
 from tunefarm.db import queries
 from tunefarm.db.records import TrialRecord, WorkloadRecord, hash_json
 from tunefarm.db.store import Store
+from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.farm.make_runner import create_runner
 from tunefarm.measure.farm.runner import Runner, RunnerOptions
-from tunefarm.measure.machine import available_cores
 from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureRequest, MeasureResult, Status
 from tunefarm.tuner.records.trials import record_to_apply
 
@@ -201,7 +201,7 @@ def _run(
     make_runner: MakeRunner,
 ) -> tuple[dict[int, MeasureResult], Counter[str]]:
     """Results of what can run here by the record's number; how many were not run, by reason."""
-    target, cores = host_target().key, len(available_cores())
+    target, cores = host_target().key, len(usable_cpus().timing)
     not_run: Counter[str] = Counter()
     by_threads: dict[int, list[TrialRecord]] = {}
     for record in rebuilt:

@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 
 from tunefarm.compiler.target import Target
 from tunefarm.configs.settings import Settings
+from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.farm.make_runner import create_runner
 from tunefarm.measure.farm.runner import Runner, RunnerOptions, ServesTargets
 from tunefarm.measure.farm.slots import plan_slots
-from tunefarm.measure.machine import available_cores, on_cores
+from tunefarm.measure.machine import on_cores
 from tunefarm.measure.worker.early_stop import FEWEST
 from tunefarm.measure.worker.timer import MORE_ROUNDS, TimingOptions
 from tunefarm.tuner.from_settings import targets_of
@@ -69,6 +70,5 @@ def off_the_slots(settings: Settings) -> AbstractContextManager[None]:
     """Keep this thread, which proposes and trains, off the cores that time candidates."""
     if settings.measure.address is not None:  # they are other machines'
         return nullcontext()
-    cores = available_cores()
-    plan = plan_slots(cores, settings.compile.threads, slots=settings.measure.slots)
-    return nullcontext() if plan.alternates else on_cores(plan.build_cores)
+    plan = plan_slots(usable_cpus(), settings.compile.threads, slots=settings.measure.slots)
+    return nullcontext() if plan.alternates else on_cores(plan.spare)

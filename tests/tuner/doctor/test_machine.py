@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.measure.fake_machine import CGROUP2, add_group2, be_in
 from tunefarm.tuner.doctor import machine
 from tunefarm.tuner.doctor.findings import Grade, Question
 from tunefarm.tuner.doctor.machine import (
@@ -36,12 +37,15 @@ def test_a_target_that_is_not_this_machine_is_a_warning(monkeypatch: pytest.Monk
 def test_a_quota_and_too_few_cores_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_QUOTA", tmp_path / "cpu.max")
-    (tmp_path / "cpu.max").write_text("max 100000\n")
+    monkeypatch.setattr(machine, "_ROOT", tmp_path)
+    be_in(tmp_path, [CGROUP2.format("/")], "0::/")
+    group = add_group2(tmp_path, "", "max 100000")
     assert check_cores(Question())[-1].grade is Grade.OK
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    add_group2(tmp_path, "", "50000 100000")
     found = check_cores(Question())
-    assert found[0].grade is Grade.WARNING and "0.5 CPUs" in found[0].text
+    assert found[0].grade is Grade.WARNING
+    assert f"a CPU quota of 0.5 ({group})" in found[0].text
+    assert "1 slot for timing" in found[-1].text and found[-1].facts["slots"] == 1
     monkeypatch.setenv("TUNEFARM_COMPILE__THREADS", "4096")
     assert check_cores(Question())[-1].grade is Grade.PROBLEM
 
