@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.db.examples import (
     build,
     count_claims,
     failed,
+    latency,
     paired,
     plan,
     populate,
@@ -234,6 +236,24 @@ def test_jobs_are_listed_newest_first(store: Store) -> None:
     assert [job.id for job in queries.jobs(store)] == [third.id, second.id, first.id]
 
 
+def test_the_newest_is_what_was_added_last_also_after_a_clock_was_set_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = iter((3.0, 6.0, 0.0))
+    jobs = []
+    for name in "abc":
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda now=1e9 + 3600.0 * next(hours): now)
+            jobs.append(store.start_job(name, "hash", {}).id)
+    assert [job.id for job in queries.jobs(store)] == jobs[::-1]
+    store.add([plan(2), plan(1)])
+    assert model_queries.newest_plan(store, "abc", TARGET.key, 1, "auto", "1") == plan(1)
+    store.add([latency(2), latency(1)])
+    assert [found.id for found in model_queries.latencies(store)] == ["latency-1", "latency-2"]
+    store.add([build(2), build(1)])
+    assert model_queries.builds(store) == [build(1), build(2)]
+
+
 def test_unknown_job_is_an_error(store: Store) -> None:
     with pytest.raises(DatabaseError, match="'unknown' is not in the database"):
         store.update_job("unknown", {})
@@ -355,8 +375,8 @@ def test_builds_come_back_newest_first_and_once(store: Store) -> None:
 
 def test_the_newest_plan_of_a_model_counts(store: Store) -> None:
     other = plan(3, numerics="int8")
-    store.add([plan(2), plan(1), other])
-    store.add([plan(2)])
+    store.add([plan(1), plan(2), other])
+    store.add([plan(1)])
     assert model_queries.plans(store) == [other, plan(2), plan(1)]
     of = ("abc", TARGET.key, 1)
     assert model_queries.newest_plan(store, *of, "auto", "1") == plan(2)
