@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -236,16 +235,11 @@ def test_jobs_are_listed_newest_first(store: Store) -> None:
     assert [job.id for job in queries.jobs(store)] == [third.id, second.id, first.id]
 
 
-def test_the_newest_is_what_was_added_last_also_after_a_clock_was_set_back(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hours = iter((3.0, 6.0, 0.0))
-    jobs = []
-    for name in "abc":
-        with monkeypatch.context() as patch:
-            patch.setattr(time, "time", lambda now=1e9 + 3600.0 * next(hours): now)
-            jobs.append(store.start_job(name, "hash", {}).id)
-    assert [job.id for job in queries.jobs(store)] == jobs[::-1]
+def test_the_newest_is_what_was_added_last_also_after_a_clock_was_set_back(store: Store) -> None:
+    job = replace(store.start_job("a", "hash", {}), state="finished", finished=0.0)
+    hours = {"b": 3.0, "c": 6.0, "d": 0.0}
+    store.add(replace(job, id=id, started=1e10 + 3600.0 * n) for id, n in hours.items())
+    assert [each.id for each in queries.jobs(store)] == ["d", "c", "b", job.id]
     store.add([plan(2), plan(1)])
     assert model_queries.newest_plan(store, "abc", TARGET.key, 1, "auto", "1") == plan(1)
     store.add([latency(2), latency(1)])
