@@ -1,12 +1,16 @@
 """What a process must not leave behind: temporary folders, and processes that it started.
 
-A folder is named after its owner, so that what a killed process left is found and removed by the
-next one: `tunefarm-KIND-NAMESPACE-PROCESS-STARTED-NUMBER`.
+The owner of a folder holds a lock of a file in it for as long as it lives, so that what a killed
+process left is found and removed by the next one, in whichever container or on whichever machine
+either of them is. Where a file system has no locks, or keeps them from other machines, the name
+says whose the folder is, to processes of its namespace:
+`tunefarm-KIND-NAMESPACE-PROCESS-STARTED-NUMBER`.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import os
 import shutil
@@ -14,13 +18,23 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 _PREFIX = "tunefarm-"
 _SHORT = ("/tmp", "/dev/shm")
+_LOCK = ".owner"
+"""In a folder: locked by its owner, with the boot of the owner's machine in it."""
+_UNLOCKABLE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+_LOCAL_LOCKS = frozenset(("local_lock=all", "local_lock=flock", "nolock", "localflock"))
+"""Options of mounts (nfs(5), mount.lustre(8)) whose locks other machines do not see."""
+_LOCAL_KINDS = ("fuse", "9p", "virtiofs")
+"""Kinds of file systems that need not pass locks on to other machines."""
+_MOUNTS = Path("/proc/self/mountinfo")  # proc_pid_mountinfo(5)
 _numbers = itertools.count()
 _ends: dict[int, tuple[int, Callable[[], object]]] = {}
 _lock = threading.RLock()  # a signal's handler may leave while its thread holds it
+_mine: dict[Path, tuple[int, int | None]] = {}  # folders: the process, and the lock that it holds
 _left: set[int] = set()  # the processes that have left: what their threads still do is undone
 
 
@@ -31,6 +45,7 @@ def make_folder(kind: str, *, most_characters: int | None = None) -> Path:
     than `most_characters`. Raises OSError, also in a thread of a process that has left.
     """
     remove_folders_of_the_dead()
+    _let_go()
     stem = f"{_PREFIX}{kind}-{_owner(os.getpid())}"
     roots = [tempfile.gettempdir()]
     if most_characters is not None:
@@ -41,14 +56,29 @@ def make_folder(kind: str, *, most_characters: int | None = None) -> Path:
             if os.getpid() in _left:
                 raise OSError(errno.ECANCELED, "this process is about to end")
             folder.mkdir(mode=0o700)
+            try:
+                _mine[folder] = os.getpid(), _hold(folder)
+            except OSError:
+                folder.rmdir()
+                raise
             return folder
 
 
 def remove_folders_of_the_dead() -> None:
     """Remove the temporary folders of processes of this user that are gone."""
-    for folder, process, owner in _folders():
-        if _owner(process) != owner:
-            shutil.rmtree(folder, ignore_errors=True)
+    for folder in _folders():
+        if folder in _mine:
+            continue
+        try:
+            lock = _take_over(folder)
+        except BlockingIOError:
+            continue  # its owner lives
+        except OSError:
+            if _is_gone_by_name(folder):
+                _remove(folder)
+            continue
+        _remove(folder)
+        os.close(lock)
 
 
 def on_leaving(end: Callable[[], object]) -> Callable[[], None]:
@@ -79,23 +109,101 @@ def leave() -> None:
         _, (process, end) = _ends.popitem()
         if process == os.getpid():
             end()
-    mine = _owner(os.getpid())
-    for folder, process, owner in _folders():
-        if owner == mine or _owner(process) != owner:
-            shutil.rmtree(folder, ignore_errors=True)
+    for folder, (process, _) in list(_mine.items()):
+        if process == os.getpid():
+            _remove(folder)
+    _let_go()
+    remove_folders_of_the_dead()
 
 
-def _folders() -> list[tuple[Path, int, str]]:
-    """The temporary folders of this user and of this process namespace: process and owner."""
+def _folders() -> list[Path]:
+    """The temporary folders of this user."""
     found = []
     for root in dict.fromkeys((tempfile.gettempdir(), *_SHORT)):
         for folder in Path(root).glob(f"{_PREFIX}*-*-*-*-*"):
-            *_, namespace, process, started, _number = folder.name.split("-")
             with suppress(OSError, ValueError):
-                number = int(process, 16)
-                if namespace == _namespace() and folder.lstat().st_uid == os.geteuid():
-                    found.append((folder, number, f"{namespace}-{process}-{started}"))
+                int(folder.name.split("-")[-3], 16)
+                if folder.lstat().st_uid == os.geteuid():
+                    found.append(folder)
     return found
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, and what says whose it was last: this process may be killed, too."""
+    with suppress(OSError):
+        for path in list(folder.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != _LOCK:
+                path.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _let_go() -> None:
+    """Give up the locks of folders that have been removed."""
+    for folder, (_, lock) in list(_mine.items()):
+        if not folder.exists() and _mine.pop(folder, None) is not None and lock is not None:
+            os.close(lock)
+
+
+def _hold(folder: Path) -> int | None:
+    """Lock a new folder for as long as this process lives; None where that cannot be.
+
+    Under its name the lock is held from the first: nobody takes it for one that was left.
+    """
+    new = folder / f"{_LOCK}.new"
+    lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(lock, _boot().encode())
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        new.rename(folder / _LOCK)
+    except OSError as error:
+        os.close(lock)
+        new.unlink(missing_ok=True)
+        if error.errno not in _UNLOCKABLE:
+            raise
+        return None
+    return lock
+
+
+def _take_over(folder: Path) -> int:
+    """Take over a folder whose owner is gone.
+
+    Raises BlockingIOError if the owner lives, another OSError if the lock does not say so.
+    """
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        boot = os.read(lock, 100).decode(errors="replace")
+        if boot != _boot() and not _are_locks_shared(str(folder.parent)):
+            raise OSError(errno.ENOLCK, "another machine's lock cannot be seen")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+@cache
+def _are_locks_shared(root: str) -> bool:
+    """Whether all machines that have this folder see each other's locks in it."""
+    path, kind, options = os.path.realpath(root), "", set[str]()
+    longest = -1
+    with suppress(OSError):
+        for line in _MOUNTS.read_text(errors="replace").splitlines():
+            left, _, right = line.partition(" - ")
+            mounted = left.split()[4].encode().decode("unicode_escape")
+            inside = mounted == "/" or path == mounted or path.startswith(f"{mounted}/")
+            if inside and len(mounted) >= longest:
+                longest, kind = len(mounted), right.split()[0]
+                options = {*left.split()[5].split(","), *right.split()[-1].split(",")}
+    return not (kind.startswith(_LOCAL_KINDS) or options & _LOCAL_LOCKS)
+
+
+def _is_gone_by_name(folder: Path) -> bool:
+    """Whether the process that the folder's name tells is of this namespace, and gone."""
+    *_, namespace, process, started, _number = folder.name.split("-")
+    owner = f"{namespace}-{process}-{started}"
+    return namespace == _namespace() and _owner(int(process, 16)) != owner
 
 
 def _owner(process: int) -> str:
@@ -105,6 +213,14 @@ def _owner(process: int) -> str:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         started = f"{int(fields[19]) & 0xFFFFFF:x}"
     return f"{_namespace()}-{process:x}-{started}"
+
+
+@cache
+def _boot() -> str:
+    """What tells one boot of a machine from another."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
 
 
 def _namespace() -> str:

@@ -34,7 +34,7 @@ def let_go(session: Session, job_id: int) -> None:
 def is_lost(session: Session, job_id: int) -> bool:
     """Whether nobody is at work on the job with this row id."""
     lease = session.scalar(select(schema.Lease).filter_by(job_id=job_id))
-    return lease is None or not is_held(lease, clock(session))
+    return lease is None or not is_held(session, lease)
 
 
 def process_of(lease: schema.Lease) -> ProcessId:
@@ -42,9 +42,10 @@ def process_of(lease: schema.Lease) -> ProcessId:
     return ProcessId(lease.host, lease.pid, lease.process_started)
 
 
-def is_held(lease: schema.Lease, now: float) -> bool:
+def is_held(session: Session, lease: schema.Lease) -> bool:
     """Whether its process is alive, or was seen so lately that it may be."""
-    return is_alive(process_of(lease), lease.seen, now)
+    job = session.scalar(select(schema.Job.uid).filter_by(id=lease.job_id))
+    return is_alive(process_of(lease), str(job), lease.seen, clock(session))
 
 
 def clock(session: Session) -> float:

@@ -1,4 +1,7 @@
-"""What is asked of a store about whole models: builds, what was chosen, how long they take."""
+"""What is asked of a store about whole models: builds, what was chosen, how long they take.
+
+The newest record is the one with the highest number, because clocks are set back.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +59,8 @@ def newest_plan(
 
 def _of_plans() -> Select[Any]:
     of_target = schema.Target.id == schema.Plan.target_id
-    newest_first = schema.Plan.created.desc(), schema.Plan.id.desc()
     columns: tuple[Any, ...] = (schema.Plan, schema.Target.key)
-    return select(*columns).join(schema.Target, of_target).order_by(*newest_first)
+    return select(*columns).join(schema.Target, of_target).order_by(schema.Plan.id.desc())
 
 
 def _plans(store: Store, statement: Select[Any]) -> list[PlanRecord]:
@@ -75,7 +77,7 @@ def latencies(store: Store) -> list[LatencyRecord]:
         .join(schema.Target, schema.Target.id == row.target_id)
         .join(schema.Machine, schema.Machine.id == row.machine_id)
         .outerjoin(job, job.id == row.job_id)
-        .order_by(row.created.desc(), row.id.desc())
+        .order_by(row.id.desc())
     )
     with store.reading() as session:
         return [

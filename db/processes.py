@@ -7,6 +7,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunefarm.configs.clock import since_boot
+
 LEASE_SECONDS = 60.0
 """A process of another machine that was not seen for so long is taken to be gone."""
 
@@ -27,13 +29,19 @@ def this_process() -> ProcessId:
     return ProcessId(_host(), pid, _started(pid))
 
 
-def is_alive(process: ProcessId, seen: float, now: float) -> bool:
+_sightings: dict[tuple[ProcessId, str], tuple[float, float]] = {}
+"""What a process of another machine last said of something, and when that was (`since_boot`)."""
+
+
+def is_alive(process: ProcessId, work: str, seen: float, now: float) -> bool:
     """Whether the process is there; of another machine's: was seen within `LEASE_SECONDS`.
 
-    Both moments are seconds since the epoch, by the database's clock.
+    `seen` is when it last said that it is at `work`, `now` the present, both in seconds since the
+    epoch by the database's clock. That is believed once: from then on the process is alive for as
+    long as it says something new, by a clock of this one that nobody sets.
     """
     if process.host != _host():
-        return abs(now - seen) < LEASE_SECONDS
+        return _unseen_seconds((process, work), seen, now) < LEASE_SECONDS
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:
@@ -41,6 +49,15 @@ def is_alive(process: ProcessId, seen: float, now: float) -> bool:
     except (OSError, OverflowError):
         pass  # it is there and somebody else's, or it is said below
     return _started(process.pid) == process.started
+
+
+def _unseen_seconds(of: tuple[ProcessId, str], seen: float, now: float) -> float:
+    here = since_boot()
+    said, moment = _sightings.get(of, (seen, here - abs(now - seen)))
+    if said != seen:
+        moment = here
+    _sightings[of] = seen, moment
+    return here - moment
 
 
 def machine_name(process: ProcessId) -> str:

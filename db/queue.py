@@ -234,7 +234,9 @@ def _process(row: schema.QueueEntry) -> ProcessId | None:
 
 def _is_held(session: Session, row: schema.QueueEntry) -> bool:
     process = _process(row)
-    return process is not None and is_alive(process, row.holder["seen"], clock(session))
+    if process is None:
+        return False
+    return is_alive(process, row.uid, row.holder["seen"], clock(session))
 
 
 def _check_holder(row: schema.QueueEntry) -> None:

@@ -8,7 +8,6 @@ returns. What is particular to a kind of database is behind `tunefarm.db.backend
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from sqlalchemy import Engine, bindparam, delete
 from sqlalchemy.exc import StatementError
 from sqlalchemy.orm import Session
 
+from tunefarm.configs.clock import steady_time
 from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError
 from tunefarm.db import schema, sqlite_file
 from tunefarm.db.backend import Backend, backend_of
@@ -227,7 +227,7 @@ class Store:
         self, model_name: str, model_hash: str, settings: Any, tasks: Sequence[JobTask] = ()
     ) -> JobRecord:
         """Add a job in the state "running", which this process is at work on."""
-        now = time.time()
+        now = steady_time()
         record = JobRecord(
             id=uuid.uuid4().hex,
             model_name=model_name,
@@ -254,7 +254,7 @@ class Store:
         def update(session: Session) -> None:
             row = job_row(session, job)
             row.progress = progress
-            row.updated = time.time()
+            row.updated = steady_time()
 
         self.write(update)
 
@@ -266,7 +266,7 @@ class Store:
         def finish(session: Session) -> None:
             row = job_row(session, job)
             row.state = state
-            row.updated = row.finished = time.time()
+            row.updated = row.finished = steady_time()
             if progress is not None:
                 row.progress = progress
             let_go(session, row.id)

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from tunefarm.configs.clock import steady_time
 from tunefarm.configs.errors import LeaseTakenError
 from tunefarm.db import schema
 from tunefarm.db.leases import clock, hold_lease, is_held, is_lost, let_go, process_of
@@ -24,6 +25,9 @@ from tunefarm.db.store import Store
 
 CLAIM_SECONDS = 900.0
 """Longer than a candidate waits and is measured, whatever its time limits usually are."""
+
+_LONGEST_CLAIM_SECONDS = 2.0 * CLAIM_SECONDS
+"""One that ends later was made before a clock was set back."""
 
 Claim: TypeAlias = tuple[TaskKey, str]
 """A task and the hash of a schedule."""
@@ -55,6 +59,7 @@ def renew_lease(store: Store, job: str) -> bool:
             )
         if lapsed:
             row.state, row.finished = "running", None
+        row.updated = steady_time()
         hold_lease(session, job)
         return lapsed
 
@@ -68,7 +73,7 @@ def _heir(session: Session, row: schema.Job) -> str | None:
     )
     for job in session.scalars(later).all():
         lease = session.scalar(select(schema.Lease).filter_by(job_id=job.id))
-        if lease is None or not is_held(lease, clock(session)) or job.settings != row.settings:
+        if lease is None or not is_held(session, lease) or job.settings != row.settings:
             continue
         process = process_of(lease)
         return f"process {process.pid} on {machine_name(process)}"
@@ -82,9 +87,9 @@ def close_lost_jobs(store: Store) -> list[LostJob]:
         found = []
         for row in session.scalars(select(schema.Job).filter_by(state="running")).all():
             lease = session.scalar(select(schema.Lease).filter_by(job_id=row.id))
-            if lease is not None and is_held(lease, clock(session)):
+            if lease is not None and is_held(session, lease):
                 continue
-            row.state, row.finished = "lost", row.updated if lease is None else lease.seen
+            row.state, row.finished = "lost", row.updated
             let_go(session, row.id)
             process = None if lease is None else process_of(lease)
             where = "" if process is None else f"process {process.pid} on {machine_name(process)}"
@@ -153,7 +158,8 @@ def _claimed(
     now = clock(session)
     of_these = schema.Claim.task_id == task, schema.Claim.schedule_hash.in_(hashes)
     for row in session.scalars(select(schema.Claim).where(*of_these)).all():
-        if row.job_id != job and (not now < row.expires or is_lost(session, row.job_id)):
+        lasts = 0.0 < row.expires - now < _LONGEST_CLAIM_SECONDS
+        if row.job_id != job and (not lasts or is_lost(session, row.job_id)):
             same = schema.Claim.id == row.id, schema.Claim.job_id == row.job_id
             session.execute(delete(schema.Claim).where(*same))
     rows = [

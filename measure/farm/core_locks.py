@@ -57,7 +57,8 @@ class Accounts:
 
     def arrive(self, driver: str, process: int, now: float) -> None:
         """A process of the driver waits for the core."""
-        self.of = {n: a for n, a in self.of.items() if now - a.seen < _FORGET_SECONDS}
+        # abs: after a reboot the clock is behind what was written before it
+        self.of = {n: a for n, a in self.of.items() if abs(now - a.seen) < _FORGET_SECONDS}
         account = self.of.get(driver)
         if account is None or now - account.seen > IDLE_SECONDS:
             account = self.of.setdefault(driver, Account())
@@ -85,7 +86,7 @@ class Accounts:
 
     def _is_here(self, account: Account, now: float) -> bool:
         account.waiting = [process for process in account.waiting if self._alive(process)]
-        return bool(account.waiting) or now - account.seen < RETURN_SECONDS
+        return bool(account.waiting) or abs(now - account.seen) < RETURN_SECONDS
 
 
 class CoreLocks:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -62,6 +66,117 @@ def test_another_process_namespace_is_left_alone(
         other = make_folder("kind")
     remove_folders_of_the_dead()
     assert other.is_dir()
+
+
+ELSEWHERE = """
+import sys
+from tunefarm.configs import remains
+
+namespace, boot = sys.argv[1:]
+remains._namespace = lambda: namespace
+if boot:
+    remains._boot = lambda: boot
+print(remains.make_folder("kind"), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def owner(folder: Path, boot: str = "") -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process of another namespace, and of another boot if one is given, and its folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ELSEWHERE, "fffff", boot],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    with process:
+        try:
+            yield process, Path(process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("boot", ["", "another"], ids=["container", "machine"])
+def test_a_folder_of_elsewhere_is_removed_when_its_owner_was_killed_and_not_before(
+    folder: Path, boot: str
+) -> None:
+    with owner(folder, boot) as (process, theirs):
+        (theirs / "file").write_text("large")
+        make_folder("kind")
+        assert (theirs / "file").exists()
+        process.kill()
+        process.wait(60)
+        mine = make_folder("kind")
+        assert not theirs.exists() and mine.is_dir()
+
+
+def test_where_machines_do_not_see_each_others_locks_folders_of_others_stay(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remains, "_are_locks_shared", lambda root: False)
+    with owner(folder, "another") as (process, theirs):
+        process.kill()
+        process.wait(60)
+        remove_folders_of_the_dead()
+        assert theirs.is_dir()
+
+
+MOUNTS = """\
+22 1 0:20 / / rw,relatime shared:1 - overlay overlay rw,lowerdir=/a:/b
+30 22 0:31 / /scratch rw - nfs4 server:/scratch rw,vers=4.2,local_lock=none
+31 22 0:32 / /old rw - nfs server:/old rw,vers=3,local_lock=flock
+32 22 0:33 / /lustre rw,relatime - lustre mgs:/fs rw,localflock
+33 22 0:34 / /remote\\040home rw - fuse.sshfs user@host: rw,user_id=0
+34 30 0:35 / /scratch/fast rw - xfs /dev/sda rw
+"""
+
+
+def test_mounts_whose_locks_other_machines_do_not_see_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mountinfo").write_text(MOUNTS)
+    monkeypatch.setattr(remains, "_MOUNTS", tmp_path / "mountinfo")
+    remains._are_locks_shared.cache_clear()
+    shared = {
+        root: remains._are_locks_shared(root)
+        for root in ("/tmp", "/scratch/a", "/scratch/fast", "/older", "/old", "/lustre/a")
+    }
+    assert not remains._are_locks_shared("/remote home/x")
+    remains._are_locks_shared.cache_clear()
+    assert [root for root, is_shared in shared.items() if not is_shared] == ["/old", "/lustre/a"]
+
+
+def test_without_locks_the_name_says_whose_a_folder_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(file: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(remains.fcntl, "flock", flock)
+    mine = make_folder("kind")
+    *start, started, number = mine.name.split("-")
+    former = mine.with_name("-".join([*start, f"{int(started, 16) ^ 1:x}", number]))
+    former.mkdir()
+    remove_folders_of_the_dead()
+    assert mine.is_dir() and not former.exists() and not list(mine.iterdir())
+
+
+def test_a_folder_that_is_not_locked_yet_is_somebodys(folder: Path) -> None:
+    new = folder / "tunefarm-kind-fffff-1-ffffff-0"
+    new.mkdir()
+    (new / ".owner.new").touch()
+    remove_folders_of_the_dead()
+    assert new.is_dir()
+
+
+def test_the_lock_of_a_folder_that_was_removed_is_given_up(folder: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        shutil.rmtree(make_folder("kind"))
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
 def test_leaving_ends_what_was_not_ended_and_removes_folders() -> None:

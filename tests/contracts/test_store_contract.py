@@ -17,6 +17,7 @@ from tests.db.examples import (
     build,
     count_claims,
     failed,
+    latency,
     paired,
     plan,
     populate,
@@ -234,6 +235,19 @@ def test_jobs_are_listed_newest_first(store: Store) -> None:
     assert [job.id for job in queries.jobs(store)] == [third.id, second.id, first.id]
 
 
+def test_the_newest_is_what_was_added_last_also_after_a_clock_was_set_back(store: Store) -> None:
+    job = replace(store.start_job("a", "hash", {}), state="finished", finished=0.0)
+    hours = {"b": 3.0, "c": 6.0, "d": 0.0}
+    store.add(replace(job, id=id, started=1e10 + 3600.0 * n) for id, n in hours.items())
+    assert [each.id for each in queries.jobs(store)] == ["d", "c", "b", job.id]
+    store.add([plan(2), plan(1)])
+    assert model_queries.newest_plan(store, "abc", TARGET.key, 1, "auto", "1") == plan(1)
+    store.add([latency(2), latency(1)])
+    assert [found.id for found in model_queries.latencies(store)] == ["latency-1", "latency-2"]
+    store.add([build(2), build(1)])
+    assert model_queries.builds(store) == [build(1), build(2)]
+
+
 def test_unknown_job_is_an_error(store: Store) -> None:
     with pytest.raises(DatabaseError, match="'unknown' is not in the database"):
         store.update_job("unknown", {})
@@ -355,8 +369,8 @@ def test_builds_come_back_newest_first_and_once(store: Store) -> None:
 
 def test_the_newest_plan_of_a_model_counts(store: Store) -> None:
     other = plan(3, numerics="int8")
-    store.add([plan(2), plan(1), other])
-    store.add([plan(2)])
+    store.add([plan(1), plan(2), other])
+    store.add([plan(1)])
     assert model_queries.plans(store) == [other, plan(2), plan(1)]
     of = ("abc", TARGET.key, 1)
     assert model_queries.newest_plan(store, *of, "auto", "1") == plan(2)

@@ -145,8 +145,7 @@ def _jobs(context: typer.Context, incomplete: str) -> list[str]:
     from tunefarm.db.store import Store
 
     with Store.open(database, create=False, read_only=True) as store:
-        newest = sorted(queries.jobs(store), key=lambda job: -job.started)[:_MOST_JOBS]
-        return ["last", *(job.id for job in newest)]
+        return ["last", *(job.id for job in queries.jobs(store)[:_MOST_JOBS])]
 
 
 _VALUES: dict[str, Values] = {

@@ -112,8 +112,10 @@ def told_state(job: JobRecord, state: JobState) -> str:
 
 def time_taken(job: JobRecord) -> float:
     """Seconds from the job's beginning to its end, or to now."""
-    end = time.time() if job.state == RUNNING else ended(job)
-    return max(0.0, end - job.started)
+    if job.state != RUNNING:
+        return max(0.0, ended(job) - job.started)
+    state = JobState.of(job.progress)
+    return state.elapsed + max(0.0, time.time() - (state.at or job.started))
 
 
 def time_left(job: JobRecord, state: JobState) -> float | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tunefarm.configs.clock import steady_time
 from tunefarm.configs.errors import DatabaseError, SettingsError
 from tunefarm.tuner.commands.command_files import check_files, database_file
 from tunefarm.tuner.commands.command_line import prepare, show, write_file, write_json
@@ -224,7 +225,7 @@ def jobs_run(
     if until is not None and minutes is not None:
         raise UsageError("--until and --minutes both say when it ends: give one of them")
     check_files(writes=[json, html], databases=[db])
-    now = time.time()
+    now = steady_time()
     deadline = None if minutes is None else now + 60.0 * minutes
     if until is not None:
         from tunefarm.tuner.queues.deadline import moment_of
@@ -259,7 +260,7 @@ def _summary(store: Store, night: Night) -> NightSummary:
     found = tuple(summary_of(store, entry) for entry in entries(store))
     status = exit_code() if night.interrupted else status_of(found)
     return NightSummary(
-        store.name, night.began, time.time(), night.deadline, status, night.interrupted, found
+        store.name, night.began, steady_time(), night.deadline, status, night.interrupted, found
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tunefarm.configs.clock import steady_time
 from tunefarm.tuner.records.job_command import JobCommand
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def typed_command(context: typer.Context, settings: Settings, started: float) ->
             arguments += [option, _anywhere(name, item)]
     if "://" not in settings.database.url and settings.database.url != ":memory:":
         arguments += ["--db", os.path.abspath(settings.database.url)]
-    began = time.time() - (time.monotonic() - started)
+    began = steady_time() - (time.monotonic() - started)
     return JobCommand(tuple(arguments), os.getcwd(), began, settings.search.minutes)
 
 

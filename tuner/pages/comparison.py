@@ -94,11 +94,12 @@ def _shares(kernels: Sequence[Kernel]) -> dict[TaskKey, float]:
 
 def _settled(store: Store, job: JobRecord) -> dict[TaskKey, BestRecord]:
     """What was applied when the job had ended: settled by it, or by jobs before."""
-    keys, end = {task.key for task in job.tasks}, job.finished or math.inf
+    keys, jobs = {task.key for task in job.tasks}, [each.id for each in queries.jobs(store)]
+    known = set(jobs[jobs.index(job.id) :])
     return {
         best.key: best
         for best in queries.iterate_bests(store)
-        if best.key in keys and (best.job == job.id or best.created <= end)
+        if best.key in keys and best.job in known
     }
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
+from tunefarm.configs.clock import steady_time
 from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError
 from tunefarm.db.queue import (
     QueueEntry,
@@ -76,7 +77,7 @@ NO_TRIALS = 2  # good turns in a row without any: nothing is left
 
 @dataclass(slots=True)
 class Night:
-    """One run of a queue, until `deadline` (seconds since the epoch; None: until all is done).
+    """One run of a queue, until `deadline` (a moment of `clock`; None: until all is done).
 
     `database` is what the processes of the turns get as their `--db` (None: what they find by
     themselves). After `run`, `interrupted` says whether it was ended early.
@@ -88,7 +89,7 @@ class Night:
     progress: Progress
     results: Path  # a folder for what the turns write
     command: Command = tune_command
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = steady_time
     began: float = 0.0
     interrupted: bool = False
     _aside: set[str] = field(default_factory=set)  # stopped by somebody: not again in this night

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+
+from tunefarm.configs.clock import since_boot
 
 PAUSE_SECONDS = 20.0
 """Less than what a lease lasts, more than anything that is done between two looks."""
 
 
-def _since_boot() -> float:
-    """Seconds that count while the machine sleeps too."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class Pauses:
     """Asked often; by a clock that goes on while the machine sleeps."""
 
-    def __init__(self, clock: Callable[[], float] = _since_boot) -> None:
+    def __init__(self, clock: Callable[[], float] = since_boot) -> None:
         self._clock = clock
         self._asked = clock()
 

@@ -71,6 +71,15 @@ def test_the_same_schedule_is_no_change(store: Store) -> None:
     assert (row["schedule"], row["change"]) == ("the same schedule", "-")
 
 
+def test_what_a_later_job_settled_is_not_the_former_ones_after_a_clock_was_set_back(
+    store: Store,
+) -> None:
+    old = job(store, 2, Ratio(0.8, 0.79, 0.81), seed=1)
+    new = job(store, 1, Ratio(0.4, 0.39, 0.41), seed=2)  # created long before the old one ended
+    (row,) = parts_of(store, PageOptions(job=new, against=old))["comparison"]["rows"]
+    assert row["schedule"] == "another schedule" and row["change"].startswith("2.00x (")
+
+
 def test_errors_of_two_ratios_add_up() -> None:
     both = ratio_of(Ratio(0.5, 0.4, 0.625), Ratio(1.0, 0.8, 1.25))
     assert both.ratio == 0.5

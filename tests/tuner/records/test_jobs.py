@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_jobs_are_found_by_the_start_of_their_ids(store: Store) -> None:
     store.add([JOB, replace(JOB, id="abcdef0199999999", started=5.0), replace(JOB, id="bb")])
     assert find_job(store, "abcdef012").id == JOB.id
-    assert find_job(store, "last").id == "abcdef0199999999"
+    assert find_job(store, "last").id == "bb"  # the last number, not the last moment
     for name, told in (("abc", "2 jobs begin with 'abc'"), ("x", "no job begins"), ("", "no job")):
         with pytest.raises(DatabaseError, match=told):
             find_job(store, name)
