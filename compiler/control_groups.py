@@ -1,14 +1,14 @@
-"""The limits that control groups set to this process: of processors, memory and threads.
+"""The limits that control groups set to this process: of memory, threads and CPU time.
 
-Both versions of control groups are read, and each group around that of the process, of which the
-tightest counts. In a container the outermost group that can be seen is the container's own.
+Both versions of control groups are read. Groups nest, and each bounds those within it: the tightest
+counts. In a container the outermost group that can be seen is the container's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 _V2 = "cgroup2"
 _V1 = "cgroup"
@@ -20,24 +20,6 @@ class ControlGroups:
 
     root: Path = Path("/")
     proc: Path = Path("/proc/self")
-
-    def cpus(self) -> float | None:
-        """How many processors' time may be used; None if all."""
-        found = [
-            *(_quota(*(text.split()[:2])) for text in self._texts("cpu", "cpu.max")),
-            *map(_quota_v1, self._folders("cpu")),
-        ]
-        return min((value for value in found if value is not None), default=None)
-
-    def throttled_us(self) -> int:
-        """For how many microseconds groups with a quota have had to wait so far; 0 without one."""
-        total = 0
-        for text in self._texts("cpu", "cpu.stat"):
-            facts = dict(line.split()[:2] for line in text.splitlines() if " " in line)
-            total += (
-                int(facts.get("throttled_usec", 0)) + int(facts.get("throttled_time", 0)) // 1000
-            )
-        return total
 
     def memory_bytes(self) -> int | None:
         """How much memory may be used; None if all."""
@@ -51,7 +33,7 @@ class ControlGroups:
         """How many more threads may be started; None if there is no limit."""
         free = [
             int(limit) - int(used)
-            for folder in self._folders("pids")
+            for folder in self.folders("pids")
             if (limit := _text(folder / "pids.max")).isdecimal()
             and (used := _text(folder / "pids.current")).isdecimal()
         ]
@@ -59,20 +41,17 @@ class ControlGroups:
 
     def _texts(self, controller: str, file: str) -> Iterator[str]:
         """What the file of each group says, where it is there."""
-        yield from filter(None, (_text(folder / file) for folder in self._folders(controller)))
+        yield from filter(None, (_text(folder / file) for folder in self.folders(controller)))
 
-    def _folders(self, controller: str) -> Iterator[Path]:
-        """This process's group, and the groups around it, that a controller has."""
+    def folders(self, controller: str) -> Iterator[Path]:
+        """The folders of this process's group and of the groups around it, the innermost first."""
         for kind, controllers, path in self._memberships():
             if kind == _V1 and controller not in controllers:
                 continue
             for mounted, shown in self._mounts(kind, controller):
-                inside = path.removeprefix(mounted.rstrip("/")) if path.startswith(mounted) else "/"
-                folder = self.root / shown.lstrip("/")
-                innermost = folder / inside.strip("/")
-                yield innermost if innermost.is_dir() else folder
-                if innermost.is_dir():
-                    yield from (p for p in innermost.parents if p.is_relative_to(folder))
+                top = self.root / shown.lstrip("/")
+                inside = _below(PurePosixPath(path), mounted)
+                yield from filter(Path.is_dir, (top / part for part in (inside, *inside.parents)))
 
     def _memberships(self) -> Iterator[tuple[str, list[str], str]]:
         """Version, controllers and path of each group that the process is in."""
@@ -93,14 +72,11 @@ class ControlGroups:
                 return
 
 
-def _quota_v1(folder: Path) -> float | None:
-    return _quota(_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us"))
-
-
-def _quota(quota: str, period: str = "100000") -> float | None:
-    if not (quota.isdecimal() and period.isdecimal() and int(period) > 0):
-        return None  # "max", -1, or no such file
-    return int(quota) / int(period)
+def _below(path: PurePosixPath, mounted: str) -> PurePosixPath:
+    """A group's path below the topmost one that is seen; that one where the group is not below."""
+    if ".." in path.parts or not path.is_relative_to(mounted):
+        return PurePosixPath()
+    return path.relative_to(mounted)
 
 
 def _text(path: Path) -> str:

@@ -1,17 +1,17 @@
 """The CPU time that control groups grant a process, and how often they stopped it for want of it.
 
-A quota is so much CPU time in each period (100 ms as a rule) for all processes of a group. Groups
-nest, and each bounds those below it: the tightest counts. Both versions of control groups are read,
-also in a container, where the topmost group that is seen is the container's own.
+A quota is so much CPU time in each period (100 ms as a rule) for all processes of a group.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from tunefarm.compiler.control_groups import ControlGroups
 
 _STAT_BYTES = 4096
 
@@ -39,7 +39,7 @@ def read_quota(root: Path = Path("/")) -> CpuQuota | None:
     """The tightest quota of this process; None without any. `root` is where proc and sys are."""
     groups = [
         _Group(folder, cpus)
-        for folder in _group_folders(root)
+        for folder in ControlGroups(root, root / "proc/self").folders("cpu")
         if (cpus := _quota_of(folder)) is not None
     ]
     if not groups:
@@ -91,46 +91,3 @@ def _quota_of(folder: Path) -> float | None:
         period = (folder / "cpu.cfs_period_us").read_text()
         return int(quota) / int(period) if int(quota) > 0 else None  # -1: no limit
     return None
-
-
-def _group_folders(root: Path) -> Iterator[Path]:
-    """The folders of this process's groups for CPU time, and of those that they are in."""
-    try:
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return
-    for line in groups:
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        unified = number == "0" and not controllers
-        if unified or "cpu" in controllers.split(","):
-            for mounted, point in _mounts(mounts, unified):
-                yield from _upwards(root, PurePosixPath(point), _below(path, mounted))
-
-
-def _mounts(lines: Sequence[str], unified: bool) -> Iterator[tuple[str, str]]:
-    """Where groups of a version are mounted: the topmost group that is seen, and the folder."""
-    for line in lines:
-        mount, _, system = line.partition(" - ")
-        columns, kind = mount.split(), system.split()
-        if len(columns) < 5 or len(kind) < 3:
-            continue
-        if (unified and kind[0] == "cgroup2") or (
-            not unified and kind[0] == "cgroup" and "cpu" in kind[2].split(",")
-        ):
-            yield columns[3], columns[4]
-
-
-def _below(path: str, mounted: str) -> PurePosixPath:
-    """A group's path below the topmost one that is seen; that one where the group is not below."""
-    if ".." in PurePosixPath(path).parts or not PurePosixPath(path).is_relative_to(mounted):
-        return PurePosixPath()
-    return PurePosixPath(path).relative_to(mounted)
-
-
-def _upwards(root: Path, point: PurePosixPath, below: PurePosixPath) -> Iterator[Path]:
-    top = root / point.relative_to("/")
-    for parts in range(len(below.parts), -1, -1):
-        folder = top.joinpath(*below.parts[:parts])
-        if folder.is_dir():
-            yield folder

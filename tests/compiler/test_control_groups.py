@@ -33,58 +33,52 @@ class Tree:
 
 def test_of_nested_groups_the_tightest_counts(tmp_path: Path) -> None:
     tree = Tree(tmp_path, "0::/slice/job", V2_MOUNT.format(root="/"))
-    tree.write("slice/cpu.max", "150000 100000")
-    tree.write("slice/job/cpu.max", "400000 100000")
+    tree.write("slice/pids.max", "20")
+    tree.write("slice/pids.current", "15")
+    tree.write("slice/job/pids.max", "12")
+    tree.write("slice/job/pids.current", "2")
     tree.write("slice/memory.max", "max")
     tree.write("slice/job/memory.max", "1000")
-    assert tree.groups.cpus() == 1.5
+    assert tree.groups.free_threads() == 5
     assert tree.groups.memory_bytes() == 1000
 
 
 def test_without_a_quota_there_is_no_limit(tmp_path: Path) -> None:
     tree = Tree(tmp_path, "0::/job", V2_MOUNT.format(root="/"))
-    tree.write("job/cpu.max", "max 100000")
     tree.write("job/memory.max", "max")
-    assert (tree.groups.cpus(), tree.groups.memory_bytes()) == (None, None)
-    assert (tree.groups.free_threads(), tree.groups.throttled_us()) == (None, 0)
+    assert (tree.groups.memory_bytes(), tree.groups.free_threads()) == (None, None)
 
 
 @pytest.mark.parametrize("path", ["/", "/../../other"])
 def test_in_a_container_the_group_that_is_mounted_is_its_own(tmp_path: Path, path: str) -> None:
     """With a namespace of its own the path is `/`; without one it is outside of the mount."""
     tree = Tree(tmp_path, f"0::{path}", V2_MOUNT.format(root="/docker/1234"))
-    tree.write("cpu.max", "50000 100000")
-    assert tree.groups.cpus() == 0.5
+    tree.write("memory.max", "500")
+    assert tree.groups.memory_bytes() == 500
 
 
 def test_a_group_below_the_part_that_is_mounted_is_found(tmp_path: Path) -> None:
     tree = Tree(tmp_path, "0::/docker/1234/inner", V2_MOUNT.format(root="/docker/1234"))
-    tree.write("inner/cpu.max", "200000 100000")
-    assert tree.groups.cpus() == 2.0
+    tree.write("inner/memory.max", "700")
+    assert tree.groups.memory_bytes() == 700
 
 
 def test_the_first_version_has_a_tree_for_each_controller(tmp_path: Path) -> None:
     names = ("cpu", "memory", "pids")
     mounts = [V1_MOUNT.format(n=n, name=name, root="/") for n, name in enumerate(names)]
     tree = Tree(tmp_path, "3:pids:/a\n2:memory:/\n1:cpu,cpuacct:/a/b\n0::/", *mounts)
-    tree.write("cpu/a/cpu.cfs_quota_us", "300000")
-    tree.write("cpu/a/cpu.cfs_period_us", "100000")
-    tree.write("cpu/a/b/cpu.cfs_quota_us", "-1")
-    tree.write("cpu/a/b/cpu.cfs_period_us", "100000")
-    tree.write("cpu/a/cpu.stat", "nr_periods 3\nnr_throttled 2\nthrottled_time 5000000")
+    for group in ("a", "a/b"):
+        (tmp_path / "sys/fs/cgroup/cpu" / group).mkdir(parents=True)
     tree.write("memory/memory.limit_in_bytes", "2048")
     tree.write("pids/a/pids.max", "100")
     tree.write("pids/a/pids.current", "70")
-    assert tree.groups.cpus() == 3.0
     assert tree.groups.memory_bytes() == 2048
     assert tree.groups.free_threads() == 30
-    assert tree.groups.throttled_us() == 5000
+    names = [path.relative_to(tmp_path).as_posix() for path in tree.groups.folders("cpu")]
+    assert names == [f"sys/fs/cgroup/cpu{group}" for group in ("/a/b", "/a", "")]
 
 
 def test_a_machine_without_control_groups_has_no_limits(tmp_path: Path) -> None:
     groups = ControlGroups(tmp_path, tmp_path / "no proc")
-    assert (groups.cpus(), groups.memory_bytes(), groups.free_threads()) == (None, None, None)
-
-
-def test_this_machine_can_be_read() -> None:
-    assert ControlGroups().throttled_us() >= 0
+    assert (groups.memory_bytes(), groups.free_threads()) == (None, None)
+    assert list(groups.folders("cpu")) == []
