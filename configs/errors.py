@@ -58,3 +58,7 @@ class DatabaseUnavailableError(DatabaseError):
 
     Nothing was changed; the same call may succeed later.
     """
+
+
+class DatabaseMovedError(DatabaseUnavailableError):
+    """The name of a database that is in use does not lead to it any more."""

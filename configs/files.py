@@ -38,3 +38,16 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file, as UTF-8, that takes the place of `path` at once. Raises OSError."""
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
+
+
+def new_file(folder: Path, stem: str, suffix: str) -> Path:
+    """An empty file that was not there: `STEMSUFFIX`, or `STEM.1SUFFIX` and so on if that is taken.
+
+    Raises OSError.
+    """
+    for number in itertools.count():
+        path = folder / f"{stem}{f'.{number}' if number else ''}{suffix}"
+        with suppress(FileExistsError):
+            path.touch(exist_ok=False)
+            return path
+    raise AssertionError("names do not end")

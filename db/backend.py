@@ -11,6 +11,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, StatementError
 
 from tunefarm.configs.errors import DatabaseError
+from tunefarm.db.held_file import HeldFile
 from tunefarm.db.sqlite_file import SqliteFile
 
 _HINT = "give a file name or a URL: postgresql://USER:PASSWORD@HOST/NAME"
@@ -44,6 +45,10 @@ class Backend(Protocol):
 
         Nothing is there yet: passes if `create`, is refused if not.
         """
+
+    def hold(self, engine: Engine) -> HeldFile | None:
+        """Have no transaction of the engine begin, from now on, when the name leads to another
+        database; None where it cannot."""
 
     def lock_schema(self, connection: Connection) -> None:
         """Make other processes that would change the schema wait for the transaction's end."""

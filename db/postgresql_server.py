@@ -115,6 +115,9 @@ class PostgresqlServer:
                 f"{self.name} is a database of another application", hint="nothing was changed"
             )
 
+    def hold(self, engine: Engine) -> None:
+        """Nothing to do: a connection is to a database, whatever its name is by now."""
+
     def lock_schema(self, connection: Connection) -> None:
         """Let no other process change the schema until the transaction ends."""
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import schema
 from tunefarm.db.leases import clock
-from tunefarm.db.processes import ProcessId, is_alive, this_process
+from tunefarm.db.processes import ProcessId, is_alive, machine_name, this_process
 from tunefarm.db.records import ENTRY_STATES, EntryState
 from tunefarm.db.rows import record_of
 from tunefarm.db.store import Store
@@ -30,7 +30,8 @@ class QueueEntry:
 
     `options` are the queue's own of it (a JSON object), `job` the id of the job that its last
     attempt has made ("" before), `seconds` what all attempts took, `error` why the last one failed.
-    Times are seconds since the epoch. `is_held` says whether a process is at work on it.
+    Times are seconds since the epoch. `is_held` says whether a process is at work on it, `holder`
+    which one, for people ("" where none is).
     """
 
     id: str
@@ -46,6 +47,7 @@ class QueueEntry:
     created: float
     updated: float
     is_held: bool
+    holder: str
 
 
 def add_entry(
@@ -212,12 +214,14 @@ def _row(session: Session, id: str, *, to_change: bool = True) -> schema.QueueEn
 
 
 def _entry(session: Session, row: schema.QueueEntry) -> QueueEntry:
+    process = _process(row) if _is_held(session, row) else None
     return record_of(
         QueueEntry,
         row,
         id=row.uid,
         arguments=tuple(row.arguments),
-        is_held=_is_held(session, row),
+        is_held=process is not None,
+        holder="" if process is None else f"process {process.pid} on {machine_name(process)}",
     )
 
 

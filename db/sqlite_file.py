@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +20,8 @@ from sqlalchemy.exc import StatementError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool, StaticPool
 
 from tunefarm.configs.errors import DatabaseError
+from tunefarm.configs.files import new_file
+from tunefarm.db.held_file import HeldFile
 
 APPLICATION_ID = int.from_bytes(b"tune", "big")
 BUSY_SECONDS = 30.0
@@ -75,14 +76,8 @@ class SqliteFile:
                 "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
             )
         else:
-            connect = partial(
-                sqlite3.connect,
-                # a reader too must roll back after a crash
-                location_of(self.path, "rw" if read_only else "rwc"),
-                uri=True,
-                timeout=BUSY_SECONDS,
-                check_same_thread=False,
-            )
+            # a reader too must roll back after a crash, and no connection makes a new file
+            connect = partial(_connected, location_of(self.path, "rw"))
             engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
         event.listen(engine, "connect", _set_up_connection)
         if read_only:
@@ -94,12 +89,21 @@ class SqliteFile:
         """Refuse what is not an intact file of ours. Raises DatabaseError."""
         if self.path is not None:
             _check_path(self.path, create=create)
+            if create:
+                _connected(location_of(self.path, "rwc")).close()
             size = self.path.stat().st_size if self.path.exists() else 0
             problems = check_structure(engine, size) if size else []
             if problems:
                 raise damaged(self.path, problems[0])
         if not read_only:
             set_journal_mode(engine)
+
+    def hold(self, engine: Engine) -> HeldFile | None:
+        if self.path is None:
+            return None
+        held = HeldFile(self.path, _connected(location_of(self.path, "rw")))
+        event.listen(engine, "begin", held.check, insert=True)
+        return held
 
     def lock_schema(self, connection: Connection) -> None:
         """Nothing to do: a transaction that writes has the write lock from its beginning."""
@@ -111,9 +115,8 @@ class SqliteFile:
         """Copy the file beside itself, to `NAME.REVISION.backup` or a like name that is free."""
         if self.path is None:
             return ""
-        names = (f"{self.path.name}.{revision}{(n and f'.{n}') or ''}.backup" for n in count())
         try:
-            target = next(path for path in map(self.path.with_name, names) if _is_made(path))
+            target = new_file(self.path.parent, f"{self.path.name}.{revision}", ".backup")
         except OSError as error:
             raise DatabaseError(
                 f"cannot back up {self.path} before its upgrade: {error.strerror or error}"
@@ -199,6 +202,10 @@ def _check_header(path: Path, size: int) -> None:
 def location_of(path: Path, mode: str) -> str:
     """The file as a URI of SQLite's; links that lead in a circle are left to SQLite."""
     return f"{Path(os.path.realpath(path)).as_uri()}?mode={mode}"
+
+
+def _connected(location: str) -> sqlite3.Connection:
+    return sqlite3.connect(location, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)
 
 
 def _application_id(path: Path) -> int:
@@ -304,15 +311,6 @@ def dangling(rows: Iterable[Sequence[Any]]) -> list[str]:
 
 def _is_corrupt(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT")
-
-
-def _is_made(path: Path) -> bool:
-    """Make an empty file; False if there is one."""
-    try:
-        path.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
 
 
 def _sqlite(connection: PoolProxiedConnection) -> sqlite3.Connection:

@@ -19,9 +19,10 @@ from sqlalchemy.exc import StatementError
 from sqlalchemy.orm import Session
 
 from tunefarm.configs.clock import steady_time
-from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError
+from tunefarm.configs.errors import DatabaseError, DatabaseMovedError, DatabaseUnavailableError
 from tunefarm.db import schema, sqlite_file
 from tunefarm.db.backend import Backend, backend_of
+from tunefarm.db.held_file import HeldFile
 from tunefarm.db.leases import hold_lease, let_go
 from tunefarm.db.migrate import MIGRATIONS
 from tunefarm.db.prepare import prepare
@@ -53,8 +54,12 @@ class Store:
         self.upgraded_from: str | None = None  # the schema that opening has found and upgraded
         self.upgrade_note = ""  # a line that says so, and where the backup is
         self.patience: Patience | None = None
+        self.moved = ""  # where the database is that was renamed or saved while it was in use
+        self.lost = ""  # a line about one that was deleted or replaced, and has been saved
         self.backend = backend
         self.use(backend.make_engine(read_only=read_only))
+        self._held: HeldFile | None = None
+        self._at_work = threading.RLock()  # who writes, or goes on in another file
         self._here = threading.local()  # the session that this thread reads by
         self._ids: dict[tuple[str, object], int] = {}  # of committed rows
 
@@ -87,6 +92,7 @@ class Store:
             with store.translating():
                 create = create and not read_only
                 prepare(store, migrations, create=create, check_rows=check_rows)
+                store._held = store.backend.hold(store.engine)
         except BaseException:
             store.close()
             raise
@@ -101,6 +107,8 @@ class Store:
     def close(self) -> None:
         """Let go of the database."""
         self.engine.dispose()
+        if self._held is not None:
+            self._held.close()
 
     def __enter__(self) -> Store:
         return self
@@ -150,7 +158,7 @@ class Store:
         """A session that writes all or nothing: it commits at the end, unless there is an error."""
         if self.read_only:
             raise DatabaseError(f"{self.name} is open for reading only")
-        with self.translating(), Session(self.writer) as session, session.begin():
+        with self._at_work, self.translating(), Session(self.writer) as session, session.begin():
             yield session
 
     def write(self, work: Callable[[Session], _T]) -> _T:
@@ -171,6 +179,13 @@ class Store:
                 return work()
             except DatabaseUnavailableError as error:
                 self._ids = {}
+                try:
+                    if self.go_on_elsewhere(error):
+                        continue
+                except DatabaseMovedError:
+                    raise
+                except DatabaseUnavailableError as problem:  # it cannot be saved now
+                    error = problem
                 if isinstance(error, _CollisionError) and collisions < _TRIES:
                     collisions += 1
                     continue
@@ -179,6 +194,46 @@ class Store:
                     self.engine.dispose()  # what a failed transaction left in its connection
                 if self.patience is None or not self.patience(error):
                     raise
+
+    def go_on_elsewhere(self, error: DatabaseUnavailableError) -> bool:
+        """Whether it was because the name leads to another file, and can be tried again where the
+        database is now: under another name, or saved as a copy if it was deleted or replaced.
+
+        That is for who writes and has `patience`. Raises DatabaseMovedError for others.
+        """
+        with self._at_work:
+            try:
+                if self._held is not None:
+                    self._held.check()
+            except DatabaseMovedError:
+                if self.read_only or self.patience is None:
+                    raise
+                self._move()
+                return True
+        return isinstance(error, DatabaseMovedError)  # another thread has been here
+
+    def _move(self) -> None:
+        """Go on where the file is now."""
+        held, engine, former = self._held, self.engine, self.name
+        assert held is not None
+        place = held.place()
+        if place is not None:
+            held.complete()
+            self.lost = ""
+            note = f"{former} was renamed while it was in use: the job goes on in {place}"
+        else:
+            place = held.save()
+            self.lost = held.story(place)
+            note = f"{self.lost}; the job goes on there"
+        self.backend = backend_of(place)
+        self.name = self.moved = self.backend.name
+        self.use(self.backend.make_engine(read_only=False))
+        with self.translating():
+            self._held = self.backend.hold(self.engine)
+        engine.dispose()
+        held.close()
+        if self.patience is not None:
+            self.patience(DatabaseMovedError(note))
 
     def add(self, records: Iterable[Record]) -> int:
         """Add records of one kind in one transaction, committed on return; how many were new.

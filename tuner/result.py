@@ -124,6 +124,8 @@ class TuneResult:
     sizes: tuple[SizeResult, ...] = ()
     size_plan: SizePlan | None = None  # of a model with a range of sizes
     plan: GraphChoice | None = None  # of the model's graph, if one was searched or recorded
+    moved: str = ""  # where the database is that was renamed, or saved, during the job
+    lost: str = ""  # a line about one that was deleted or replaced during the job
 
     @property
     def interrupted(self) -> bool:

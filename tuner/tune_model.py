@@ -97,7 +97,7 @@ def tune_lowered(
                 f"{os.fspath(request.model)} was replaced while this job ran: what was measured is "
                 "of the model as it was; tune it again"
             )
-        return _result(request, job, store.name, end, results)
+        return _result(request, job, store, end, results)
 
 
 def _job(
@@ -135,13 +135,13 @@ def _job(
 
 
 def _result(
-    request: JobRequest, job: Job, database: str, end: End, results: list[TargetResult]
+    request: JobRequest, job: Job, store: Store, end: End, results: list[TargetResult]
 ) -> TuneResult:
     measured_here = (item for item in results if item.latency is not None and not item.elsewhere)
     shown = next(measured_here, results[0] if results else None)
     return TuneResult(
         model=os.fspath(request.model),
-        database=database,
+        database=store.name,
         job=job.id,
         end=end,
         measured=job.measured,
@@ -154,4 +154,6 @@ def _result(
         targets=tuple(results),
         size_plan=next(iter(job.models.size_plans.values()), None),
         plan=job.models.plans.told(job.targets[0]),
+        moved=store.moved,
+        lost=store.lost,
     )

@@ -8,6 +8,7 @@ What was chosen is recorded, and `tune build` with the same numerics builds it.
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
 from tunefarm.compiler.types.numerics import Numerics
-from tunefarm.configs.errors import SettingsError
+from tunefarm.configs.errors import DatabaseError, SettingsError
 from tunefarm.configs.settings import Settings
 from tunefarm.db.store import Store
 from tunefarm.measure.sandbox.import_model import import_model
@@ -90,8 +91,15 @@ def tune_auto(request: JobRequest) -> PrecisionChoice:
         rules = part.search.model_copy(update={"plan": "rules"})  # a plan would be of this part
         part = part.model_copy(update={"search": rules})
         own = replace(request, settings=_plain(part), started=time.monotonic())
-        if tune_lowered(own, LoweredModel(lowered, numerics)).interrupted:
+        result = tune_lowered(own, LoweredModel(lowered, numerics))
+        if result.interrupted:
             raise KeyboardInterrupt
+        if result.moved:
+            name, again = settings.database.url, shlex.quote(result.moved)
+            raise DatabaseError(
+                result.lost or f"{name} was renamed to {result.moved} while it was in use",
+                hint=f"nothing is chosen yet; the same command with --db {again} goes on",
+            )
 
     plain = _plain(settings)
     if settings.search.plan == SEARCH:

@@ -35,6 +35,10 @@ def tune_sizes(request: JobRequest) -> TuneResult:
         options = replace(request.options, several=True)
         part = replace(request, settings=settings, options=options, shapes=item.shapes, started=now)
         result = tune_with(part)
+        if result.moved:
+            moved = request.settings.database.model_copy(update={"url": result.moved})
+            settings = request.settings.model_copy(update={"database": moved})
+            request = replace(request, settings=settings)
         results.append(result)
         told.append(SizeResult(str(item), result.latency))
         if result.interrupted:
@@ -65,4 +69,6 @@ def _joined(
         tasks=tuple(tasks.values()),
         known=results[0].known,
         sizes=tuple(sizes),
+        moved=next((result.moved for result in reversed(results) if result.moved), ""),
+        lost=next((result.lost for result in reversed(results) if result.lost), ""),
     )

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tunefarm.compiler.function_modules import load_modules
+from tunefarm.configs.errors import DatabaseError
 from tunefarm.tuner.calibration.options import AUTO
 from tunefarm.tuner.commands.bench_cli import bench
 from tunefarm.tuner.commands.build_cli import build
@@ -150,10 +151,14 @@ def tune(
         monitor=Monitor(metrics=metrics, trace=trace, tell=progress.message),
     )
     result = tune_sizes(asked)
+    if result.moved:
+        command = next_build(model, settings, config, shapes, result.moved, functions or ())
     show(json, result.to_json(), TaskTable(result.tasks, confirmed=not result.interrupted))
     if result.interrupted:
-        again = to_go_on(context, result.job)
+        again = to_go_on(context, result.job, result.moved)
         print(f"interrupted; all results are kept. To go on: {again}", file=sys.stderr)
         raise typer.Exit(exit_code())
     if json != "-":
         print("\n".join(summary_lines(result, command)))
+    if result.lost:
+        raise DatabaseError(result.lost)

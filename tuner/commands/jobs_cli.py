@@ -250,6 +250,8 @@ def jobs_run(
     _tell(summary, json, html)
     if on_finish is not None:
         _finish(on_finish, summary, json, html, folder)
+    if store.lost and not night.interrupted:
+        raise DatabaseError(store.lost)
     raise typer.Exit(summary.status)
 
 

@@ -24,7 +24,7 @@ def next_build(
     """`tune build` with the options of a job; a database that was not typed may have a password."""
     command = ["tune", "build", "--model", model]
     if typed_db is not None or "://" not in settings.database.url:
-        command += ["--db", settings.database.url]  # else a password may be in it
+        command += ["--db", typed_db or settings.database.url]  # else a password may be in it
     command += ["--output", Path(model).with_suffix(".tuned").name]
     if settings.compile.threads != 1:
         command += ["--threads", str(settings.compile.threads)]

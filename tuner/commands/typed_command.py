@@ -76,8 +76,11 @@ def resumed(context: typer.Context, arguments: list[str], database: str) -> None
         command.invoke(again)
 
 
-def to_go_on(context: typer.Context, job: str) -> str:
-    """What goes on with an interrupted job: the same command again, or `tune resume`."""
+def to_go_on(context: typer.Context, job: str, moved: str = "") -> str:
+    """What goes on with an interrupted job: the same command again, or `tune resume`, which names
+    where the database is that was `moved` meanwhile."""
+    if moved:
+        return shlex.join(["tune", "resume", job[:8], "--db", moved])
     if not (isinstance(context.obj, dict) and _DATABASE in context.obj):
         return shlex.join(["tune", *sys.argv[1:]])
     return shlex.join(["tune", "resume", job[:8], "--db", context.obj[_DATABASE]])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from tunefarm.configs.errors import DatabaseUnavailableError
+from tunefarm.configs.errors import DatabaseMovedError, DatabaseUnavailableError
 from tunefarm.db import queries
 from tunefarm.db.records import JobRecord
 from tunefarm.db.store import Store
@@ -81,6 +81,8 @@ class Watch:
         while True:
             try:
                 return read()
+            except DatabaseMovedError:
+                raise
             except DatabaseUnavailableError as error:
                 self._say(f"{error.message}: waiting for it")
                 self.sleep(POLL_SECONDS)

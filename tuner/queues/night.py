@@ -14,9 +14,10 @@ without a holder, which the next one takes.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from statistics import median
 
 from tunefarm.configs.clock import steady_time
 from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError
+from tunefarm.db.processes import LEASE_SECONDS
 from tunefarm.db.queue import (
     QueueEntry,
     change_entry,
@@ -62,6 +64,7 @@ HEARTBEAT_SECONDS = 10.0
 LOOK_SECONDS = 1.0  # between two looks at which job a turn has begun
 POLL_SECONDS = 0.2
 WAIT_SECONDS = 1.0  # between two looks at what other runners do
+REMIND_SECONDS = 25.0  # between two lines about who is waited for
 TRIALS_WANTED = 32  # of a kernel; before that it counts as untuned
 LEAST_UNTUNED = 0.1  # share of an entry's work that is left when all its kernels have their trials
 TAIL_SECONDS = 2.0  # of the night, for the summary and what a turn's process takes to end
@@ -94,6 +97,8 @@ class Night:
     interrupted: bool = False
     _aside: set[str] = field(default_factory=set)  # stopped by somebody: not again in this night
     _process: TurnProcess | None = None
+    _waiting_since: float | None = None  # for other runners
+    _reminded: float = 0.0
     _number: int = 0
     _late: deque[float] = field(default_factory=lambda: deque(maxlen=LATELY))
 
@@ -143,13 +148,29 @@ class Night:
         chosen = next_turn([self._standing(item) for item in ours], left, whole)
         if chosen is not None:
             id, seconds = chosen
+            self._waiting_since = None
             if take_entry(self.store, id):
                 self._turn(entry(self.store, id), seconds)
             return True
-        if left == 0.0 or not any(item.is_held for item in waiting):
+        held = [item for item in waiting if item.is_held]
+        if left == 0.0 or not held:
             return False
+        self._say_who_is_waited_for(held)
         time.sleep(WAIT_SECONDS if left is None else min(WAIT_SECONDS, left))
         return True
+
+    def _say_who_is_waited_for(self, held: Sequence[QueueEntry]) -> None:
+        """At once, and now and then while nothing else is to be done."""
+        now = self.clock()
+        if self._waiting_since is None or now - self._reminded > REMIND_SECONDS:
+            self._waiting_since = now if self._waiting_since is None else self._waiting_since
+            for item in held:
+                self.progress.message(
+                    f"waiting for {name_of(item, options_of(item))}, which {item.holder} works on"
+                    f" (for {format_duration(now - self._waiting_since)} now); it is taken over if"
+                    f" nothing is heard of that process for {LEASE_SECONDS:.0f} s"
+                )
+            self._reminded = now
 
     def _standing(self, item: QueueEntry) -> Standing:
         options = options_of(item)
@@ -182,8 +203,9 @@ class Night:
         self._number += 1
         result = self.results / f"{self._number}.json"
         arguments = [*item.arguments, "--minutes", repr(seconds / 60.0), "--json", str(result)]
-        if self.database is not None:
-            arguments += ["--db", self.database]
+        database = os.path.abspath(self.store.moved) if self.store.moved else self.database
+        if database is not None:
+            arguments += ["--db", database]
         tell = self.progress.message
         try:
             process = TurnProcess(

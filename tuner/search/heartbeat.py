@@ -7,9 +7,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from tunefarm.configs.errors import DatabaseError, LeaseTakenError
+from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError, LeaseTakenError
 from tunefarm.db.requests import asked
 from tunefarm.db.store import Store
 from tunefarm.db.work import renew_lease
@@ -45,6 +45,10 @@ def heartbeat(
                 request = asked(store, job) if listens else None
             except LeaseTakenError as error:
                 listens = listens and not stop(error.message)
+                continue
+            except DatabaseUnavailableError as error:
+                with suppress(DatabaseError):
+                    store.go_on_elsewhere(error)
                 continue
             except DatabaseError:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tunefarm.configs.errors import DatabaseUnavailableError
+from tunefarm.configs.errors import DatabaseMovedError, DatabaseUnavailableError
 from tunefarm.tuner.reports.progress import Progress
 
 RETRY_SECONDS = 1.0
@@ -33,6 +33,9 @@ class DatabasePatience:
         self._stopped = True
 
     def __call__(self, error: DatabaseUnavailableError) -> bool:
+        if isinstance(error, DatabaseMovedError):  # and the store goes on
+            self._progress.message(error.message)
+            return True
         if self._stopped:
             return False
         now = self._clock()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tunefarm.db import processes, schema
 from tunefarm.db.queue import QueueEntry, add_entry, change_entry, entries, entry, take_entry
 from tunefarm.db.store import Store
+from tunefarm.tuner.queues import night
 from tunefarm.tuner.queues.entry_options import CurrentTurn, EntryOptions, options_of
 from tunefarm.tuner.queues.night import Night
 from tunefarm.tuner.queues.summary import (
@@ -300,6 +304,50 @@ def test_a_database_that_is_full_for_a_while_ends_nothing(
     bench.run()
     assert bench.states == ["finished"]
     assert any("disk full" in text for text in bench.said)
+
+
+def test_who_is_waited_for_is_said_until_it_is_known_to_be_gone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner of a pod has taken an entry, and the pod is gone without a word."""
+    item = bench.add("a", "done")
+    assert take_entry(bench.store, item.id)
+    with bench.store.writing() as session:
+        row = session.query(schema.QueueEntry).one()
+        row.holder = {**row.holder, "host": "pod-7 boot 1", "pid": 12, "seen": time.time()}
+    began = processes.since_boot()
+    start = bench.clock.now
+
+    def wait(seconds: float) -> None:
+        bench.clock.now += seconds
+
+    monkeypatch.setattr(night, "time", SimpleNamespace(sleep=wait))
+    monkeypatch.setattr(processes, "since_boot", lambda: began + bench.clock.now - start)
+    bench.run()
+    lines = [text for text in bench.said if text.startswith("waiting for ")]
+    assert len(lines) == 3
+    assert "waiting for a, 1 thread, which process 12 on pod-7 works on" in lines[0]
+    assert "nothing is heard of that process for 60 s" in lines[0] and "(for 0:52 now)" in lines[2]
+    assert bench.states == ["finished"]
+
+
+def test_turns_go_where_a_queue_was_renamed_to(bench: Bench) -> None:
+    bench.add("a", "more done")
+    path = Path(bench.store.name)
+    databases: list[str] = []
+    command = bench.command
+
+    def renaming(arguments: Sequence[str]) -> list[str]:
+        databases.append(arguments[arguments.index("--db") + 1])
+        if path.exists():
+            path.rename(path.with_name("old.db"))
+        return command(arguments)
+
+    runner = bench.night()
+    runner.database, runner.command = str(path), renaming
+    runner.run()
+    assert databases == [str(path), str(path.with_name("old.db"))]
+    assert bench.states == ["finished"] and not path.exists()
 
 
 def test_options_are_read_as_they_were_written(bench: Bench) -> None:
