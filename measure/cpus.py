@@ -98,6 +98,12 @@ class Cpus:
         groups.sort(key=order)
         return tuple(frozenset(core.number for core in group) for group in groups)
 
+    def for_threads(self, threads: int) -> tuple[int, ...]:
+        """Cores for so many threads that are timed: of those that may time the highest. Where there
+        are too few of them, threads of one core and slower cores serve as well."""
+        cores = self.timing if len(self.timing) >= threads else self.cores
+        return cores[-threads:]
+
     def siblings(self, core: int) -> frozenset[int]:
         """The threads of a core's physical core, also those that may not be used here."""
         return self._core(core).siblings

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import platform
 import resource
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tunefarm.compiler.errors import MeasureError
+
+_affinity = threading.Lock()
+_pinned: dict[int, frozenset[int]] = {}
+"""Where a process has put its first thread itself, by its id."""
 
 
 @cache
@@ -77,13 +85,65 @@ def available_cores() -> tuple[int, ...]:
 
 @contextmanager
 def on_cores(cores: Iterable[int]) -> Iterator[None]:
-    """Keep this thread on these cores; what it starts meanwhile inherits them."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
+    """Keep this thread on these cores; what it starts meanwhile inherits them.
+
+    Raises MeasureError if it may not run on one of them.
+    """
+    before, lost = os.sched_getaffinity(0), pin(cores)
     try:
+        check_none_lost(lost)
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        pin(before)
+
+
+def check_none_lost(lost: Iterable[int]) -> None:
+    """Raise MeasureError if there are cores that may not be used any more."""
+    if numbers := sorted(lost):
+        hint = "start it again: it uses the cores that are left"
+        raise MeasureError(cores_lost(numbers), hint=hint)
+
+
+def pin(cores: Iterable[int], thread: int = 0) -> frozenset[int]:
+    """Keep a thread (0: this one) on these cores; those of them that it cannot have, since a cpuset
+    leaves them out or they are offline."""
+    wanted = frozenset(cores)
+    with _affinity:
+        try:
+            os.sched_setaffinity(thread, wanted)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # none of them is left
+                raise
+        found = frozenset(os.sched_getaffinity(thread))
+        if (thread or threading.get_native_id()) == os.getpid():
+            _pinned[os.getpid()] = found
+    return wanted - found
+
+
+def cores_lost(cores: Iterable[int]) -> str:
+    """That cores may not be used any more, in a sentence."""
+    numbers = sorted(cores)
+    named = f"core{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+    return f"{named} may not be used any more (a cpuset, taskset or hot-unplug)"
+
+
+class AffinityWatch:
+    """Notices that somebody else has changed where this process may run, as `taskset -p` does."""
+
+    def __init__(self) -> None:
+        """From now on."""
+        self._process = os.getpid()
+        with _affinity:
+            now = frozenset(os.sched_getaffinity(self._process))
+            _pinned[self._process] = now
+
+    def withdrawn(self, cores: Iterable[int]) -> frozenset[int]:
+        """Those of the cores that were taken from this process; none if nobody changed it."""
+        with _affinity:
+            now = frozenset(os.sched_getaffinity(self._process))
+            if now == _pinned[self._process]:
+                return frozenset()
+        return frozenset(cores) - now
 
 
 def load_average() -> float:

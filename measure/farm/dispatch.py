@@ -263,6 +263,18 @@ class Dispatcher:
         if index in self._nodes[node].slots:
             self._nodes[node].slots.remove(index)
 
+    def remove_builder(self, node: int, index: int) -> None:
+        """A free builder is gone for good. Idempotent."""
+        if index in self._nodes[node].builders:
+            self._nodes[node].builders.remove(index)
+
+    def lacks(self) -> str:
+        """What no node has any more, a slot or a builder; "" if there are some of both."""
+        nodes = [node for node in self._nodes if not node.gone]
+        if not any(node.slots or node.timing for node in nodes):
+            return "measuring slot"
+        return "" if any(node.builders or node.building for node in nodes) else "builder"
+
     def take_stranded(self, now: float = 0.0, patience: float = 0.0) -> list[MeasureResult]:
         """What has waited for so many seconds although no slot of its kind is left fails here."""
         stranded: list[Job] = []

@@ -3,7 +3,7 @@
 Drivers that have something to measure number themselves by their names, all alike, and each keeps
 to its part of the slots (`tunefarm.measure.farm.dispatch.Dispatcher.share`). A driver that has
 nothing, or says nothing any more, has no part. What they cannot divide they use by turns
-(`tunefarm.measure.farm.core_locks`).
+(`tunefarm.measure.core_locks`).
 """
 
 from __future__ import annotations

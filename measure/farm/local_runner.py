@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from tunefarm.measure.core_locks import CoreLocks
+from tunefarm.measure.farm.lock_watch import LockWatch
 from tunefarm.measure.farm.pipeline_runner import PipelineRunner
 from tunefarm.measure.farm.slots import ProcessPin, SlotPlan
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
@@ -37,6 +39,7 @@ class LocalBackend:
     def __init__(self, settings: WorkerSettings, plan: SlotPlan) -> None:
         """Start all workers. `settings.cores` is replaced by those of the plan."""
         self.plans: Sequence[SlotPlan] = (plan,)
+        settings = replace(settings, alternates=plan.alternates)
         self._scratch = Path(settings.scratch)
         self._pin = ProcessPin()
         if plan.spare:
@@ -78,6 +81,20 @@ class LocalBackend:
 class LocalRunner(PipelineRunner):
     """Measures on this machine's cores."""
 
-    def __init__(self, settings: WorkerSettings, plan: SlotPlan, *, retries: int = 2) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        plan: SlotPlan,
+        *,
+        retries: int = 2,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """`tell` is told in a sentence what happens to cores."""
         self.backend = LocalBackend(settings, plan)
-        super().__init__(self.backend, settings.threads, retries)
+        super().__init__(self.backend, settings.threads, retries, tell=tell)
+        cores = (*plan.build_cores, *plan.timed)
+        self._lock_watch = LockWatch(CoreLocks(settings.driver), cores, tell)
+
+    def close(self) -> None:
+        self._lock_watch.close()
+        super().close()

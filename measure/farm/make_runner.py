@@ -54,7 +54,7 @@ def check_alone(options: RunnerOptions) -> None:
 def _local(options: RunnerOptions) -> Runner:
     check_alone(options)
     plan = _settled(options)
-    return LocalRunner(_settings(options, plan), plan, retries=options.retries)
+    return LocalRunner(_settings(options, plan), plan, retries=options.retries, tell=options.tell)
 
 
 def _ray(options: RunnerOptions) -> Runner:

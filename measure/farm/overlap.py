@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import numpy as np
 
 from tunefarm.compiler.target import host_target
 from tunefarm.measure.compare import LogRatio, log_ratio
+from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.farm.slots import SlotPlan
 from tunefarm.measure.machine import on_cores
 from tunefarm.measure.sandbox.module_command import module_command
@@ -63,9 +65,14 @@ class Overlap:
         )
 
 
-def measure_overlap(timed: Sequence[int], loaded: Sequence[int]) -> Overlap:
-    """Measure on the cores `timed` beside a load on each of the cores `loaded`."""
+def measure_overlap(
+    timed: Sequence[int], loaded: Sequence[int], tell: Callable[[str], None] | None = None
+) -> Overlap:
+    """Measure on the cores `timed` next to a load on each of the cores `loaded`, as soon as nobody
+    else uses any of them; `tell` is told for whom it waits."""
     with ExitStack() as stack:
+        locks = CoreLocks(f"overlap-{uuid.uuid4().hex}", tell=tell)
+        stack.enter_context(locks.held((*timed, *loaded)))
         loads = [_start_load(core, stack) for core in loaded]
         stack.enter_context(on_cores(timed))
         yardstick = Yardstick(host_target())
@@ -98,7 +105,7 @@ def settle_overlap(
     if overlap == "always" or plan.alternates:
         return plan
     if overlap == "auto":
-        found = measure_overlap(plan.slots[0], plan.spare)
+        found = measure_overlap(plan.slots[0], plan.spare, tell)
         if tell is not None:
             tell(str(found))
         if found.is_clean:

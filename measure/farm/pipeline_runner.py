@@ -12,14 +12,17 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from time import monotonic
-from typing import Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
+from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.measure.farm.dispatch import Action, BuildAction, Dispatcher, TimeAction
 from tunefarm.measure.farm.slots import SlotPlan
 from tunefarm.measure.farm.steps import Watch, watch_step
+from tunefarm.measure.machine import AffinityWatch, cores_lost
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.measure.sandbox.worker_process import (
+    CoresLostError,
     WorkerEndedError,
     WorkerLostError,
     WorkerStartError,
@@ -105,11 +108,13 @@ class PipelineRunner:
         kinds: Sequence[str] | None = None,
         names: Sequence[str] = (),
         patience: float = 0.0,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         """`kinds` are the keys of the nodes' targets; None: all have the one that is measured.
 
         `names` are the nodes', by which all drivers order them alike. `patience`: seconds for which
-        requests wait for a node to join when none is left.
+        requests wait for a node to join when none is left; with 0 the only node is this machine.
+        `tell` is told in a sentence what happens to cores.
         """
         self.watch: Watch | None = None  # told of every step that has ended
         self._backend = backend
@@ -117,6 +122,9 @@ class PipelineRunner:
         self._dispatcher = Dispatcher(backend.plans, retries, kinds, names)
         self._crew = _Crew(self._dispatcher, self._deliver)
         self._patience = patience
+        self._affinity = AffinityWatch() if patience == 0.0 else None
+        self._tell = tell or (lambda _: None)
+        self._is_throttled = False
         self._capacity = self._dispatcher.capacity
         self._capacities = self._dispatcher.capacities
         self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
@@ -228,7 +236,9 @@ class PipelineRunner:
     def _start(self, action: Action) -> None:
         request = action.job.request
         if isinstance(action, BuildAction):
-            building = self._backend.build(action.node, action.index, request)
+            building = self._withdrawn(action) or self._backend.build(
+                action.node, action.index, request
+            )
             if self.watch is not None:
                 watch_step(self.watch, action, building)
             building.add_done_callback(
@@ -236,7 +246,9 @@ class PipelineRunner:
             )
             return
         assert action.job.build is not None
-        timing = self._backend.measure(action.node, action.index, request, action.job.build)
+        timing = self._withdrawn(action) or self._backend.measure(
+            action.node, action.index, request, action.job.build
+        )
         if self.watch is not None:
             watch_step(self.watch, action, timing)
         timing.add_done_callback(
@@ -247,18 +259,52 @@ class PipelineRunner:
         error = _error_of(future)
         if error is not None:
             self._deliver(self._lost(action, error))
+            if isinstance(error, CoresLostError):
+                self._dispatcher.remove_builder(action.node, action.index)
+                self._lose_cores(error)
         else:
             self._deliver(self._dispatcher.build_done(action, future.result()))
 
     def _timed(self, action: TimeAction, future: Future[MeasureResult]) -> None:
         error = _error_of(future)
         if error is None:
+            self._tell_throttled(future.result())
             if self._dispatcher.time_done(action):
                 self._results.put(future.result())
             return
         self._deliver(self._lost(action, error))
-        if isinstance(error, SlotLostError):
+        if isinstance(error, SlotLostError | CoresLostError):
             self._dispatcher.remove_slot(action.node, action.index)
+        if isinstance(error, CoresLostError):
+            self._lose_cores(error)
+
+    def _tell_throttled(self, result: MeasureResult) -> None:
+        """Say once that a quota stops what is timed."""
+        count = int(result.machine.get("throttled_slices", 0))
+        if count and not self._is_throttled:
+            self._is_throttled = True
+            again = counted(count, "slice")
+            self._tell(f"the CPU quota stops timed runs: {again} of one were timed again")
+
+    def _withdrawn(self, action: Action) -> Future[Any] | None:
+        """The failure of an action on cores that were taken from this process; None if it may be
+        done."""
+        plan = self._backend.plans[action.node]
+        is_build = isinstance(action, BuildAction)
+        cores = (plan.build_cores[action.index],) if is_build else plan.slots[action.index]
+        if self._affinity is None or not (lost := self._affinity.withdrawn(cores)):
+            return None
+        failed: Future[Any] = Future()
+        failed.set_exception(CoresLostError(cores_lost(lost)))
+        return failed
+
+    def _lose_cores(self, error: CoresLostError) -> None:
+        """Go on with what is left; raise MeasureError if that is not enough."""
+        lacking = self._dispatcher.lacks()
+        if lacking and not self._patience:
+            hint = "the same command goes on with the cores that are left"
+            raise MeasureError(f"no {lacking} is left: {error.message}", hint=hint)
+        self._tell(f"{error.message}: what else there is goes on")
 
     def _lost(self, action: Action, error: BaseException) -> MeasureResult | None:
         # Of a machine that is lost with all that ran on it, no candidate is to blame.

@@ -24,9 +24,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.remains import make_folder, on_leaving
+from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.farm.authentication import authentication
 from tunefarm.measure.farm.farm_process import is_loopback
 from tunefarm.measure.farm.farm_versions import versions
+from tunefarm.measure.farm.lock_watch import LockWatch
 from tunefarm.measure.farm.node_watch import NodeWatch
 from tunefarm.measure.farm.pipeline_runner import PipelineRunner, SlotLostError
 from tunefarm.measure.farm.ray_address import check_address, check_loopback
@@ -35,7 +37,7 @@ from tunefarm.measure.farm.ray_cluster import RayCluster
 from tunefarm.measure.farm.ray_nodes import Node, find_nodes, live_nodes
 from tunefarm.measure.farm.ray_start import StartedRay
 from tunefarm.measure.farm.ray_watch import RayWatch, ray_daemons
-from tunefarm.measure.farm.ray_workers import Builder, MeasuringSlot, Sharing
+from tunefarm.measure.farm.ray_workers import Builder, MeasuringSlot
 from tunefarm.measure.farm.runner import RunnerOptions
 from tunefarm.measure.farm.slots import ProcessPin, SlotPlan
 from tunefarm.measure.farm.thread_limit import check_threads
@@ -72,7 +74,7 @@ class RayBackend:
         self._settings = settings
         self.wanted = options.targets or (host_target(),)
         self._embedded = options.address == "local"
-        self.driver = uuid.uuid4().hex[:16]  # its name among the drivers of a farm
+        self.driver = settings.driver  # its name among the drivers of a farm
         self._owns_ray = not ray.is_initialized()
         self._ray: StartedRay | None = None
         self._pin = ProcessPin()
@@ -192,12 +194,14 @@ class RayBackend:
         found = self._nodes[node]
         niceness = max(self._settings.niceness, found.niceness)
         target = found.target.to_json()
-        return replace(self._settings, target=target, kinds=kinds, niceness=niceness)
-
-    def _sharing(self, node: int) -> Sharing | None:
-        if self._embedded:
-            return None
-        return Sharing(self.driver, self._nodes[node].plan.alternates)
+        return replace(
+            self._settings,
+            target=target,
+            kinds=kinds,
+            niceness=niceness,
+            driver=self.driver,
+            alternates=found.plan.alternates,
+        )
 
     def _start_workers(self, number: int) -> None:
         plan = self._nodes[number].plan
@@ -222,13 +226,12 @@ class RayBackend:
             }
             if what == "measure":
                 actor = self._slot.options(**options).remote(
-                    replace(settings, cores=plan.slots[index]), self._sharing(node), versions()
+                    replace(settings, cores=plan.slots[index]), versions()
                 )
             else:
                 actor = self._builder.options(**options).remote(
                     replace(settings, cores=plan.build_cores),
                     plan.build_cores[index],
-                    self._sharing(node),
                     versions(),
                 )
             actor.start.remote()
@@ -257,7 +260,17 @@ class RayRunner(PipelineRunner):
         kinds, names = self.backend.kinds, self.backend.names
         joined = options.address != "local"
         patience = _NODE_SECONDS if joined else 0.0
-        super().__init__(self.backend, settings.threads, options.retries, kinds, names, patience)
+        super().__init__(
+            self.backend,
+            settings.threads,
+            options.retries,
+            kinds,
+            names,
+            patience,
+            tell=options.tell,
+        )
+        cores = () if joined else (*plan.build_cores, *plan.timed)
+        self._lock_watch = LockWatch(CoreLocks(settings.driver), cores, options.tell)
         self._watch = RayWatch(self.backend.daemons, self.fail)
         self._nodes: NodeWatch | None = None
         if joined:
@@ -281,6 +294,7 @@ class RayRunner(PipelineRunner):
 
     def close(self) -> None:
         self._watch.close()
+        self._lock_watch.close()
         if self._nodes is not None:
             self._nodes.close()
         super().close()

@@ -30,6 +30,7 @@ from ray.job_config import JobConfig
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.measure.farm.authentication import environment
+from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, cpu_seconds, run_processes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -37,6 +38,9 @@ LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 START_SECONDS = 28.0
+_BUSY_START_SECONDS = 120.0
+"""While its processes compute, as they do for longer on a machine that others load."""
+_IDLE_SHARE = 0.02  # of a core's time: what waits for nothing uses less
 _WAIT_SECONDS = 0.1  # after which the caller looks whether it was interrupted
 
 
@@ -46,6 +50,28 @@ class OwnPath(JobConfig):
     def _serialize(self) -> Any:
         self._py_driver_sys_path = []
         return super()._serialize()
+
+
+class _StartClock:
+    """When a start is given up: what hangs uses no time of a core, what is slow does."""
+
+    def __init__(self, tag: str) -> None:
+        """`tag` is the mark of the processes that Ray starts."""
+        self._tag = tag
+        self._began = self._asked = time.monotonic()
+        self._used = 0.0
+
+    def check(self) -> None:
+        """Raise MeasureError when it is late."""
+        now = time.monotonic()
+        if now - self._asked < START_SECONDS / 4:
+            return
+        used = cpu_seconds(run_processes(self._tag)) if self._tag else 0.0
+        idle = used - self._used < _IDLE_SHARE * (now - self._asked)
+        self._asked, self._used = now, used
+        waited = now - self._began
+        if waited > _BUSY_START_SECONDS or (idle and waited >= 0.99 * START_SECONDS):
+            raise MeasureError(f"no answer within {waited:.0f} s")
 
 
 class StartedRay:
@@ -75,11 +101,10 @@ class StartedRay:
                 self._ended.wait()
 
         threading.Thread(target=start, name="tunefarm-ray", daemon=True).start()
-        deadline = time.monotonic() + START_SECONDS
+        clock = _StartClock(variables.get(TAG_VARIABLE, ""))
         try:
             while not wait([outcome], _WAIT_SECONDS).done:
-                if time.monotonic() > deadline:
-                    raise MeasureError(f"no answer within {START_SECONDS:.0f} s")
+                clock.check()
             outcome.result()
         except BaseException:
             self.end()

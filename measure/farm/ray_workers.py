@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
-import ray
-
-from tunefarm.measure.farm.core_locks import Turn, node_locks
 from tunefarm.measure.farm.farm_versions import check_versions
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
@@ -17,29 +12,12 @@ from tunefarm.measure.worker.build_candidate import BuildResult
 from tunefarm.measure.worker.supervisor import BUILD, MEASURE, Supervisor
 
 
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """That other drivers may use the node too: this driver's name, and whether builds and timed
-    runs take turns there."""
-
-    driver: str
-    alternates: bool
-
-    def held(self, cores: tuple[int, ...], turn: Turn) -> AbstractContextManager[None]:
-        """Cores of this node, which nobody else has within the block."""
-        node = ray.get_runtime_context().get_node_id()
-        return node_locks(node, self.driver).held(cores, turn if self.alternates else None)
-
-
 class MeasuringSlot:
     """The actor that holds a measuring slot: a supervisor and its worker process."""
 
-    def __init__(
-        self, settings: WorkerSettings, sharing: Sharing | None, drivers: Mapping[str, str]
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, drivers: Mapping[str, str]) -> None:
         """`drivers` are the versions that the driver has."""
         self._settings = settings
-        self._sharing = sharing
         self._drivers = drivers
         self._supervisor = Supervisor(settings, MEASURE)
 
@@ -51,8 +29,7 @@ class MeasuringSlot:
     def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
         """Check and time a candidate, with the slot's cores for itself."""
         check_versions(self._drivers)
-        with _held(self._sharing, self._settings.cores, "time"):
-            return self._supervisor.measure(request, build)
+        return self._supervisor.measure(request, build)
 
     def close(self) -> None:
         """End the worker process and remove this node's scratch files."""
@@ -67,16 +44,9 @@ class Builder:
     node has cores, and starting others takes longer than many builds.
     """
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        core: int,
-        sharing: Sharing | None,
-        drivers: Mapping[str, str],
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, core: int, drivers: Mapping[str, str]) -> None:
         """`drivers` are the versions that the driver has."""
         self._core = core
-        self._sharing = sharing
         self._drivers = drivers
         self._supervisor = Supervisor(settings, BUILD)
 
@@ -87,15 +57,8 @@ class Builder:
     def build(self, request: MeasureRequest) -> BuildResult:
         """Build a candidate."""
         check_versions(self._drivers)
-        with _held(self._sharing, (self._core,), "build"):
-            return self._supervisor.build(request, self._core)
+        return self._supervisor.build(request, self._core)
 
     def close(self) -> None:
         """End the worker process."""
         self._supervisor.close()
-
-
-def _held(
-    sharing: Sharing | None, cores: tuple[int, ...], turn: Turn
-) -> AbstractContextManager[None]:
-    return nullcontext() if sharing is None else sharing.held(cores, turn)

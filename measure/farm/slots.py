@@ -10,6 +10,7 @@ from pathlib import Path
 from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.measure.cpus import Cpus
+from tunefarm.measure.machine import pin
 
 _MAX_BUILDERS = 8
 
@@ -157,6 +158,6 @@ class ProcessPin:
 def _pin_threads(cores: set[int]) -> None:
     for thread in Path("/proc/self/task").iterdir():
         try:
-            os.sched_setaffinity(int(thread.name), cores)
+            pin(cores, int(thread.name))
         except ProcessLookupError:
             continue  # the thread has ended meanwhile

@@ -14,9 +14,11 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterable
 from typing import BinaryIO, Protocol
 
 from tunefarm.compiler.function_modules import load_modules
+from tunefarm.measure.machine import cores_lost, pin
 from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.by_name import by_name
 from tunefarm.measure.sandbox.code_stamp import code_stamp
@@ -55,14 +57,25 @@ class _Role(Protocol):
 
 
 def _answer(role: _Role, request: Message) -> Message:
-    """The reply to one request. Failures of our own are INFRASTRUCTURE, with the traceback."""
+    """The reply to one request. Failures of our own are INFRASTRUCTURE, with the traceback; so is
+    what was done elsewhere than on the cores that the request names, all or part of the time."""
     limit_cpu(request.fields["cpu_seconds"])
+    cores = frozenset(request.fields.get("cores", ()))
+    if cores and (lost := pin(cores)):
+        return _lost(lost)
     try:
-        return role.answer(request)
+        reply = role.answer(request)
+        lost = cores - os.sched_getaffinity(0)
+        return _lost(lost) if lost else reply
     except MemoryError as error:
         return _failure(Status.OUT_OF_MEMORY, f"out of memory: {error}")
     except Exception:  # noqa: BLE001 - the loop must answer; the supervisor replaces this process
         return _failure(Status.INFRASTRUCTURE, traceback.format_exc())
+
+
+def _lost(cores: Iterable[int]) -> Message:
+    fields = {"status": str(Status.INFRASTRUCTURE), "error": cores_lost(cores)}
+    return Message({**fields, "lost_cores": sorted(cores)})
 
 
 def _failure(status: Status, error: str) -> Message:

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 
+from tunefarm.measure.machine import pin
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
 _PR_SET_PDEATHSIG = 1
@@ -21,8 +22,9 @@ def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def limit(settings: WorkerSettings) -> None:
-    """Pin this process to its cores; limit its address space and the size of its files."""
-    os.sched_setaffinity(0, settings.cores)
+    """Pin this process to its cores, as far as it may have them (each request asks again); limit
+    its address space and the size of its files."""
+    pin(settings.cores)
     resource.setrlimit(resource.RLIMIT_AS, (settings.address_space, settings.address_space))
     resource.setrlimit(resource.RLIMIT_FSIZE, (settings.file_bytes, settings.file_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

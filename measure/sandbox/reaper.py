@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -81,6 +81,16 @@ def run_processes(tag: str, variable: str = TAG_VARIABLE) -> set[Process]:
             result.add(process)
             found += children[process.id]
     return result
+
+
+def cpu_seconds(processes: Iterable[Process]) -> float:
+    """The processor time that these have used so far; of one that has ended nothing."""
+    ticks = 0
+    for process in processes:
+        with suppress(OSError, ValueError, IndexError):  # it ended meanwhile
+            text = Path("/proc", str(process.id), "stat").read_text()
+            ticks += sum(map(int, text.rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def holders(folders: Sequence[str]) -> set[Process]:

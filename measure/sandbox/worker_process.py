@@ -52,6 +52,10 @@ class WorkerStartError(WorkerLostError):
     """No worker could be started; the request never reached one."""
 
 
+class CoresLostError(MeasureError):
+    """The worker's cores may not be used any more: nothing is built or timed there again."""
+
+
 class WorkerEndError(Exception):
     """A worker process ended, or had to be ended, while it had a request.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -24,6 +25,8 @@ class WorkerSettings:
     the most that it may have: the driver's. `turn` is the descriptor of the file in which it notes
     whose turn it is (-1: nowhere). `kinds` are the targets of a job whose nodes differ, as JSON,
     `probe` tells what this machine is in tests (see `tunefarm.measure.sandbox.node_kind`).
+    `driver` is the name of the runner among all that use the machine's cores, and `alternates` says
+    that nothing is timed on this machine while anything is built.
     `functions` are the modules that register functions by name, those that this process loaded.
     """
 
@@ -39,6 +42,8 @@ class WorkerSettings:
     turn: int = -1
     kinds: tuple[Mapping[str, Any], ...] = ()
     probe: str = ""
+    driver: str = field(default_factory=lambda: uuid.uuid4().hex)
+    alternates: bool = False
     functions: tuple[str, ...] = field(default_factory=loaded_modules)
 
     @property

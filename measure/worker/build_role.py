@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import OrderedDict
 from pathlib import Path
 
@@ -40,7 +39,6 @@ class BuildRole:
         fields = message.fields["request"]
         tuples = {name: tuple(fields[name]) for name in ("rivals", "placements", "sizes")}
         request = MeasureRequest(**{**fields, **tuples})
-        os.sched_setaffinity(0, message.fields["cores"])
         result = build_candidate(request, self._target, self._compile_once, self._turn)
         if result.status is Status.OK:
             kernel = kernel_from_json(request.kernel)

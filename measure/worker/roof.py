@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +20,9 @@ from tunefarm.compiler.llvm.machine import object_code
 from tunefarm.compiler.llvm.peak_loop import SYMBOL, peak_loop, result_floats
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.target import Target
-from tunefarm.measure.machine import available_cores, on_cores
+from tunefarm.measure.core_locks import CoreLocks
+from tunefarm.measure.cpus import usable_cpus
+from tunefarm.measure.machine import on_cores
 
 ROUNDS = 5
 ROUND_SECONDS = 0.02
@@ -66,7 +69,7 @@ def _best(
     make: Callable[[int], Callable[[], None]], amount: int, threads: int, rounds: int = ROUNDS
 ) -> float:
     """Seconds of the fastest round in which every thread has done its part once."""
-    cores = available_cores()[-threads:]
+    cores = usable_cpus().for_threads(threads)
     barrier = threading.Barrier(threads + 1)
     spans: list[list[float]] = [[] for _ in range(rounds)]
 
@@ -81,10 +84,11 @@ def _best(
                 taken += [begin, time.perf_counter()]
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
-    for worker in workers:
-        worker.start()
-    for _ in spans:
-        barrier.wait()
-    for worker in workers:
-        worker.join()
+    with CoreLocks(f"roof-{uuid.uuid4().hex}").held(cores):
+        for worker in workers:
+            worker.start()
+        for _ in spans:
+            barrier.wait()
+        for worker in workers:
+            worker.join()
     return min(max(taken) - min(taken) for taken in spans)

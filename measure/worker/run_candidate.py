@@ -19,6 +19,7 @@ from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.target import host_target
 from tunefarm.measure import machine
+from tunefarm.measure.cpu_quota import read_quota
 from tunefarm.measure.measurement import MeasureResult, Status
 from tunefarm.measure.placement import placements_of
 from tunefarm.measure.sandbox.guarded import GuardedBuffer
@@ -27,6 +28,7 @@ from tunefarm.measure.worker.answer import answer_of
 from tunefarm.measure.worker.bound_call import BoundCall, Problem, enter_arenas, mended_damage
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
 from tunefarm.measure.worker.kept_calls import KeptCalls
+from tunefarm.measure.worker.quota_share import QuotaShare
 from tunefarm.measure.worker.reference import ensure_reference
 from tunefarm.measure.worker.slice_clock import SliceClock
 from tunefarm.measure.worker.timer import Run, Timing, TimingOptions, calibrate, time_in_turn
@@ -66,6 +68,7 @@ class CandidateRunner:
         self._repeat = repeat_call_object(host_target())
         self._yardstick = Yardstick(host_target())
         self._clock = SliceClock(waits=threads == 1)  # of several threads one wait says little
+        self._share = QuotaShare(read_quota(), threads)
         self._workloads: OrderedDict[str, Workload] = OrderedDict()
         self._kept = KeptCalls()
         facts = machine.fingerprint()
@@ -156,6 +159,7 @@ class CandidateRunner:
         copies = enter_arenas(calls, arenas, last, cold=bool(options.cold_constants))
         checked = perf_counter()
         watch = CoreWatch(self._cores)
+        throttled = self._share.repeated
         yardstick = self._yardstick.seconds()
         timing = self._time(calls, options, seed)
         drift = self._yardstick.seconds() / yardstick - 1.0
@@ -178,6 +182,7 @@ class CandidateRunner:
             "load": machine.load_average(),
             "calls": timing.calls[0],
             "constant_copies": copies,
+            "throttled_slices": self._share.repeated - throttled,
             "anchor_seconds": yardstick,
             "anchor_drift": round(drift, 5),
         }
@@ -222,11 +227,11 @@ class CandidateRunner:
         return timing
 
     def _noted(self, number: int, run: Run) -> Run:
-        """`run`, which notes that it is the turn of this number."""
+        """`run`, which notes that it is the turn of this number, and stays within the quota."""
 
         def run_noted(calls: int) -> float:
             self._turn.note(number)
-            return run(calls)
+            return self._share.seconds(run, calls)
 
         return run_noted
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 
+from tunefarm.measure.core_locks import CoreLocks, Turn
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.measure.sandbox.messages import Message
 from tunefarm.measure.sandbox.worker_process import (
+    CoresLostError,
     Role,
     WorkerEndedError,
     WorkerEndError,
@@ -27,7 +31,8 @@ _BUILD_STATUS = {Status.RUN_TIMEOUT: Status.BUILD_TIMEOUT, Status.CRASHED: Statu
 class Supervisor:
     """Keeps one worker process of a role, and replaces it when it misbehaves.
 
-    Use from one thread only, except `close`.
+    While that builds or times, it holds the locks of its cores. Use from one thread only, except
+    `close`.
     """
 
     def __init__(self, settings: WorkerSettings, role: Role) -> None:
@@ -35,6 +40,7 @@ class Supervisor:
         self._role = role
         self._worker: WorkerProcess | None = None
         self._closed = False
+        self._locks = CoreLocks(settings.driver, stop=lambda: self._closed)
 
     @property
     def pid(self) -> int | None:
@@ -68,7 +74,8 @@ class Supervisor:
             worker.kill()
 
     def build(self, request: MeasureRequest, core: int) -> BuildResult:
-        """Build a candidate on `core`; raises WorkerLostError on a failure that is not its own."""
+        """Build a candidate on `core`; raises WorkerLostError on a failure that is not its own,
+        CoresLostError for a core that may not be used any more."""
         timeout = TimingOptions.of(request.options).build_timeout
         fields = {
             "request": {**asdict(request), "options": dict(request.options)},
@@ -76,7 +83,8 @@ class Supervisor:
             "cpu_seconds": 2 * timeout + 1,
         }
         try:
-            reply = self._ask(Message(fields), timeout)
+            with self._held((core,), "build"):
+                reply = self._ask(Message(fields), timeout)
         except WorkerEndError as end:
             status = _BUILD_STATUS.get(end.status, end.status)
             return BuildResult(status, b"", end.text, culprit=_culprit(request, end.turn) or 0)
@@ -89,7 +97,8 @@ class Supervisor:
         )
 
     def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
-        """Check and time a built candidate; raises WorkerLostError on a failure not its own."""
+        """Check and time a built candidate; raises WorkerLostError on a failure not its own,
+        CoresLostError for cores that may not be used any more."""
         options = TimingOptions.of(request.options)
         fields = {
             "kernel": request.kernel,
@@ -99,12 +108,15 @@ class Supervisor:
             "placements": request.placements,
             "target": request.target,
             "sizes": request.sizes,
+            "cores": list(self._settings.cores),
             "cpu_seconds": 2 * options.run_timeout * self._settings.threads + 1,
         }
         if options.fresh_process:
             self.stop()
+        message = Message(fields, build.candidates)
         try:
-            reply = self._ask(Message(fields, build.candidates), options.run_timeout).fields
+            with self._held(self._settings.cores, "time"):
+                reply = self._ask(message, options.run_timeout).fields
         except WorkerEndError as end:
             return MeasureResult(
                 request.request_id,
@@ -129,6 +141,9 @@ class Supervisor:
             None if status in _BLAMELESS else _culprit(request, reply.get("culprit")),
         )
 
+    def _held(self, cores: Sequence[int], turn: Turn) -> AbstractContextManager[None]:
+        return self._locks.held(cores, turn, alone=self._settings.alternates)
+
     def _ask(self, message: Message, timeout: float) -> Message:
         """One request to a live worker. Raises WorkerEndError; WorkerLostError if not to blame."""
         self.start()
@@ -142,6 +157,9 @@ class Supervisor:
             if self._closed or end.status is Status.INFRASTRUCTURE:
                 raise WorkerLostError(end.text) from None
             raise
+        if reply.fields.get("lost_cores"):
+            self.stop()
+            raise CoresLostError(reply.fields["error"])
         if reply.fields["status"] != Status.OK:
             told = {"culprit": self._worker.turn, **reply.fields}
             told["error"] = self._worker.with_output(reply.fields["error"])

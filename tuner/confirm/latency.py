@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import random
+import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +26,11 @@ from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.measure.compare import Comparison
-from tunefarm.measure.machine import available_cores, on_cores
+from tunefarm.measure.core_locks import CoreLocks
+from tunefarm.measure.cpu_quota import read_quota
+from tunefarm.measure.cpus import usable_cpus
+from tunefarm.measure.machine import check_none_lost, on_cores
+from tunefarm.measure.worker.quota_share import QuotaShare
 from tunefarm.measure.worker.stability import relative_mad
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare
@@ -66,12 +72,20 @@ COMPARISON = LatencyOptions(
 
 @contextmanager
 def pinned(threads: int) -> Iterator[None]:
-    """Keep this process on `threads` of its cores; threads that it starts inherit them."""
-    if not hasattr(os, "sched_setaffinity"):
+    """Keep this process on `threads` of its cores, which nobody else builds or times on meanwhile;
+    threads that it starts inherit them.
+
+    Raises MeasureError if one may not be used any more, also after the block: what was timed there
+    was timed elsewhere.
+    """
+    cores = usable_cpus().for_threads(threads)
+    with CoreLocks(f"models-{uuid.uuid4().hex}", tell=_note).held(cores), on_cores(cores):
         yield
-        return
-    with on_cores(available_cores()[-threads:]):
-        yield
+        check_none_lost(set(cores) - os.sched_getaffinity(0))
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr, flush=True)
 
 
 def interleaved_latencies(
@@ -87,6 +101,7 @@ def interleaved_latencies(
     begin = now()
     calls = [_calls_per_sample(program, options, now) for program in programs]
     samples: list[list[float]] = [[] for _ in programs]
+    share = QuotaShare(read_quota(), None)
     for number in range(options.rounds):
         passed = now() - begin
         enough = number >= options.least or passed > PATIENCE
@@ -97,11 +112,19 @@ def interleaved_latencies(
                 wait_until_idle(options.idle)
             if options.settle or calls[i] > 1:
                 programs[i]()
-            start = now()
-            for _ in range(calls[i]):
-                programs[i]()
-            samples[i].append((now() - start) / calls[i])
+            samples[i].append(
+                share.seconds(partial(_seconds, programs[i], now), calls[i]) / calls[i]
+            )
+    share.close()
     return samples
+
+
+def _seconds(program: Program, now: Callable[[], float], calls: int) -> float:
+    """Seconds of so many calls."""
+    start = now()
+    for _ in range(calls):
+        program()
+    return now() - start
 
 
 def wait_until_idle(limit: float) -> None:

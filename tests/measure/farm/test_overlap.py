@@ -28,7 +28,7 @@ def test_what_moves_a_ratio_of_different_work_decides(
     arithmetic: float, copying: float, clean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Overlap(pair(arithmetic), pair(copying))
-    monkeypatch.setattr(overlap, "measure_overlap", lambda timed, loaded: found)
+    monkeypatch.setattr(overlap, "measure_overlap", lambda *_: found)
     told: list[str] = []
     plan = settle_overlap(PLAN, "auto", told.append)
     assert plan.alternates != clean
