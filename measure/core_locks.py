@@ -84,7 +84,8 @@ class Accounts:
 
     def arrive(self, driver: str, process: str, now: float) -> None:
         """A process of the driver waits for the core."""
-        self.of = {n: a for n, a in self.of.items() if now - a.seen < _FORGET_SECONDS}
+        # abs: after a reboot the clock is behind what was written before it
+        self.of = {n: a for n, a in self.of.items() if abs(now - a.seen) < _FORGET_SECONDS}
         account = self.of.get(driver)
         if account is None or now - account.seen > IDLE_SECONDS:
             account = self.of.setdefault(driver, Account())
@@ -116,14 +117,14 @@ class Accounts:
             account.waiting.remove(process)
 
     def _is_here(self, account: Account, now: float) -> bool:
-        fresh = now - account.seen < _SILENT_SECONDS
+        fresh = abs(now - account.seen) < _SILENT_SECONDS
         alive = {process: self._alive(process) for process in account.waiting}
         account.waiting = [
             process
             for process, is_there in alive.items()
             if is_there or (is_there is None and fresh)
         ]
-        return bool(account.waiting) or now - account.seen < RETURN_SECONDS
+        return bool(account.waiting) or abs(now - account.seen) < RETURN_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
