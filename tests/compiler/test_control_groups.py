@@ -74,8 +74,8 @@ def test_the_first_version_has_a_tree_for_each_controller(tmp_path: Path) -> Non
     tree.write("pids/a/pids.current", "70")
     assert tree.groups.memory_bytes() == 2048
     assert tree.groups.free_threads() == 30
-    names = [path.relative_to(tmp_path).as_posix() for path in tree.groups.folders("cpu")]
-    assert names == [f"sys/fs/cgroup/cpu{group}" for group in ("/a/b", "/a", "")]
+    found = [path.relative_to(tmp_path).as_posix() for path in tree.groups.folders("cpu")]
+    assert found == [f"sys/fs/cgroup/cpu{group}" for group in ("/a/b", "/a", "")]
 
 
 def test_a_machine_without_control_groups_has_no_limits(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_without_locks_the_name_says_whose_a_folder_is(
     def flock(file: int, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(remains.fcntl, "flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
     mine = make_folder("kind")
     *start, started, number = mine.name.split("-")
     former = mine.with_name("-".join([*start, f"{int(started, 16) ^ 1:x}", number]))

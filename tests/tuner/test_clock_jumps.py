@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from tests.db.examples import KEY, populate
+from tunefarm.configs.clock import since_boot
 from tunefarm.db import processes, queries, schema
 from tunefarm.db.queue import add_entry, entries, take_entry
 from tunefarm.db.store import Store
@@ -176,7 +177,7 @@ def test_who_says_something_new_is_alive_whatever_its_clock_says(
 def test_who_says_nothing_new_is_gone_after_a_minute_also_when_the_clock_was_set_back(
     watched: Store, clock: WallClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    later = processes.since_boot() + processes.LEASE_SECONDS + 1.0
+    later = since_boot() + processes.LEASE_SECONDS + 1.0
     clock.set(-(processes.LEASE_SECONDS + 1.0) / 3600.0)  # by the clock no time has passed
     monkeypatch.setattr(processes, "since_boot", lambda: later)
     assert states(watched) == ("lost", False)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tunefarm.configs.clock import since_boot
 from tunefarm.db import processes, schema
 from tunefarm.db.queue import QueueEntry, add_entry, change_entry, entries, entry, take_entry
 from tunefarm.db.store import Store
@@ -315,7 +316,7 @@ def test_who_is_waited_for_is_said_until_it_is_known_to_be_gone(
     with bench.store.writing() as session:
         row = session.query(schema.QueueEntry).one()
         row.holder = {**row.holder, "host": "pod-7 boot 1", "pid": 12, "seen": time.time()}
-    began = processes.since_boot()
+    began = since_boot()
     start = bench.clock.now
 
     def wait(seconds: float) -> None:
