@@ -208,7 +208,7 @@ def open_file(path: Path, mode: str, **options: Any) -> sqlite3.Connection:
     options |= {"uri": True, "timeout": BUSY_SECONDS}
     if mode == "rwc" or not _lacks_index(path):
         return sqlite3.connect(location_of(path, mode), **options)
-    has_log = Path(f"{os.path.realpath(path)}-wal").exists()
+    has_log = os.path.exists(f"{os.path.realpath(path)}-wal")
     how = f"vfs={_WITHOUT_LOCKS}" if has_log else "immutable=1"
     connection = sqlite3.connect(f"{location_of(path, 'ro')}&{how}", **options)
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -222,7 +222,7 @@ def _lacks_index(path: Path) -> bool:
     open there is an index, which readers share.
     """
     file = Path(os.path.realpath(path))
-    if _may_write(file.parent) or Path(f"{file}-shm").exists():
+    if _may_write(file.parent) or os.path.exists(f"{file}-shm"):
         return False
     try:
         with file.open("rb") as opened:
@@ -238,7 +238,7 @@ def _may_write(path: Path) -> bool:
 
 def _check_writable(path: Path) -> None:
     """Refuse a file that is there, to be written, but only read. Raises DatabaseError."""
-    if not path.exists() or _is_writable(path):
+    if not os.path.exists(path) or _is_writable(path):
         return
     what = "its folder" if _may_write(Path(os.path.realpath(path))) else "it"
     raise DatabaseError(f"cannot write to {path}: {what} can only be read", hint=_COPY_HINT)
