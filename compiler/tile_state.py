@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 import llvmlite.binding as llvm
 
+from tunefarm.compiler.executable_memory import refusal
 from tunefarm.compiler.tile_set_up import CONFIGURATION_BYTES, FULL_PALETTE, TilePalette
 
 TILE_FEATURES = "amx-"  # LLVM's names of the features that need tiles begin so
@@ -184,6 +185,8 @@ class HostMachine:
 
         Raises RuntimeError where code cannot be made.
         """
+        if reason := refusal():
+            raise RuntimeError(f"code may not be run here: {reason}")
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         llvm.initialize_native_asmparser()

@@ -6,6 +6,8 @@ They live here because `configs` is the one package that every other may import;
 
 from __future__ import annotations
 
+from tunefarm.configs.resource_limits import limit_behind
+
 _MOST_CHARACTERS = 1600  # of a message
 
 
@@ -13,8 +15,9 @@ class TunefarmError(Exception):
     """Base of every error that a user can cause or must read.
 
     `message` is one readable sentence, `program` the printed program at that point (or empty),
-    `hint` what to do next (or empty). `str(error)` is the sentence and the hint. What is too long
-    to be read, the names of a damaged model say, is cut out of the middle.
+    `hint` what to do next (or empty). `str(error)` is the sentence and the hint, and the limit of
+    this process (`ulimit`) behind what the error was raised from. What is too long to be read, the
+    names of a damaged model say, is cut out of the middle.
     """
 
     def __init__(self, message: str, *, program: str = "", hint: str = "") -> None:
@@ -24,7 +27,10 @@ class TunefarmError(Exception):
         self.hint = _readable(hint)
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.hint})" if self.hint else self.message
+        limit = limit_behind(self)
+        known = limit in self.message or limit in self.hint
+        advice = "; ".join(filter(None, (self.hint, "" if known else limit)))
+        return f"{self.message} ({advice})" if advice else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.program, self.hint)

@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 _PREFIX = "tunefarm-"
+_NUMBER_CHARACTERS = 4  # of a folder's number, with the dash
 _SHORT = ("/tmp", "/dev/shm")
 _LOCK = ".owner"
 """In a folder: locked by its owner, with the boot of the owner's machine in it."""
@@ -41,17 +42,14 @@ _left: set[int] = set()  # the processes that have left: what their threads stil
 def make_folder(kind: str, *, most_characters: int | None = None) -> Path:
     """A new, empty folder of this process; first removes those whose owner is gone.
 
-    It is in the folder for temporary files, or in another one if its name would then have more
-    than `most_characters`. Raises OSError, also in a thread of a process that has left.
+    It is in `temporary_root`. Raises OSError, also in a thread of a process that has left.
     """
     remove_folders_of_the_dead()
     _let_go()
     stem = f"{_PREFIX}{kind}-{_owner(os.getpid())}"
-    roots = [tempfile.gettempdir()]
-    if most_characters is not None:
-        roots = [root for root in (*roots, *_SHORT) if len(root) + len(stem) + 4 < most_characters]
+    root = temporary_root(most_characters, len(stem) + _NUMBER_CHARACTERS)
     while True:
-        folder = Path(roots[0], f"{stem}-{next(_numbers)}")
+        folder = Path(root, f"{stem}-{next(_numbers)}")
         with suppress(FileExistsError), _lock:
             if os.getpid() in _left:
                 raise OSError(errno.ECANCELED, "this process is about to end")
@@ -62,6 +60,25 @@ def make_folder(kind: str, *, most_characters: int | None = None) -> Path:
                 folder.rmdir()
                 raise
             return folder
+
+
+def temporary_root(most_characters: int | None, below: int) -> str:
+    """The folder for temporary files, or another one that may be written to, if a path of `below`
+    characters in it would have more than `most_characters`.
+
+    Sockets have names of 107 characters at most. Raises OSError where no folder is short enough.
+    """
+    usual = tempfile.gettempdir()
+    if most_characters is None or len(usual) + 1 + below <= most_characters:
+        return usual
+    for root in _SHORT:
+        if os.access(root, os.W_OK | os.X_OK) and len(root) + 1 + below <= most_characters:
+            return root
+    text = (
+        "this path is too long for the names of sockets, and nobody may write to "
+        f"{' or '.join(_SHORT)}: name a folder with a short path in TMPDIR"
+    )
+    raise OSError(errno.ENAMETOOLONG, text, usual)
 
 
 def remove_folders_of_the_dead() -> None:

@@ -12,6 +12,7 @@ sections in the environment, and takes as long to import as a tenth of a repeate
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tunefarm.configs.errors import SettingsError
 from tunefarm.configs.layers import Layers, find_file, names_in
-from tunefarm.configs.private_folder import writable_by_others
+from tunefarm.configs.private_folder import make_private, writable_by_others
 from tunefarm.configs.served_cpus import SERVED_BY
 
 _PRESETS = Path(__file__).resolve().parent
@@ -295,15 +296,25 @@ def cache_folder(settings: Settings) -> Path | None:
 def state_folder() -> Path:
     """Where this program notes what outlives a command: what `tune farm` has started.
 
-    `tunefarm` in the user's folder for such notes ($XDG_STATE_HOME or ~/.local/state).
-    Raises SettingsError for a user without a home.
+    `tunefarm` in the user's folder for such notes ($XDG_STATE_HOME or ~/.local/state); where that
+    cannot be made, as for users of containers without a home, in the folder for temporary files.
+    Raises SettingsError where that cannot be made either, or others could change what is there.
     """
-    states = os.environ.get("XDG_STATE_HOME")
+    folder = _folder_of_user("XDG_STATE_HOME", ".local/state")
+    if folder is not None and _can_be_made(folder):
+        return folder
+    folder = Path(tempfile.gettempdir(), f"tunefarm-{os.geteuid()}", "state")
     try:
-        return (Path(states) if states else Path.home() / ".local" / "state") / "tunefarm"
-    except RuntimeError as error:
-        hint = "XDG_STATE_HOME names a folder"
-        raise SettingsError("this user has no home to keep notes in", hint=hint) from error
+        make_private(folder)
+        problem = writable_by_others(folder)
+    except OSError as error:
+        problem = f"{folder}: {error.strerror or error}"
+    if problem:
+        raise SettingsError(
+            f"there is no folder to keep notes in: {problem}",
+            hint="XDG_STATE_HOME names a folder",
+        )
+    return folder
 
 
 def cache_problem(settings: Settings) -> str:
@@ -320,8 +331,30 @@ def _named_cache_folder(settings: Settings) -> Path | None:
         return None
     if settings.cache.folder is not None:
         return Path(settings.cache.folder)
-    caches = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(caches) if caches else Path.home() / ".cache") / "tunefarm"
-    except RuntimeError:  # a user without a home, as in some containers
-        return None
+    return _folder_of_user("XDG_CACHE_HOME", ".cache")
+
+
+def _folder_of_user(variable: str, below_home: str) -> Path | None:
+    """`tunefarm` in a folder of the XDG base directories, or None without a home.
+
+    Those directories are absolute; a variable with another path counts as not set
+    (https://specifications.freedesktop.org/basedir-spec/latest/).
+    """
+    named = os.environ.get(variable, "")
+    if os.path.isabs(named):
+        return Path(named, "tunefarm")
+    home = os.path.expanduser("~")
+    return Path(home, below_home, "tunefarm") if os.path.isabs(home) else None
+
+
+def _can_be_made(folder: Path) -> bool:
+    """Whether this user may make a folder, or write to it if it is there.
+
+    Where the user may not look, there is nothing.
+    """
+    while not os.path.exists(folder) and folder != folder.parent:
+        folder = folder.parent
+    can_write = os.access(
+        folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
+    )
+    return os.path.isdir(folder) and can_write

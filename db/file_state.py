@@ -6,12 +6,12 @@ Only for processes that have the file not open otherwise: closing it drops this 
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 from tunefarm.configs.regular_file import read_regular
+from tunefarm.db.sqlite_file import open_file
 
 _MOST_BYTES = 64 << 20  # reading more takes longer than looking a model's kernels up
 _TABLES = (
@@ -49,8 +49,7 @@ def records_stamp(path: str | Path) -> tuple[object, ...] | None:
     """
     queries = (f"SELECT count(*), max(rowid), sum(checksum & 4294967295) FROM {t}" for t in _TABLES)
     try:
-        location = f"{Path(os.path.realpath(path)).as_uri()}?mode=ro"
-        with closing(sqlite3.connect(location, uri=True)) as connection:
+        with closing(open_file(Path(path), "ro")) as connection:
             connection.execute("BEGIN")
             return tuple(connection.execute(query).fetchone() for query in queries)
     except (sqlite3.Error, OSError):

@@ -17,10 +17,11 @@ from typing import Any, ClassVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import StatementError
-from sqlalchemy.pool import PoolProxiedConnection, QueuePool, StaticPool
+from sqlalchemy.pool import NullPool, PoolProxiedConnection, QueuePool, StaticPool
 
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.configs.files import new_file
+from tunefarm.configs.resource_limits import limit_behind
 from tunefarm.db.held_file import HeldFile
 
 APPLICATION_ID = int.from_bytes(b"tune", "big")
@@ -30,8 +31,11 @@ WRITE = "tunefarm_write"
 
 NOT_TEXT = "a text in it is not valid UTF-8"
 """Damage that Python's module for SQLite reports as a UnicodeDecodeError, in messages too."""
+_COPY_HINT = "copy it, with the -wal or -journal next to it, to a folder that you may write to"
 _MAGIC = b"SQLite format 3\0"
 _SMALLEST_PAGE = 512
+_READ_VERSION, _WAL_VERSION = 19, b"\2"  # a byte of the header: what a reader must understand
+_WITHOUT_LOCKS = "unix-none"  # one of SQLite's own ways to the system's files
 _WAL_IS_SAFE = sqlite3.sqlite_version_info >= (3, 51, 3)
 """Older versions can corrupt a write-ahead log (https://www.sqlite.org/wal.html, section 11)."""
 _WHOLE_CHECK_BYTES = 32 << 20
@@ -77,8 +81,10 @@ class SqliteFile:
             )
         else:
             # a reader too must roll back after a crash, and no connection makes a new file
-            connect = partial(_connected, location_of(self.path, "rw"))
-            engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
+            connect = partial(open_file, self.path, "rw", check_same_thread=False)
+            # what is read without locks is opened anew for each session: it may have changed
+            pool = NullPool if read_only and _lacks_index(self.path) else QueuePool
+            engine = create_engine("sqlite://", creator=connect, poolclass=pool)
         event.listen(engine, "connect", _set_up_connection)
         if read_only:
             event.listen(engine, "connect", _forbid_writing)
@@ -89,8 +95,10 @@ class SqliteFile:
         """Refuse what is not an intact file of ours. Raises DatabaseError."""
         if self.path is not None:
             _check_path(self.path, create=create)
+            if not read_only:
+                _check_writable(self.path)
             if create:
-                _connected(location_of(self.path, "rwc")).close()
+                open_file(self.path, "rwc").close()
             size = self.path.stat().st_size if self.path.exists() else 0
             problems = check_structure(engine, size) if size else []
             if problems:
@@ -101,7 +109,7 @@ class SqliteFile:
     def hold(self, engine: Engine) -> HeldFile | None:
         if self.path is None:
             return None
-        held = HeldFile(self.path, _connected(location_of(self.path, "rw")))
+        held = HeldFile(self.path, open_file(self.path, "rw", check_same_thread=False))
         event.listen(engine, "begin", held.check, insert=True)
         return held
 
@@ -153,7 +161,7 @@ class SqliteFile:
 
     def may_pass(self, error: StatementError) -> bool:
         name = getattr(error.orig, "sqlite_errorname", "")
-        return name.startswith((*_PASSING, *_PASSING_MOUNT))
+        return name.startswith((*_PASSING, *_PASSING_MOUNT)) and not limit_behind(error)
 
     def has_collided(self, error: StatementError) -> bool:
         return False  # writers wait for one another
@@ -199,20 +207,66 @@ def _check_header(path: Path, size: int) -> None:
         )
 
 
+def open_file(path: Path, mode: str, **options: Any) -> sqlite3.Connection:
+    """A connection to a file, by a mode of SQLite's URIs.
+
+    One that is only read and can have no index of its write-ahead log next to it is read without
+    locks; of its log, if it has one, the index is in this process's memory.
+    """
+    options |= {"uri": True, "timeout": BUSY_SECONDS}
+    if mode == "rwc" or not _lacks_index(path):
+        return sqlite3.connect(location_of(path, mode), **options)
+    has_log = os.path.exists(f"{os.path.realpath(path)}-wal")
+    how = f"vfs={_WITHOUT_LOCKS}" if has_log else "immutable=1"
+    connection = sqlite3.connect(f"{location_of(path, 'ro')}&{how}", **options)
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    return connection
+
+
+def _lacks_index(path: Path) -> bool:
+    """Whether a file is in WAL mode, and has no index of its log nor a folder to make one in.
+
+    So it is on read-only media, and copies in folders of others. While a process has such a file
+    open there is an index, which readers share.
+    """
+    file = Path(os.path.realpath(path))
+    if _may_write(file.parent) or os.path.exists(f"{file}-shm"):
+        return False
+    try:
+        with file.open("rb") as opened:
+            header = opened.read(_READ_VERSION + 1)
+    except OSError:
+        return False  # opening says so
+    return header[_READ_VERSION:] == _WAL_VERSION
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a file that is there, to be written, but only read. Raises DatabaseError."""
+    if not os.path.exists(path) or _is_writable(path):
+        return
+    what = "its folder" if _may_write(Path(os.path.realpath(path))) else "it"
+    raise DatabaseError(f"cannot write to {path}: {what} can only be read", hint=_COPY_HINT)
+
+
+def _is_writable(path: Path) -> bool:
+    """Whether SQLite may write to a file, which takes its folder too."""
+    file = Path(os.path.realpath(path))
+    return _may_write(file) and _may_write(file.parent)
+
+
 def location_of(path: Path, mode: str) -> str:
     """The file as a URI of SQLite's; links that lead in a circle are left to SQLite."""
     return f"{Path(os.path.realpath(path)).as_uri()}?mode={mode}"
 
 
-def _connected(location: str) -> sqlite3.Connection:
-    return sqlite3.connect(location, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)
-
-
 def _application_id(path: Path) -> int:
     """What the header says, read without rolling back a transaction that was cut short."""
-    location = location_of(path, "ro")
     try:
-        with closing(sqlite3.connect(location, uri=True, timeout=BUSY_SECONDS)) as connection:
+        with closing(open_file(path, "ro")) as connection:
             connection.execute("BEGIN")
             application = int(connection.execute("PRAGMA application_id").fetchone()[0])
             if application == APPLICATION_ID:
@@ -225,7 +279,14 @@ def _application_id(path: Path) -> int:
     # descriptor is closed), but a writer that died left nobody here who could hold one.
     with path.open("rb") as file:
         header = file.read(100)
-    return int.from_bytes(header[68:72], "big") if header.startswith(_MAGIC) else 0
+    application = int.from_bytes(header[68:72], "big") if header.startswith(_MAGIC) else 0
+    if application == APPLICATION_ID and not _is_writable(path):
+        raise DatabaseError(
+            f"a transaction of {path} was cut short, and what it wrote cannot be taken back: "
+            "the file or its folder can only be read",
+            hint=_COPY_HINT,
+        )
+    return application
 
 
 def _check_size(path: Path, connection: sqlite3.Connection) -> None:

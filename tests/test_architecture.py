@@ -37,6 +37,7 @@ COMPILER_ORDER = (
     "foreign_functions",
     "function_modules",
     "tile_set_up",
+    "executable_memory",
     "tile_state",
     "dot_products",
     "feature_needs",

@@ -57,11 +57,14 @@ _PACKAGES = ("compiler", "configs", "db", "measure", "tuner")
 def __getattr__(name: str) -> object:
     if name in _PACKAGES:
         return import_module(f"tunefarm.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module 'tunefarm' has no attribute {name!r}")
+    from tunefarm.configs.memory_room import require_libraries
+
+    require_libraries()
     if name in _TUNER:
         return getattr(_tuner_or_runtime(name), name)
-    if name in __all__:
-        return getattr(import_module("tunefarm.compiler"), name)
-    raise AttributeError(f"module 'tunefarm' has no attribute {name!r}")
+    return getattr(import_module("tunefarm.compiler"), name)
 
 
 def _tuner_or_runtime(name: str) -> ModuleType:

@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM, SIGHUP: the first asks a job to stop, the second ends it; else the first does.
 
-A signal that was ignored when the process started (nohup) stays ignored.
+A signal that was ignored when the process started (nohup) stays ignored. SIGXCPU, by which the
+kernel says that the CPU time is used up (`ulimit -t`), asks as well; it comes every second.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tunefarm.configs.remains import leave
+from tunefarm.configs.resource_limits import CPU_TIME, describe
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
+_LAST_CPU_SECONDS = 5
+"""What a process keeps of its CPU time to end by itself, before the kernel kills it."""
 _ONE_REQUEST_SECONDS = 0.5
 """Programs that end others send to a process and then to its group: that is one request."""
 
@@ -69,6 +73,8 @@ class SignalHandler:
         now = self._clock()
         if self.number is None:
             self.number, self._when = number, now
+        elif number == signal.SIGXCPU:
+            return
         elif self._raised or now - self._when < _ONE_REQUEST_SECONDS:
             return  # what is being ended cleans up, which must not be broken off
         if self.interrupt is None or self.interrupt.asked:
@@ -83,11 +89,15 @@ _interrupts: dict[int, Interrupt] = {}
 
 
 def catch_signals() -> None:
-    """From now on the signals raise KeyboardInterrupt, once, in the main thread. Idempotent."""
+    """From now on the signals raise KeyboardInterrupt, once, in the main thread. Idempotent.
+
+    The kernel sends SIGXCPU early enough.
+    """
     global _process_handler
     if _process_handler is None:
         _process_handler = SignalHandler()
         _install(_process_handler)
+        CPU_TIME.warn_before(_LAST_CPU_SECONDS)
 
 
 @contextmanager
@@ -113,6 +123,13 @@ def ignore_signals() -> None:
 def interrupted() -> bool:
     """Whether a signal has come since `catch_signals`."""
     return _process_handler is not None and _process_handler.number is not None
+
+
+def interruption() -> str:
+    """What has interrupted this process, for people."""
+    if _process_handler is None or _process_handler.number != signal.SIGXCPU:
+        return "interrupted"
+    return f"interrupted: the CPU time is used up ({describe(CPU_TIME) or 'ulimit -t'})"
 
 
 def exit_code() -> int:

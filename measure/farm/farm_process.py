@@ -24,6 +24,7 @@ from pathlib import Path
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.configs.private_folder import make_private
+from tunefarm.configs.remains import temporary_root
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.farm.authentication import make_token_file, of_token_file
 from tunefarm.measure.farm.farm_records import (
@@ -45,6 +46,9 @@ _WORKER_PORTS = (21, 1020)  # the first and the last one, behind the port
 SLOTS_LABEL = "tunefarm-slots"
 NICENESS_LABEL = "tunefarm-niceness"
 _OBJECT_STORE_BYTES = 128 << 20
+_FOLDER_PREFIX = "tunefarm-ray."
+_DRAWN_CHARACTERS = 8  # that mkdtemp adds
+_MOST_FOLDER_CHARACTERS = 40  # a socket's name has 107 at most; Ray takes up to 66 of them
 _START_SECONDS = 120.0
 _RAYLET_SECONDS = 10.0  # for Ray's node to say that it leaves
 _OTHERS_SECONDS = 4.0
@@ -80,8 +84,14 @@ def start_farm(options: FarmOptions, token_file: str | None = None) -> FarmRecor
         )
     path = Path(token_file) if token_file is not None else token_path()
     if token_file is None:
-        make_private(path.parent)
-        make_token_file(path)
+        try:
+            make_private(path.parent)
+            make_token_file(path)
+        except OSError as error:
+            raise MeasureError(
+                f"the farm's token cannot be kept: {error.filename}: {error.strerror}",
+                hint="XDG_STATE_HOME names a folder for such files",
+            ) from error
     address = f"{host}:{options.port}"
     arguments = ["--head", "--port", str(options.port), "--include-dashboard", "false"]
     arguments.append("--disable-usage-stats")
@@ -142,7 +152,7 @@ def _start(
     arguments: Iterable[str],
 ) -> FarmRecord:
     tag = uuid.uuid4().hex
-    folder = tempfile.mkdtemp(prefix="tunefarm-ray.")  # for this user alone; sockets are below it
+    folder = _make_folder()
     ports = [options.port + 1, options.port + 2]
     manager, objects = ports if all(_is_free(host, port) for port in ports) else (0, 0)
     cores = usable_cpus().cores
@@ -184,6 +194,19 @@ def _start(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return record
+
+
+def _make_folder() -> str:
+    """A folder for this user alone. Sockets are below it, in a folder that Ray names."""
+    below = len(_FOLDER_PREFIX) + _DRAWN_CHARACTERS
+    try:
+        root = temporary_root(_MOST_FOLDER_CHARACTERS, below)
+        return tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=root)
+    except OSError as error:
+        raise MeasureError(
+            f"there is no folder for Ray's files: {error.filename}: {error.strerror}",
+            hint="TMPDIR names the folder for temporary files",
+        ) from error
 
 
 def _run_daemon(wanted: str, environment: dict[str, str], folder: str) -> None:

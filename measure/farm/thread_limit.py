@@ -6,13 +6,11 @@ Without them its daemons crash or hang, each in its own way and after minutes.
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 from tunefarm.compiler.control_groups import ControlGroups
 from tunefarm.compiler.errors import MeasureError
+from tunefarm.configs.resource_limits import PROCESSES, threads_of
 
 _DAEMONS = 130
 _EACH_WORKER = 45
@@ -36,15 +34,6 @@ def _limits(groups: ControlGroups) -> Iterator[tuple[int, str]]:
     free = groups.free_threads()
     if free is not None:
         yield free, "pids.max of a control group"
-    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    if most != resource.RLIM_INFINITY and os.geteuid() != 0:  # root is exempt
-        yield most - _threads_of(os.getuid()), f"ulimit -u, {most}"
-
-
-def _threads_of(user: int) -> int:
-    total = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
-            if process.stat().st_uid == user:
-                total += len(os.listdir(process / "task"))
-    return total
+    most = PROCESSES.value
+    if most is not None and os.geteuid() != 0:  # root is exempt
+        yield most - threads_of(os.getuid()), f"ulimit -u, {most}"

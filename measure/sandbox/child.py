@@ -8,6 +8,7 @@ only the latter runs foreign code. In a third role it reads one ONNX file.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import gc
 import os
@@ -15,14 +16,18 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterable
+from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from tunefarm.compiler.function_modules import load_modules
+from tunefarm.configs.errors import TunefarmError
+from tunefarm.configs.memory_room import require_libraries
+from tunefarm.configs.resource_limits import limit_behind
 from tunefarm.measure.machine import cores_lost, pin
 from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.by_name import by_name
 from tunefarm.measure.sandbox.code_stamp import code_stamp
-from tunefarm.measure.sandbox.limits import die_with, limit, limit_cpu
+from tunefarm.measure.sandbox.limits import die_with, is_spent, limit, limit_cpu
 from tunefarm.measure.sandbox.messages import Message, read_message, write_message
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
@@ -38,14 +43,19 @@ def main(arguments: list[str]) -> int:
     requests, replies = _claim_pipes()
     limit(settings)
     faulthandler.enable()
-    load_modules(settings.functions)
-    role: _Role = by_name(arguments[2])(settings)
+    try:
+        require_libraries()
+        load_modules(settings.functions)
+        role: _Role = by_name(arguments[2])(settings)
+    except (TunefarmError, OSError, ImportError, MemoryError) as error:
+        write_message(replies, Message({"failed": _in_a_line(error, settings)}))
+        return 1
     gc.disable()  # no collection may fall into a timed run
     gc.freeze()
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     write_message(replies, Message({"ready": os.getpid(), "nice": nice, "code": code_stamp()}))
     while (request := read_message(requests)) is not None:
-        write_message(replies, _answer(role, request))
+        write_message(replies, _answer(role, request, settings))
         gc.collect()
     return 0
 
@@ -56,21 +66,39 @@ class _Role(Protocol):
     def answer(self, message: Message) -> Message: ...
 
 
-def _answer(role: _Role, request: Message) -> Message:
+def _answer(role: _Role, request: Message, settings: WorkerSettings) -> Message:
     """The reply to one request. Failures of our own are INFRASTRUCTURE, with the traceback; so is
     what was done elsewhere than on the cores that the request names, all or part of the time."""
-    limit_cpu(request.fields["cpu_seconds"])
+    seconds = request.fields["cpu_seconds"]
+    limit_cpu(seconds)
     cores = frozenset(request.fields.get("cores", ()))
     if cores and (lost := pin(cores)):
         return _lost(lost)
     try:
         reply = role.answer(request)
-        lost = cores - os.sched_getaffinity(0)
-        return _lost(lost) if lost else reply
+        if lost := cores - os.sched_getaffinity(0):
+            return _lost(lost)
     except MemoryError as error:
-        return _failure(Status.OUT_OF_MEMORY, f"out of memory: {error}")
-    except Exception:  # noqa: BLE001 - the loop must answer; the supervisor replaces this process
-        return _failure(Status.INFRASTRUCTURE, traceback.format_exc())
+        limit = limit_behind(error)
+        text = f"out of memory: {error}" + (f" ({limit})" if limit else "")
+        return _failure(Status.OUT_OF_MEMORY, text)
+    except Exception as error:  # noqa: BLE001 - the loop must answer; this process is replaced
+        text = "".join(traceback.format_tb(error.__traceback__))
+        return _failure(Status.INFRASTRUCTURE, f"{text}{_in_a_line(error, settings)}")
+    return Message({**reply.fields, "retire": True}, reply.blob) if is_spent(seconds) else reply
+
+
+def _in_a_line(error: Exception, settings: WorkerSettings) -> str:
+    """What an error says, with what of the machine is behind it and what to do."""
+    text = (str(error).strip().splitlines() or ["no reason given"])[-1]
+    if isinstance(error, TunefarmError):
+        return text
+    text = f"{type(error).__name__}: {text}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = Path(settings.scratch).parent
+        return f"{text}: there is no room in {place}; name a folder with room in TMPDIR"
+    limit = limit_behind(error)
+    return f"{text} ({limit})" if limit else text
 
 
 def _lost(cores: Iterable[int]) -> Message:

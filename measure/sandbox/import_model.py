@@ -17,6 +17,7 @@ from tunefarm.compiler.limits import Limits
 from tunefarm.compiler.types.extents import Shapes, texts
 from tunefarm.configs.remains import make_folder
 from tunefarm.measure.machine import available_cores
+from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.messages import Message
 from tunefarm.measure.sandbox.worker_process import (
     Role,
@@ -71,10 +72,9 @@ def import_model(
         return graph_of(reply, path, folder)
     except WorkerEndError as end:
         reason = end.text.splitlines()[0]
-        raise ImportModelError(
-            f"reading {os.fspath(path)} failed: {reason}",
-            hint="the file may be damaged, or made to do this",
-        ) from None
+        by_the_file = end.status is not Status.INFRASTRUCTURE
+        hint = "the file may be damaged, or made to do this" if by_the_file else ""
+        raise ImportModelError(f"reading {os.fspath(path)} failed: {reason}", hint=hint) from None
     except WorkerStartError as error:
         raise ImportModelError(f"cannot read {os.fspath(path)}: {error.message}") from error
     finally:

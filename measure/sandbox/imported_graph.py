@@ -35,7 +35,8 @@ def graph_of(
 def _error_of(reply: Mapping[str, Any], path: str | os.PathLike[str]) -> TunefarmError:
     kind = getattr(errors, str(reply.get("kind", "")), None)
     if not (isinstance(kind, type) and issubclass(kind, TunefarmError)):
-        return ImportModelError(f"reading {os.fspath(path)} failed: {reply['error']}")
+        reason = str(reply["error"]).strip().splitlines()[-1]  # of a traceback the error
+        return ImportModelError(f"reading {os.fspath(path)} failed: {reason}")
     return kind(reply["error"], program=reply["program"], hint=reply["hint"])
 
 

@@ -14,6 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.configs.remains import on_leaving
+from tunefarm.configs.resource_limits import CPU_TIME, FILE_SIZE, describe, limit_behind
 from tunefarm.measure.machine import oom_kills
 from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.code_stamp import code_stamp
@@ -74,17 +75,23 @@ class WorkerEndError(Exception):
         self.told = told
 
 
-def classify_exit(returncode: int, oom: bool) -> tuple[Status, str]:
+def classify_exit(returncode: int, oom: bool, cpu_seconds: float = 0.0) -> tuple[Status, str]:
     """Status and reason for a worker that ended by itself; `oom`: the kernel's OOM killer struck.
 
-    A signal that only someone else can have sent is INFRASTRUCTURE.
+    `cpu_seconds` is what it was allowed. A signal that only someone else can have sent, and a
+    limit of the shell that is lower than ours, are INFRASTRUCTURE.
     """
     if returncode >= 0:
         return Status.CRASHED, f"the process exited with code {returncode}"
     number = -returncode
     name = signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
     if number == signal.SIGXCPU:
+        most = CPU_TIME.value
+        if most is not None and most < 2 * cpu_seconds:  # see `tunefarm.measure.sandbox.limits`
+            return Status.INFRASTRUCTURE, f"killed for its CPU time: {CPU_TIME.text(most)}"
         return Status.RUN_TIMEOUT, "the limit of CPU time was exceeded (SIGXCPU)"
+    if number == signal.SIGXFSZ and (limit := describe(FILE_SIZE)):
+        return Status.INFRASTRUCTURE, f"killed for the size of a file that it wrote: {limit}"
     if number == signal.SIGKILL and oom:
         return Status.OUT_OF_MEMORY, "killed by the kernel for want of memory"
     if number in _OUTSIDE_SIGNALS:
@@ -100,9 +107,8 @@ class WorkerProcess:
     def __init__(self, settings: WorkerSettings, role: Role) -> None:
         """Start the process; raises WorkerStartError when it does not get ready."""
         self.served = 0
-        self._errors: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - see close
-        self._turn: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - see close
-        write_turn(self._turn.fileno(), NOBODY)
+        self._cpu_seconds = 0.0  # that the newest request may take
+        self._errors, self._turn = _temporary_files(role.name)
         self._oom_kills = oom_kills()
         self._decoder = Decoder()
         told = replace(settings, turn=self._turn.fileno())
@@ -128,6 +134,9 @@ class WorkerProcess:
         except WorkerEndError as end:
             self.kill()
             raise WorkerStartError(f"a {role.name} worker did not start: {end.text}") from None
+        if failed := ready.fields.get("failed"):
+            self.close()
+            raise WorkerStartError(f"a {role.name} worker did not start: {failed}")
         if (code := ready.fields["code"]) != code_stamp():
             self.close()
             raise WorkerStartError(
@@ -154,6 +163,7 @@ class WorkerProcess:
     def request(self, message: Message, timeout: float) -> Message:
         """Send a request and wait for the reply; raises WorkerEndError when there is none."""
         self.served += 1
+        self._cpu_seconds = float(message.fields["cpu_seconds"])
         self._oom_kills = oom_kills()
         os.ftruncate(self._errors.fileno(), 0)
         self._errors.seek(0)
@@ -219,7 +229,7 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             return self._end(Status.CRASHED, "the process closed its pipe")
-        status, reason = classify_exit(returncode, oom_kills() > self._oom_kills)
+        status, reason = classify_exit(returncode, oom_kills() > self._oom_kills, self._cpu_seconds)
         return self._end(status, reason, told=-returncode in _ENDING_SIGNALS)
 
     def _end(self, status: Status, reason: str, *, told: bool = False) -> WorkerEndError:
@@ -236,6 +246,21 @@ class WorkerProcess:
         self._errors.seek(max(0, size - _KEPT_TEXT))
         text = self._errors.read().decode(errors="replace").strip()
         return f"{reason}\n{text}" if text else reason
+
+
+def _temporary_files(role: str) -> tuple[BinaryIO, BinaryIO]:
+    """For what a process writes to stderr, and whose turn it is. Raises WorkerStartError."""
+    try:
+        errors: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - its owner closes it
+        turn: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        write_turn(turn.fileno(), NOBODY)
+    except OSError as error:
+        limit = limit_behind(error)
+        raise WorkerStartError(
+            f"a {role} worker did not start: {tempfile.gettempdir()}: {error.strerror or error}",
+            hint="" if limit else "name a folder with room in TMPDIR",
+        ) from error
+    return errors, turn
 
 
 def _environment(threads: int) -> dict[str, str]:

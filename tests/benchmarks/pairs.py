@@ -39,10 +39,10 @@ from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import Settings
 from tunefarm.measure.compare import LogRatio, pair_of
+from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.farm.make_runner import create_runner
 from tunefarm.measure.farm.runner import Runner, RunnerOptions
 from tunefarm.measure.farm.slots import plan_slots
-from tunefarm.measure.machine import available_cores
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.measure.sandbox.module_command import module_command
 from tunefarm.tuner.search.make_tasks import distinct_kernels
@@ -201,7 +201,7 @@ def _runner(load: bool) -> Iterator[Runner]:
     with ExitStack() as stack:
         runner = stack.enter_context(create_runner("local", RunnerOptions()))
         if load:
-            for core in plan_slots(available_cores(), 1).spare:
+            for core in plan_slots(usable_cpus(), 1).spare:
                 stack.callback(_start_load(core).kill)
         yield runner
 

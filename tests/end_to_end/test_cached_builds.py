@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
 
 import onnx
@@ -102,12 +103,23 @@ def test_a_cache_that_others_may_write_to_is_noted_once_and_not_used(
 
 
 def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
+    def homeless(user: int) -> object:
+        raise KeyError(user)
 
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", homeless)
     assert cache_folder(load_settings()) is None
+
+
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME"])
+def test_a_cache_is_never_below_the_folder_that_a_command_runs_in(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv(variable, "relative")
+    assert cache_folder(load_settings()) in (None, Path("/home/me/.cache/tunefarm"))
 
 
 def test_the_cache_is_in_the_users_folder_for_caches(monkeypatch: pytest.MonkeyPatch) -> None:

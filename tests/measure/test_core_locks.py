@@ -67,9 +67,9 @@ def simulate(seconds: dict[str, float], until: float, gap: float = 0.01) -> dict
 def test_nobody_waits_for_drivers_of_before_a_reboot() -> None:
     accounts = Accounts(alive=lambda _: False)
     for name in "ab":
-        accounts.arrive(name, 1, 1e6)
-    accounts.leave("b", 1, 1e6, 9.0)
-    accounts.arrive("b", 1, 5.0)  # the clock begins anew with the machine
+        accounts.arrive(name, "p", 1e6)
+    accounts.leave("b", "p", 1e6, 9.0)
+    accounts.arrive("b", "p", 5.0)  # the clock begins anew with the machine
     assert accounts.may_go("b", 5.0)
 
 

@@ -16,10 +16,12 @@ from typer.exceptions import TyperException
 
 from tunefarm.configs.errors import SettingsError, TunefarmError
 from tunefarm.configs.files import write_text
+from tunefarm.configs.memory_room import require_libraries
+from tunefarm.configs.resource_limits import limit_behind
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.streams import OutputError, abandon_stdout
 from tunefarm.tuner.commands.usage import is_help, usage_message
-from tunefarm.tuner.interrupt import exit_code, interrupted
+from tunefarm.tuner.interrupt import exit_code, interrupted, interruption
 from tunefarm.tuner.reports.terminal import console, printable_json, printable_streams
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def _run(app: typer.Typer, arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     rest = [argument for argument in arguments if argument != "--debug"]
     try:
+        require_libraries()
         code = _invoke(app, rest)
         sys.stdout.flush()
         return code
@@ -66,8 +69,13 @@ def _run(app: typer.Typer, arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - a bug of ours: the user gets one line as well
         if interrupted():  # some libraries make something else of it
             return _interrupted()
-        if isinstance(error, OSError) and error.filename is not None and not debug:
-            return _fail(f"{error.filename}: {error.strerror or error}", 1)
+        limit = limit_behind(error)
+        if isinstance(error, OSError) and (limit or error.filename is not None) and not debug:
+            where = "" if error.filename is None else f"{error.filename}: "
+            why = error.strerror or error
+            return _fail(f"{where}{why}" + (f" ({limit})" if limit else ""), 1)
+        if limit and not debug:
+            return _fail(f"{error}: {limit}", 1)
         if debug:
             traceback.print_exc()
             return _fail(f"{type(error).__name__}: {error}", 1)
@@ -110,7 +118,7 @@ def _completed(command: Any, name: str) -> int | None:
 
 
 def _interrupted() -> int:
-    print("interrupted", file=sys.stderr)
+    print(interruption(), file=sys.stderr)
     return exit_code()
 
 

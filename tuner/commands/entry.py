@@ -14,6 +14,7 @@ from tunefarm.tuner.interrupt import (
     exit_code,
     ignore_signals,
     interrupted,
+    interruption,
 )
 
 _loaded = time.monotonic()
@@ -45,7 +46,7 @@ def main() -> None:
             raise
     if interrupted():
         if code != exit_code():  # else it has been said
-            print("interrupted", file=sys.stderr, flush=True)
+            print(interruption(), file=sys.stderr, flush=True)
         end_interrupted()
     leave()
     if _ends_at_once and code == 0:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import llvmlite.binding as llvm
 
 from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.executable_memory import HINT, refusal
 
 
 class LoadedCode:
@@ -27,8 +28,12 @@ class LoadedCode:
 
         `ir` is LLVM IR to compile for this CPU family and link as well; `imported` are addresses
         of symbols that are not defined in any of them.
-        Raises `ArtefactError` when they do not link.
+        Raises `ArtefactError` when they do not link, or the process may not run what it links.
         """
+        if reason := refusal():
+            raise ArtefactError(
+                f"this process may not run code that it loads (mprotect: {reason})", hint=HINT
+            )
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
