@@ -161,6 +161,53 @@ def test_a_job_is_stopped_killed_and_resumed_from_elsewhere(
     assert "has finished" in tune.refuses("resume", newest.id, "--db", db)
 
 
+@pytest.mark.slow
+def test_a_database_that_is_renamed_under_a_job_is_followed(
+    tune: CommandLine, folder: Path
+) -> None:
+    db, there = folder / "night.db", folder / "old.db"
+    typed = "--model", "tiny.onnx", "--db", "night.db", "--config", "slow.toml", "--trials", "5000"
+    with started(folder, *typed) as process:
+        job = wait_for_trials(db, 4, process)
+        with started(folder, "watch", "--db", "night.db") as watching:
+            assert watching.stderr is not None
+            assert job[:8] in watching.stderr.readline()
+            db.rename(there)
+            _, watched = watching.communicate(timeout=SECONDS)
+        wait_for_trials(there, trials_of(there, job) + 2, process)
+        assert "no such database" in tune("status", "--db", db).err
+        assert tune("stop", job, "--db", there).code == 0
+        _, errors = process.communicate(timeout=SECONDS)
+    assert watching.returncode == 1
+    assert watched.splitlines()[-1].startswith("error: night.db was renamed to old.db while")
+    assert process.returncode == 130 and "Traceback" not in errors
+    assert "night.db was renamed while it was in use: the job goes on in old.db" in errors
+    assert f"To go on: tune resume {job[:8]} --db old.db" in errors
+    assert not db.exists()
+    with Store.open(there, read_only=True) as store:
+        assert check(store) == []
+
+
+@pytest.mark.slow
+def test_a_database_that_is_deleted_under_a_job_is_saved(tune: CommandLine, folder: Path) -> None:
+    db, copy = folder / "night.db", folder / "night.db.saved"
+    typed = "--model", "tiny.onnx", "--db", "night.db", "--config", "slow.toml", "--trials", "40"
+    with started(folder, *typed) as process:
+        job = wait_for_trials(db, 4, process)
+        before = trials_of(db, job)
+        db.unlink()
+        _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1 and "Traceback" not in errors
+    assert errors.splitlines()[-1] == (
+        "error: night.db was deleted while it was in use: its records are saved in night.db.saved;"
+        " to have them back: mv night.db.saved night.db"
+    )
+    assert not db.exists() and trials_of(copy, job) > before
+    assert [each.state for each in jobs(copy)] == ["finished"]
+    copy.rename(db)
+    assert tune("status", "--db", db).code == 0
+
+
 def test_a_job_that_was_begun_from_python_says_what_to_call(
     tune: CommandLine, tmp_path: Path
 ) -> None:
