@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,12 @@ BETWEEN_RUNS = 0.01
 0.8 % to 1.6 % for four pairs of convolutions, 200 runs each, beside builds (Zen 5, two shared
 cores; `python -m tests.benchmarks.farm again --load`).
 """
+KNOWN_RUNS = 4
+"""Runs that `BETWEEN_RUNS` and the errors of slices are worth as knowledge of how runs differ."""
 ALONE_DEVIATION = 0.1
 """Standard error of the log time of what was measured alone, as before there were pairs: that of
 the core's speed, which wandered meanwhile."""
+_NORMAL = 1.96  # standard deviations to either side that hold 95 % of normal values
 _ONE_SIGMA = 0.683  # share of normal values within a standard deviation
 _NEIGHBOURS = 0.72  # what the neighbours of other rounds leave of the variance
 
@@ -46,12 +49,12 @@ class LogRatio:
     @property
     def low(self) -> float:
         """Lower end of the ratio's 95 % interval."""
-        return math.exp(self.mean - 1.96 * self.deviation)
+        return math.exp(self.mean - _NORMAL * self.deviation)
 
     @property
     def high(self) -> float:
         """Upper end of the ratio's 95 % interval."""
-        return math.exp(self.mean + 1.96 * self.deviation)
+        return math.exp(self.mean + _NORMAL * self.deviation)
 
 
 def log_ratio(a: Sequence[float], b: Sequence[float]) -> LogRatio:
@@ -104,11 +107,48 @@ def pooled(ratios: Sequence[LogRatio]) -> LogRatio:
     return LogRatio(mean, math.sqrt(disagreement / total), pairs)
 
 
+def across_runs(ratios: Sequence[LogRatio]) -> LogRatio:
+    """Several runs of one pair as one: code and buffers lay elsewhere in each, which changes a
+    ratio for as long as they lie there.
+
+    A run counts by the error of its slices and `BETWEEN_RUNS`. How far the runs really are from
+    their mean says whether that is right (Hartung and Knapp, Statist. Med. 20, 2001), with
+    `KNOWN_RUNS` of evidence that it is. The `deviation` times 1.96 is half the 95 % interval of
+    Student's distribution with that many degrees of freedom. Raises MeasureError without any.
+    """
+    apart = [replace(run, deviation=math.hypot(run.deviation, BETWEEN_RUNS)) for run in ratios]
+    found = pooled(apart)
+    squares = math.fsum(((run.mean - found.mean) / run.deviation) ** 2 for run in apart)
+    total = math.fsum(run.deviation**-2 for run in apart)
+    freedom = KNOWN_RUNS + len(apart) - 1
+    variance = (KNOWN_RUNS + squares) / freedom / total
+    return replace(found, deviation=_student(freedom) / _NORMAL * math.sqrt(variance))
+
+
+def _student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's distribution (Abramowitz and Stegun 26.7.5), 4 or more."""
+    z = _NORMAL
+    return (
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
+
+
 def pair_of(result: MeasureResult) -> LogRatio | None:
     """A result's schedule against its first rival; None for one that was measured alone."""
     if not result.rivals or not result.samples:
         return None
     return log_ratio(result.samples, result.rivals[0])
+
+
+def is_unchanged(low: float, high: float) -> bool:
+    """Whether an interval is that of a build and itself: at 1, and without a width.
+
+    What was measured always has a width.
+    """
+    return low == high == 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +166,11 @@ class Comparison:
     def a_is_faster(self, effect: float = 0.0) -> bool:
         """A is faster beyond doubt (interval excludes 1) and by more than `effect` (0.02 = 2 %)."""
         return self.high < 1.0 and self.ratio < 1.0 - effect
+
+    @property
+    def is_unchanged(self) -> bool:
+        """A and B are one build: nothing was compared."""
+        return is_unchanged(self.low, self.high)
 
     def b_is_faster(self, effect: float = 0.0) -> bool:
         """B is faster beyond doubt, and by more than `effect`."""

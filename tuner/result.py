@@ -13,7 +13,7 @@ from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.placement import moved_lines
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.size_ranges import SizePlan
-from tunefarm.tuner.reports.gains import NO_DIFFERENCE
+from tunefarm.tuner.reports.gains import NO_DIFFERENCE, UNCHANGED
 from tunefarm.tuner.reports.report import (
     TaskStatus,
     format_counts,
@@ -160,7 +160,7 @@ class TuneResult:
             "search": self._search_to_json(),
             "overhead_seconds": asdict(self.overhead),
             "tasks": [task_to_json(task) for task in self.tasks],
-            "latency": None if self.latency is None else asdict(self.latency),
+            "latency": None if self.latency is None else self.latency.to_json(),
             "build": None if self.build is None else self.build.to_json(),
             **({"targets": [_target_to_json(item) for item in self.targets]} if several else {}),
             **({"sizes": [_size_to_json(item) for item in self.sizes]} if self.sizes else {}),
@@ -173,7 +173,9 @@ class TuneResult:
         from tunefarm.tuner.reports.notebook import before_after, task_table
 
         found = self.latency
-        bars = "" if found is None else before_after(found.untuned, found.tuned)
+        bars = ""
+        if found is not None:
+            bars = before_after(found.untuned, found.tuned, unchanged=found.is_unchanged)
         command = f"tunefarm.build({self.model!r}, db={self.database!r})"
         lines = [f"{self.model}, job {self.job}", *summary_lines(self, command)]
         return f"{bars}{html_lines(lines)}{task_table(self.tasks, confirmed=not self.interrupted)}"
@@ -188,15 +190,12 @@ class TuneResult:
         }
         names = ("claimed_seconds", "confirmed_seconds", "speedup", "speedup_low", "speedup_high")
         if self.latency is None:
-            return found | dict.fromkeys(names)
+            return found | dict.fromkeys(("unchanged", *names))
         applied = self.latency.applied
-        figures = (
-            self.claimed_seconds,
-            self.confirmed_seconds,
-            1.0 / applied.ratio,
-            1.0 / applied.high,
-            1.0 / applied.low,
-        )
+        ratios = 1.0 / applied.ratio, 1.0 / applied.high, 1.0 / applied.low
+        speed_up = (None,) * 3 if applied.is_unchanged else ratios
+        figures = self.claimed_seconds, self.confirmed_seconds, *speed_up
+        found["unchanged"] = applied.is_unchanged
         return found | dict(zip(names, figures, strict=True))
 
 
@@ -213,13 +212,13 @@ def kernel_sums(tasks: Iterable[TaskStatus]) -> tuple[float, float]:
 def _target_to_json(item: TargetResult) -> dict[str, Any]:
     return {
         "cpu": item.cpu,
-        "latency": None if item.latency is None else asdict(item.latency),
+        "latency": None if item.latency is None else item.latency.to_json(),
         "build": item.build.to_json(),
     }
 
 
 def _size_to_json(item: SizeResult) -> dict[str, Any]:
-    latency = None if item.latency is None else asdict(item.latency)
+    latency = None if item.latency is None else item.latency.to_json()
     return {"sizes": item.sizes, "latency": latency}
 
 
@@ -242,14 +241,16 @@ def plan_lines(plan: SizePlan) -> list[str]:
 
 
 def _drawn(rows: Sequence[tuple[str, float, float]], other: str) -> list[str]:
-    """A line for each name and two latencies: a bar for the first, dots up to the `other`."""
+    """A line for each name and two latencies: a bar for the first, dots up to the `other`; of one
+    build there is one latency."""
     longest = max((max(first, second) for _, first, second in rows), default=1.0)
     width = max((len(name) for name, _, _ in rows), default=0)
     lines = []
     for name, first, second in rows:
         bar = "█" * max(1, round(_BAR * first / longest))
         rest = "·" * (round(_BAR * second / longest) - len(bar))
-        figures = f"{format_seconds(first)}, {other} {format_seconds(second)}"
+        rival = UNCHANGED if first == second else f"{other} {format_seconds(second)}"
+        figures = f"{format_seconds(first)}, {rival}"
         lines.append(f"{name:{width}}  {bar + rest:{_BAR}}  {figures}")
     return lines
 
@@ -275,12 +276,7 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
                 f"all kernels together: {format_seconds(claimed)} claimed by the search, "
                 f"{format_seconds(confirmed)} confirmed side by side"
             )
-        lines.append(
-            f"whole model: {format_seconds(latency.untuned)} untuned, "
-            f"{format_seconds(latency.tuned)} tuned: "
-            f"{_as_fast(latency)} "
-            f"(95 % sure: {format_ratio(1 / latency.high)} to {format_ratio(1 / latency.low)})"
-        )
+        lines.append(f"whole model: {_model_line(latency)}")
         if latency.is_slower and latency.former is not None:
             lines.append(
                 f"with the former schedules it takes {format_seconds(latency.former)}: they stay"
@@ -299,8 +295,21 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
     return lines
 
 
+def _model_line(latency: ModelLatency) -> str:
+    """Both latencies and what the tuned model gains; one latency where both are one build."""
+    if latency.is_unchanged:
+        return f"{format_seconds(latency.untuned)}, {UNCHANGED}: the tuned build is the untuned one"
+    return (
+        f"{format_seconds(latency.untuned)} untuned, {format_seconds(latency.tuned)} tuned: "
+        f"{_as_fast(latency)} "
+        f"(95 % sure: {format_ratio(1 / latency.high)} to {format_ratio(1 / latency.low)})"
+    )
+
+
 def _as_fast(latency: ModelLatency) -> str:
     """The tuned model beside the untuned one; what the interval does not exclude is no result."""
+    if latency.is_unchanged:
+        return UNCHANGED
     if latency.low <= 1.0 <= latency.high:
         return NO_DIFFERENCE
     return f"{format_speed_up(latency.untuned, latency.tuned)} as fast"

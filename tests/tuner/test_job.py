@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,14 @@ from tunefarm.measure.farm.replay_runner import ReplayRunner
 from tunefarm.measure.placement import buffer_sizes
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.size_plan import size_plan
+from tunefarm.tuner.confirm import latency as latency_module
 from tunefarm.tuner.confirm import whole_model
 from tunefarm.tuner.confirm.finalists import Settled
 from tunefarm.tuner.confirm.latency import ModelLatency, compare_models
 from tunefarm.tuner.job import Job
 from tunefarm.tuner.job_models import JobModels
 from tunefarm.tuner.model.cost_model import BoostedTrees
+from tunefarm.tuner.records.model_latencies import newest
 from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.search.budget import End
@@ -145,6 +147,31 @@ def test_the_former_model_takes_part_when_it_was_tuned_before(setting: Setting) 
     setting.job.settled = [Settled(setting.task, newest, earlier, Estimate(0.0, 0.01))]
     latency, _ = setting.job.confirm(host_target())
     assert latency is not None and latency.former is not None and latency.former > 0
+
+
+def test_a_job_that_keeps_every_default_measures_one_build(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trials are of default schedules: the tuned build is the untuned one to the byte."""
+    measured: list[int] = []
+    real = latency_module.interleaved_latencies
+
+    def spy(programs: Sequence[Any], *rest: Any) -> list[list[float]]:
+        measured.append(len(programs))
+        return real(programs, *rest)
+
+    monkeypatch.setattr(latency_module, "interleaved_latencies", spy)
+    setting.store.add([setting.default])
+    setting.job.settled = [
+        Settled(setting.task, setting.default, setting.default, Estimate(0.0, 0.01))
+    ]
+    latency, report = setting.job.confirm(host_target())
+    assert {use.report.schedule_source for use in report.kernels} != {"default"}
+    assert set(measured) == {1}
+    assert latency is not None and latency.is_unchanged and latency.tuned == latency.untuned
+    recorded = newest(setting.store)
+    assert recorded is not None and recorded.times.over_untuned is not None
+    assert recorded.times.over_untuned.is_unchanged
 
 
 def test_without_anything_new_there_is_nothing_to_compare(setting: Setting) -> None:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import math
+import re
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from tunefarm.measure.compare import Comparison, LogRatio
+from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.reports.report import TaskStatus
-from tunefarm.tuner.result import Outcome, TrialCounts, TuneResult, summary_lines
+from tunefarm.tuner.reports.task_table import TaskTable
+from tunefarm.tuner.result import (
+    Outcome,
+    SizeResult,
+    TargetResult,
+    TrialCounts,
+    TuneResult,
+    summary_lines,
+)
 from tunefarm.tuner.search.budget import End
 
 
@@ -53,6 +65,55 @@ def test_claimed_and_confirmed_are_sums_over_the_same_default_latencies() -> Non
     assert search["speedup_low"] < search["speedup"] < search["speedup_high"]
 
 
+SAME = ModelLatency(7e-3, 7e-3, 0.01, 0.01, 1.0, 1.0, 1.0)
+KEPT = replace(status(1e-3, 1.0, 1.0), expected=1e-3, low=1e-3, high=1e-3)
+RATIO = re.compile(r"\d\.\d\dx")
+
+
+def test_a_job_that_keeps_every_default_says_unchanged_and_no_ratio() -> None:
+    result = replace(
+        RESULT,
+        latency=SAME,
+        tasks=(KEPT,),
+        targets=(
+            TargetResult("a", SAME, BuildReport((), ())),
+            TargetResult("b", SAME, BuildReport((), ()), elsewhere=True),
+        ),
+        sizes=(),
+    )
+    lines = "\n".join(summary_lines(result, "tune build"))
+    assert "whole model: 7 ms, unchanged: the tuned build is the untuned one" in lines
+    assert not RATIO.search(lines)
+    assert not RATIO.search(result._repr_html_()) and "unchanged 7 ms" in result._repr_html_()
+    told = result.to_json()
+    assert told["search"]["unchanged"] and told["latency"]["unchanged"]
+    assert {told["search"][name] for name in ("speedup", "speedup_low", "speedup_high")} == {None}
+    assert {told["latency"][name] for name in ("ratio", "low", "high")} == {None}
+    sized = replace(result, sizes=(SizeResult("batch=1", SAME),))
+    assert "7 ms, unchanged" in "\n".join(summary_lines(sized, "tune build"))
+
+
+def test_a_gain_is_no_unchanged_model() -> None:
+    told = RESULT.to_json()
+    assert not told["search"]["unchanged"] and not told["latency"]["unchanged"]
+    assert told["latency"]["ratio"] == 0.7
+    assert not any("unchanged" in line for line in summary_lines(RESULT, "tune build"))
+
+
+def test_the_table_tells_a_kept_default_from_a_gain() -> None:
+    console = Console(width=200, file=io.StringIO())
+    gained = replace(status(2e-3, 0.5, 0.6), expected=1.2e-3, low=1.1e-3, high=1.3e-3)
+    claimed = replace(KEPT, claimed=0.9)
+    with console.capture() as captured:
+        console.print(TaskTable((KEPT, gained, claimed), confirmed=True))
+    rows = [line for line in captured.get().splitlines() if "conv" in line]
+    assert [("unchanged" in row, RATIO.findall(row)) for row in rows] == [
+        (False, ["2.00x", "1.67x"]),
+        (True, []),
+        (True, ["1.11x"]),  # what the search claimed of another schedule
+    ]
+
+
 def test_a_kernel_without_a_default_is_in_neither_sum() -> None:
     result = replace(RESULT, tasks=(*RESULT.tasks, status(math.inf, 0.5, 0.5)))
     assert result.claimed_seconds == RESULT.claimed_seconds
@@ -79,7 +140,7 @@ def test_what_is_refused_brings_no_speedup() -> None:
     refused = ModelLatency(
         1e-3, 2e-3, 0.0, 0.0, 2.0, 1.9, 2.1, is_slower=True, kept=Comparison(1.0, 1.0, 1.0, 9)
     )
-    assert replace(RESULT, latency=refused).to_json()["search"]["speedup"] == 1.0
+    assert replace(RESULT, latency=refused).to_json()["search"]["speedup"] is None
 
 
 def test_the_summary_has_both_and_its_figures_agree() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
@@ -18,7 +19,6 @@ from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure, Words, WordTable, plain
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.configs.layers import suggestion
-from tunefarm.measure.compare import compare_paired
 from tunefarm.measure.worker.stability import relative_mad
 from tunefarm.tuner.commands.accuracy import Accuracy, References
 from tunefarm.tuner.commands.engines import (
@@ -34,14 +34,22 @@ from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.confirm.latency import (
     LONGEST_SPIN,
     LatencyOptions,
+    Program,
     aligned_inputs,
-    interleaved_latencies,
+    latencies_at_placements,
     outputs_agree,
     pinned,
+    placed_anew,
+    placed_inputs,
+    placement_rng,
 )
+from tunefarm.tuner.confirm.verdict import Meeting, compare
 from tunefarm.tuner.reports.report import format_ratio, format_seconds, format_share
 
 OURS = "tunefarm"
+ROUNDS = 15
+PLACEMENTS = 5
+"""At each our code is linked anew, and the other engines are made anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,35 +111,60 @@ def bench(
     f32 is; SettingsError for an engine that is unknown or not installed.
     """
     inputs = aligned_inputs(ours)
-    options = LatencyOptions() if options is None else options
-    if ours.threads > 1:
-        options = replace(options, idle=LONGEST_SPIN)
+    options = bench_options(ours.threads) if options is None else options
     multiplied = {kernel.numerics for kernel in ours.kernels} - set(Algorithm)
     storage = next((dtype for dtype in NARROW if any(dtype in each for each in multiplied)), None)
     quantised = is_quantised(os.fspath(model))
     shapes = {name: array.shape for name, array in inputs.items()}
     asked = Asked(os.fspath(model), shapes, ours.threads, storage)
-    with pinned(ours.threads):
-        others = [engine for name in against for engine in ENGINES[name](asked)]
+
+    def make() -> list[Engine]:
+        made = [engine for name in against for engine in ENGINES[name](asked)]
         if quantised:
-            others = [replace(engine, numerics=QUANTISED) for engine in others]
-        engines = all_engines(ours, others)
-        others = engines[1:]
+            made = [replace(engine, numerics=QUANTISED) for engine in made]
+        return all_engines(ours, made)[1:]
+
+    with pinned(ours.threads):
+        others = make()
+        engines = [*all_engines(ours, ()), *others]
         if not multiplied and not quantised:
             _check(others, inputs, engines[0].run(inputs))
         reference = _reference(asked, others, quantised)
         accuracies = _accuracies(engines, reference, ours)
-        programs = [partial(engine.run, inputs) for engine in engines]
-        samples = interleaved_latencies(programs, options)
+        place = partial(programs_of, ours, make, None)
+        meetings = latencies_at_placements(place, options)
     return BenchResult(
         os.fspath(model),
         ours.threads,
         tuple(
-            latency_of(engine, times, samples[0], accuracy)
-            for engine, times, accuracy in zip(engines, samples, accuracies, strict=True)
+            latency_of(engine, meetings, number, accuracy)
+            for number, (engine, accuracy) in enumerate(zip(engines, accuracies, strict=True))
         ),
         reference.name,
     )
+
+
+def bench_options(threads: int, rounds: int = ROUNDS) -> LatencyOptions:
+    """Samples of engines with so many threads: `rounds` of them at least, at several placements."""
+    return LatencyOptions(
+        rounds=math.ceil(rounds / PLACEMENTS),
+        placements=PLACEMENTS,
+        idle=LONGEST_SPIN if threads > 1 else 0.0,
+        serial=threads == 1,
+    )
+
+
+def programs_of(
+    ours: Executable,
+    make: Callable[[], Sequence[Engine]],
+    sizes: Mapping[str, int] | None,
+    number: int,
+) -> list[Program]:
+    """Runs of ours at a placement, and of the others that `make` gives, over the same inputs."""
+    rng = placement_rng(0, number)
+    ours = placed_anew(ours, rng)
+    inputs = placed_inputs(ours, rng, sizes)
+    return [partial(engine.run, inputs) for engine in (*all_engines(ours, ()), *make())]
 
 
 def all_engines(ours: Executable, others: Sequence[Engine]) -> list[Engine]:
@@ -171,10 +204,11 @@ def bench_table(result: BenchResult) -> Table:
 
 
 def latency_of(
-    engine: Engine, times: Sequence[float], ours: Sequence[float], accuracy: Accuracy | None
+    engine: Engine, meetings: Sequence[Meeting], number: int, accuracy: Accuracy | None
 ) -> EngineLatency:
     """The ratio comes from pairs, and the seconds are ours times the ratio: so the two agree."""
-    compared = compare_paired(times, ours)
+    compared = compare(meetings, number, 0)
+    times, ours = ([s for m in meetings for s in m[each]] for each in (number, 0))
     return EngineLatency(
         engine.name,
         engine.numerics,

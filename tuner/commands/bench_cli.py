@@ -52,12 +52,11 @@ def bench(
     from tunefarm.tuner.building.flow import build_loaded
     from tunefarm.tuner.building.request import BuildRequest
     from tunefarm.tuner.commands import bench as benchmark
-    from tunefarm.tuner.confirm.latency import LatencyOptions
 
     engines = benchmark.parse_engines(against)
     request = BuildRequest(model, "", settings, shapes, untuned=untuned)
     ours, built = build_loaded(request)
-    options = LatencyOptions(rounds=rounds)
+    options = benchmark.bench_options(ours.threads, rounds)
     from tunefarm.tuner.commands.bench_record import record_bench
     from tunefarm.tuner.commands.bench_sizes import bench_sizes, has_sizes, sizes_table
 

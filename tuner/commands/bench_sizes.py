@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import geometric_mean
 from typing import Any
@@ -21,14 +21,19 @@ from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.tuner.commands.accuracy import Accuracy, error_of
-from tunefarm.tuner.commands.bench import OURS, EngineLatency, all_engines, latency_of
+from tunefarm.tuner.commands.bench import (
+    OURS,
+    EngineLatency,
+    all_engines,
+    latency_of,
+    programs_of,
+)
 from tunefarm.tuner.commands.engines import ENGINES, Asked, Engine, Inputs, is_quantised
 from tunefarm.tuner.confirm.latency import (
-    LONGEST_SPIN,
     NEAR,
     LatencyOptions,
     aligned_inputs,
-    interleaved_latencies,
+    latencies_at_placements,
     outputs_agree,
     pinned,
 )
@@ -96,8 +101,6 @@ def bench_sizes(
         port.name: tuple(size if isinstance(size, int) else -1 for size in port.shape)
         for port in signature.inputs
     }
-    if ours.threads > 1:
-        options = replace(options, idle=LONGEST_SPIN)
     asked = Asked(os.fspath(model), shapes, ours.threads)
     points = [point for point in points_of(signature, only_told=False) if _is_built(ours, point)]
     points.sort(key=lambda point: math.prod(point.symbols.values()))
@@ -159,15 +162,16 @@ def _at(
             f"our outputs differ from those of {reference.name} at {point}",
             hint="nothing was timed there; please report this model",
         )
-    samples = interleaved_latencies([partial(each.run, inputs) for each in engines], options)
+    place = partial(programs_of, ours, lambda: engines[1:], point.symbols)
+    meetings = latencies_at_placements(place, options)
     latencies = [
         latency_of(
             engine,
-            times,
-            samples[0],
+            meetings,
+            number,
             None if engine is reference else Accuracy(errors[engine.name]),
         )
-        for engine, times in zip(engines, samples, strict=True)
+        for number, engine in enumerate(engines)
     ]
     return AtSize(str(point), tuple(latencies), tuple(wrong), dict(point.symbols))
 

@@ -21,9 +21,11 @@ from tunefarm.db.queries import TaskSummary
 from tunefarm.db.records import TaskKey, TrialRecord
 from tunefarm.db.salvage import Salvage
 from tunefarm.db.store import Store
+from tunefarm.measure.compare import is_unchanged
 from tunefarm.tuner.records.replay import replay_records
 from tunefarm.tuner.records.trials import latency_of, record_to_apply, reference_note, search_trials
 from tunefarm.tuner.records.unapplied import difference
+from tunefarm.tuner.reports.gains import UNCHANGED
 from tunefarm.tuner.reports.report import format_seconds, format_share, format_time, format_times
 
 _DIGITS = 12  # of a digest in a table
@@ -140,6 +142,8 @@ def _confirmed(store: Store, key: TaskKey) -> str:
     if found is None:
         return "not confirmed yet"
     settled = found[0]
+    if is_unchanged(settled.low, settled.high):
+        return f"confirmed, {UNCHANGED}: the default schedule"
     times = format_times(settled.ratio, settled.low, settled.high)
     return f"confirmed, time over the default's: {times}"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from tunefarm import compiler
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact.code_digest import code_digest
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.target import Target
 from tunefarm.measure.farm.runner import CallsNodes
@@ -42,7 +43,9 @@ def compare_elsewhere(
 
     Raises MeasureError when no node tells, or when outputs differ.
     """
-    models = tuple(_bytes_of(spec.of_tensors()) for spec in specs)
+    digests = [code_digest([spec]) for spec in specs]
+    contents = {d: _bytes_of(s.of_tensors()) for d, s in zip(digests, specs, strict=True)}
+    models = tuple(contents[digest] for digest in digests)  # one build is sent once
     arguments = (models, seconds, agree is outputs_near)
     found = runner.call_on(target.key, _COMPARE, arguments, seconds + PATIENCE)
     if not isinstance(found, ModelLatency):

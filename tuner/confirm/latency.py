@@ -1,4 +1,4 @@
-"""Whole-model latencies: seeded inputs, and runs of several programs in turn on pinned cores."""
+"""Whole-model latencies: interleaved runs on pinned cores, at one placement after the other."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,15 +31,19 @@ from tunefarm.measure.cpu_quota import read_quota
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.machine import check_none_lost, on_cores
 from tunefarm.measure.worker.quota_share import QuotaShare
+from tunefarm.measure.worker.slice_clock import SliceClock
 from tunefarm.measure.worker.stability import relative_mad
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
-from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare
+from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare, standing
 
 SLOWER = 0.01  # by how much a model must lose to be refused
 LEAST_ROUNDS = 3
+LEAST_PLACEMENTS = 3  # so that there are pairs enough for a verdict, unless that takes long
 PATIENCE = 5.0  # seconds
-PLACEMENTS = 4  # of the models' memory, one after the other, if there is time
 PAGE = 4096
+MOVED_BYTES = 1 << 28
+"""Constants of at most so many bytes in all are copied to other addresses: larger ones are streamed
+from memory, and copies of them may not fit it."""
 NEAR = 0.05  # of the largest output
 LONGEST_SPIN = 0.2  # seconds for which idle threads of an engine may keep a core
 IDLE_CHECK = 0.002  # seconds between two looks at them
@@ -49,25 +53,33 @@ Program = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class LatencyOptions:
-    """`rounds` samples of each program, each of at least `min_sample_seconds`.
+    """`rounds` samples of each program at each placement, each of at least `min_sample_seconds`.
 
-    `max_seconds` bounds all of it: with slow programs there are fewer rounds, but `least` of them,
-    or 3 if those take longer than `PATIENCE` seconds.
+    `max_seconds` bounds all of it: with slow programs there are fewer rounds and placements. There
+    are `placements` at least, and more until the intervals are known to `precise`, the standard
+    error of a log-ratio; no more of them where that is None.
     """
 
     rounds: int = 15
     min_sample_seconds: float = 0.03
     max_seconds: float = 20.0
+    placements: int = 1
+    precise: float | None = None
     idle: float = 0.0  # seconds to wait at most before each program, see `wait_until_idle`
     settle: bool = True  # run a program once before its sample: caches and threads are its own
+    serial: bool = False  # programs have one thread: what it waits for its core does not count
     seed: int = 0  # of the order within rounds
-    least: int = 3
 
 
 COMPARISON = LatencyOptions(
-    rounds=240, min_sample_seconds=0.0025, max_seconds=4.0, settle=False, least=LEAST_PAIRS + 3
+    rounds=20,
+    min_sample_seconds=0.0025,
+    max_seconds=4.0,
+    placements=8,
+    precise=0.005,
+    settle=False,
 )
-"""Of whole models: as many short rounds as there is time for."""
+"""Of whole models: short rounds at many placements, until the interval is 2 % wide."""
 
 
 @contextmanager
@@ -94,7 +106,7 @@ def interleaved_latencies(
     """Seconds per call of each program, one sample a round; the i-th samples are neighbours.
 
     The order of a round is drawn, so that neither a drift of the machine nor what a program leaves
-    behind meets one more than another.
+    behind meets one more than another. `clock` is for tests; nothing waits by it.
     """
     now = clock or time.perf_counter
     rng = random.Random(options.seed)
@@ -102,29 +114,70 @@ def interleaved_latencies(
     calls = [_calls_per_sample(program, options, now) for program in programs]
     samples: list[list[float]] = [[] for _ in programs]
     share = QuotaShare(read_quota(), None)
-    for number in range(options.rounds):
-        passed = now() - begin
-        enough = number >= options.least or passed > PATIENCE
-        if number >= LEAST_ROUNDS and enough and passed > options.max_seconds:
-            break
-        for i in rng.sample(range(len(programs)), len(programs)):
-            if options.idle:
-                wait_until_idle(options.idle)
-            if options.settle or calls[i] > 1:
-                programs[i]()
-            samples[i].append(
-                share.seconds(partial(_seconds, programs[i], now), calls[i]) / calls[i]
-            )
-    share.close()
+    slices = SliceClock(waits=options.serial and clock is None, now=now)
+    with closing(share), closing(slices):
+        for number in range(options.rounds):
+            if number >= LEAST_ROUNDS and now() - begin > options.max_seconds:
+                break
+            for i in rng.sample(range(len(programs)), len(programs)):
+                if options.idle:
+                    wait_until_idle(options.idle)
+                if options.settle or calls[i] > 1:
+                    programs[i]()
+                samples[i].append(
+                    share.seconds(partial(_seconds, programs[i], slices), calls[i]) / calls[i]
+                )
     return samples
 
 
-def _seconds(program: Program, now: Callable[[], float], calls: int) -> float:
+def _seconds(program: Program, slices: SliceClock, calls: int) -> float:
     """Seconds of so many calls."""
-    start = now()
+    slices.start()
     for _ in range(calls):
         program()
-    return now() - start
+    return slices.seconds()
+
+
+def latencies_at_placements(
+    place: Callable[[int], Sequence[Program]],
+    options: LatencyOptions,
+    clock: Callable[[], float] | None = None,
+) -> list[Meeting]:
+    """`interleaved_latencies` of programs at one placement after the other.
+
+    `place` makes the programs of a placement, the same ones each time: their code and their memory
+    lie elsewhere then. Where they lie changes a program by some per cent for as long as they lie
+    there, as another process does, so what one placement says is no more than one run of a pair.
+    """
+    now = clock or time.perf_counter
+    meetings: list[Meeting] = []
+    begin = now()
+    took = 0.0
+    while True:
+        start, number = now(), len(meetings)
+        left = begin + options.max_seconds - start
+        few = number < LEAST_PLACEMENTS <= options.placements and start - begin <= PATIENCE
+        if number and left < took / 2.0 and not few:  # slow programs, or little time
+            break
+        if number >= options.placements and _is_precise(meetings, options.precise):
+            break
+        part = replace(
+            options,
+            max_seconds=max(0.0, left) / max(1, options.placements - number),
+            seed=options.seed + number,
+        )
+        programs = place(number)  # while the former ones still have their addresses
+        meetings.append(dict(enumerate(interleaved_latencies(programs, part, clock))))
+        took = now() - start
+    return meetings
+
+
+def _is_precise(meetings: Sequence[Meeting], precise: float | None) -> bool:
+    """Whether the ratio of each program to the first one is known as well as asked for."""
+    if precise is None:
+        return True
+    found = [standing(meetings, number, 0) for number in meetings[0] if number != 0]
+    return all(item is not None and item.deviation <= precise for item in found)
 
 
 def wait_until_idle(limit: float) -> None:
@@ -202,10 +255,13 @@ class ModelLatency:
     """The whole model without and with tuning, from interleaved runs; seconds per run.
 
     `ratio` is tuned over untuned, `low` and `high` bound it with 95 % confidence, and `tuned` is
-    `untuned` times the ratio: figures of one kind, from the same pairs. `former` is the model with
-    the schedules of earlier jobs, told by its ratio to the tuned one; None if it is the untuned or
-    the tuned one. `is_slower` says that the tuned one lost to it, or else to the untuned one,
-    beyond doubt; `kept` is then how the one that stays compares with the untuned one.
+    `untuned` times the ratio: figures of one kind, from the same pairs. Where both are one build
+    only one was measured: it `is_unchanged`, and all three are 1.
+
+    `former` is the model with the schedules of earlier jobs, told by its ratio to the tuned one;
+    None if it is the untuned or the tuned one. `is_slower` says that the tuned one lost to it
+    beyond doubt, or without one to the untuned model; `kept` is then how the one that stays
+    compares with the untuned one.
     """
 
     untuned: float
@@ -220,9 +276,24 @@ class ModelLatency:
     kept: Comparison | None = None
 
     @property
+    def compared(self) -> Comparison:
+        """Time of the tuned model over the untuned one's."""
+        return Comparison(self.ratio, self.low, self.high, 0)
+
+    @property
     def applied(self) -> Comparison:
         """Time of the model that is applied from now on over the untuned one's."""
-        return self.kept or Comparison(self.ratio, self.low, self.high, 0)
+        return self.kept or self.compared
+
+    @property
+    def is_unchanged(self) -> bool:
+        """The tuned model and the untuned one are one build."""
+        return self.compared.is_unchanged
+
+    def to_json(self) -> dict[str, Any]:
+        """The latencies as JSON values; there is no ratio where nothing has changed."""
+        ratios = dict.fromkeys(("ratio", "low", "high")) if self.is_unchanged else {}
+        return {**asdict(self), "unchanged": self.is_unchanged, **ratios}
 
 
 def compare_models(
@@ -237,82 +308,133 @@ def compare_models(
 
     Symbols have these `sizes`, those that are not named one in the middle of their bounds.
 
-    Where buffers lie changes a model by some per cent for as long as they lie there: so all models
-    run in one arena, from the same inputs to the same outputs, and a few of these have their turns.
+    Models that are one build are measured once. At each placement all models have their code and
+    constants at other addresses, and run in one arena, from the same inputs to the same outputs.
     Raises MeasureError when their outputs do not `agree`.
     """
     models = [untuned, tuned] if former is None else [untuned, tuned, former]
-    meetings: list[Meeting] = []
-    end, took = time.perf_counter() + options.max_seconds, 0.0
-    with pinned(tuned.threads):
-        for number in range(PLACEMENTS):
-            begin = time.perf_counter()
-            if meetings and end - begin < took / 2.0:  # slow models, or little time
-                break
-            part = replace(
-                options,
-                rounds=math.ceil(options.rounds / PLACEMENTS),
-                max_seconds=(end - begin) / (PLACEMENTS - number),
-                seed=options.seed + number,
-            )
-            meetings.append(dict(enumerate(_latencies(models, part, agree, sizes))))
-            took = time.perf_counter() - begin
-    return latency_of_meetings(meetings)
+    digests = [model.code_digest for model in models]
+    builds = list(dict(zip(digests, models, strict=True)).values())
+    numbers = list(dict.fromkeys(digests))
+    meetings = meetings_of(builds, options, agree, sizes)
+    return latency_of_meetings(meetings, *map(numbers.index, digests))
 
 
-def latency_of_meetings(meetings: Sequence[Meeting]) -> ModelLatency:
-    """What came of the untuned model (0), the tuned one (1) and the former one (2, if it met)."""
-    compared = compare(meetings, 1, 0)
-    third = compare(meetings, 1, 2) if any(2 in meeting for meeting in meetings) else None
+def meetings_of(
+    models: Sequence[Executable],
+    options: LatencyOptions = COMPARISON,
+    agree: Agree = outputs_agree,
+    sizes: Mapping[str, int] | None = None,
+) -> list[Meeting]:
+    """The models in interleaved runs on pinned cores, whether or not some are one build.
+
+    Raises MeasureError when their outputs do not `agree`.
+    """
+    threads = models[0].threads
+    place = partial(_agreeing, models, agree, sizes, options.seed)
+    with pinned(threads):
+        return latencies_at_placements(place, replace(options, serial=threads == 1))
+
+
+def latency_of_meetings(
+    meetings: Sequence[Meeting], untuned: int = 0, tuned: int = 1, former: int | None = None
+) -> ModelLatency:
+    """What came of the models with these numbers; those with one number are one build."""
+    compared = compare(meetings, tuned, untuned)
+    stays = untuned if former is None else former
+    third = None if stays in (untuned, tuned) else compare(meetings, tuned, stays)
     against = third or compared
-    is_slower = against.pairs >= LEAST_PAIRS and against.b_is_faster(SLOWER)
-    first, second = ([s for meeting in meetings for s in meeting[number]] for number in (0, 1))
-    tuned = median(first) * compared.ratio
+    is_slower = against.pairs >= LEAST_PAIRS and against.b_is_faster(SLOWER) and stays != tuned
+    first, second = ([s for m in meetings for s in m[number]] for number in (untuned, tuned))
+    seconds = median(first) * compared.ratio
     return ModelLatency(
         untuned=median(first),
-        tuned=tuned,
+        tuned=seconds,
         untuned_spread=relative_mad(first),
         tuned_spread=relative_mad(second),
         ratio=compared.ratio,
         low=compared.low,
         high=compared.high,
-        former=None if third is None else tuned / third.ratio,
+        former=None if third is None else seconds / third.ratio,
         is_slower=is_slower,
-        kept=compare(meetings, 0 if third is None else 2, 0) if is_slower else None,
+        kept=compare(meetings, stays, untuned) if is_slower else None,
     )
 
 
-def _latencies(
+def _agreeing(
     models: Sequence[Executable],
-    options: LatencyOptions,
     agree: Agree,
     sizes: Mapping[str, int] | None,
-) -> list[list[float]]:
-    """`interleaved_latencies` of models in one piece of memory."""
-    inputs = aligned_inputs(models[0], sizes=sizes)
-    arena = _arena(max(model.arena_bytes for model in models), options.seed)
-    outputs = {
-        name: aligned_empty(type.shape, type.dtype.numpy)
-        for name, type in models[0].outputs_at(sizes).items()
-    }
+    seed: int,
+    number: int,
+) -> list[Program]:
+    """`programs_at` of a placement, whose outputs `agree` with those of the first."""
     expected: dict[str, Array] = {}
-    programs: list[Program] = []
-    for model in models:
-        program = partial(model.run_in, model.new_frame(arena), inputs, outputs)
-        programs.append(program)
+    programs = programs_at(models, placement_rng(seed, number), sizes)
+    for program in programs:
         for name, array in program().items():
             if not agree(array, expected.setdefault(name, array.copy())):
                 raise MeasureError(
                     f"the tuned model's output {name!r} differs from the untuned one's"
                 )
-    return interleaved_latencies(programs, options)
+    return [*programs]
 
 
-def _arena(size: int, number: int) -> Array:
-    """Memory for an arena; each number has it begin at another cache line of a page."""
+def placement_rng(seed: int, number: int) -> random.Random:
+    """What draws the addresses of a placement."""
+    return random.Random(f"{seed} {number}")
+
+
+def programs_at(
+    models: Sequence[Executable],
+    rng: random.Random,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> list[Callable[[], Mapping[str, Array]]]:
+    """Runs of models that lie anew, in one arena, from the same inputs to the same outputs.
+
+    `seed` is that of the inputs, the addresses are drawn from `rng`.
+    """
+    models = [placed_anew(model, rng) for model in models]
+    inputs = placed_inputs(models[0], rng, sizes, seed)
+    outputs = {
+        name: _elsewhere(type.shape, type.dtype.numpy, rng)
+        for name, type in models[0].outputs_at(sizes).items()
+    }
+    arena = _elsewhere((max(m.arena_bytes for m in models),), np.dtype(np.uint8), rng)
+    return [partial(m.run_in, m.new_frame(arena), inputs, outputs) for m in models]
+
+
+def placed_inputs(
+    model: Executable,
+    rng: random.Random,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> dict[str, Array]:
+    """`drawn_inputs` at addresses that are drawn."""
+    drawn = drawn_inputs(model, seed, sizes)
+    return {name: _moved(array, rng) for name, array in drawn.items()}
+
+
+def placed_anew(model: Executable, rng: random.Random) -> Executable:
+    """The model with its code and constants at other addresses."""
+    is_small = model.constant_bytes <= MOVED_BYTES
+    return model.placed_anew(lambda array: _moved(array, rng) if is_small else array)
+
+
+def _moved(array: Array, rng: random.Random) -> Array:
+    """A copy that lies elsewhere."""
+    copy = _elsewhere(array.shape, array.dtype, rng)
+    np.copyto(copy, array)
+    return copy
+
+
+def _elsewhere(shape: tuple[int, ...], dtype: np.dtype[np.generic], rng: random.Random) -> Array:
+    """An uninitialised array at a cache line of a page that is drawn."""
+    size = math.prod(shape) * dtype.itemsize
+    begin = rng.randrange(0, PAGE, ALIGNMENT)
     memory = aligned_empty((size + PAGE,), np.dtype(np.uint8))
-    begin = random.Random(number).randrange(0, PAGE, ALIGNMENT)
-    return memory[begin : begin + size]
+    return np.ndarray(shape, dtype, memory, begin)
 
 
 def aligned_inputs(

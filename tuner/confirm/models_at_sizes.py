@@ -71,12 +71,12 @@ def confirm_plan(
         latency = compare_models(
             Executable(untuned.of_tensors()),
             Executable(own.of_tensors()),
-            Executable(one.of_tensors()) if own.objects != one.objects else None,
+            Executable(one.of_tensors()),
             replace(COMPARISON, max_seconds=left),
             agree,
             sizes=point.symbols,
         )
-        if own.objects != one.objects and latency.is_slower:
+        if latency.is_slower:
             slower.add(place)
         models[str(point)] = latency.untuned * latency.applied.ratio, latency.untuned
     ranges = [

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist, median
 from typing import TypeAlias
 
-from tunefarm.measure.compare import Comparison, log_ratio, pooled
-from tunefarm.tuner.search.standings import BETWEEN_RUNS, Estimate
+from tunefarm.measure.compare import Comparison, across_runs, log_ratio
+from tunefarm.tuner.search.standings import Estimate
 
 LEAST_PAIRS = 9
 EFFECT = 0.02  # smaller gains are not worth a change, and drift of that size is common
 DOUBT = 0.05  # chance that a schedule which is no faster wins, over all rivals together
 
 Meeting: TypeAlias = Mapping[int, Sequence[float]]
-"""What one process timed: seconds per call by number, the i-th ones taken side by side."""
+"""What one process, or one placement of whole models, timed: seconds per call by number, the i-th
+ones taken side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,12 @@ class Verdict:
 def standing(meetings: Iterable[Meeting], one: int, other: int) -> Estimate | None:
     """log(time of `one` / time of `other`) over the processes in which both took part.
 
-    Each process counts by its own deviation and `BETWEEN_RUNS`, see `pooled`. None without any.
+    Each process counts as a run, see `across_runs`. None without any.
     """
     pairs = [log_ratio(m[one], m[other]) for m in meetings if one in m and other in m]
     if not pairs:
         return None
-    found = pooled(
-        [replace(pair, deviation=math.hypot(pair.deviation, BETWEEN_RUNS)) for pair in pairs]
-    )
+    found = across_runs(pairs)
     return Estimate(found.mean, found.deviation)
 
 

@@ -33,7 +33,8 @@ from tunefarm.tuner.confirm.latency import (
 )
 
 CompareSpecs: TypeAlias = Callable[[Sequence[ExecutableSpec]], ModelLatency]
-"""Latencies of the untuned model, the tuned one and, if there is a third, the former one."""
+"""Latencies of the untuned model, the tuned one and, if there is a third, the former one, each of
+which may be one build with another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +111,9 @@ def confirm_model(
         return Confirmed(bests, report, None, new)
     applied = builds if before is None else before
     old, former = applied.compile(target, builds.choose(target, only_confirmed=True))
-    tell("measuring it and the untuned one in turn")
-    changes = new.objects != old.objects
-    third = (old,) if changes and old.objects != untuned.objects else ()
-    latency = compare((untuned, new, *third))
-    if changes and latency.is_slower:
+    tell("measuring it and the untuned one, interleaved")
+    latency = compare((untuned, new, old))
+    if latency.is_slower:
         tell("the new schedules make the model slower: the former ones stay")
         kept = [item.incumbent for item in settled if _still_applies(builds.store, item)]
         return Confirmed(tuple(kept), former, latency, old)

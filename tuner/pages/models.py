@@ -65,6 +65,7 @@ def _run(found: MeasuredModel) -> dict[str, Any]:
     """What one job, benchmark or check found."""
     record, times = found.record, found.times
     ratio = times.over_untuned
+    unchanged = ratio is not None and ratio.is_unchanged
     sizes = ", ".join(f"{name}={size}" for name, size in times.sizes.items())
     return {
         "purpose": record.purpose,
@@ -74,10 +75,10 @@ def _run(found: MeasuredModel) -> dict[str, Any]:
         "sizes": sizes,
         "llvm": times.llvm,
         "tuned": format_seconds(times.tuned),
-        "untuned": None if times.untuned is None else format_seconds(times.untuned),
+        "untuned": None if times.untuned is None or unchanged else format_seconds(times.untuned),
         "gain": None if ratio is None else gain(ratio.ratio, ratio.low, ratio.high),
         "gain_class": "same" if ratio is None else gain_class(ratio.low, ratio.high),
-        "interval": None if ratio is None else _interval(ratio),
+        "interval": None if ratio is None or unchanged else _interval(ratio),
         "refused": _refused(times.refused),
         "claims": _claims(times),
     }

@@ -13,11 +13,11 @@ from typing import TypeAlias
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.measure.compare import Comparison
 from tunefarm.tuner.confirm.latency import SLOWER, ModelLatency
 from tunefarm.tuner.confirm.whole_model import CompareSpecs
 from tunefarm.tuner.plans.search import Proposal, Proposals
 from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.reports.gains import UNCHANGED
 
 Build: TypeAlias = Callable[[GraphPlan], ExecutableSpec]
 """The model under a plan, from the records there are."""
@@ -30,7 +30,7 @@ GAIN = SLOWER
 
 def is_faster(latency: ModelLatency) -> bool:
     """Whether the second of two models, the plan's, is faster than the first beyond doubt."""
-    return Comparison(latency.ratio, latency.low, latency.high, 0).a_is_faster(GAIN)
+    return latency.compared.a_is_faster(GAIN)
 
 
 def confirmed_choice(choice: GraphChoice, latency: ModelLatency) -> GraphChoice:
@@ -92,6 +92,9 @@ class ConfirmPlans:
             latency = self.compare((self._former, self.build(plan)))
         except TunefarmError as error:
             self.tell(f"plan: {name} is not taken: {error.message}")
+            return None
+        if latency.is_unchanged:
+            self.tell(f"plan: {name} is the build of {self._rival}, {UNCHANGED}")
             return None
         if not is_faster(latency):
             bounds = f"{1 / latency.high:.2f}x to {1 / latency.low:.2f}x"

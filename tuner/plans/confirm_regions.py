@@ -85,6 +85,8 @@ class ConfirmRegions:
         except TunefarmError as error:
             self._plans.tell(f"plan: not measured: {error.message}")
             return region
+        if found.is_unchanged:
+            return region.measured(1.0, 1.0, 1.0)
         met = self._met.setdefault(region.plan, [])
         met.append(_log_ratio(found))
         ratio = pooled(met)

@@ -54,6 +54,7 @@ from tunefarm.tuner.plans.search import PlanSearch, Proposals
 from tunefarm.tuner.plans.trials import DefaultTrials
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.reports.gains import UNCHANGED
 from tunefarm.tuner.search.measuring import off_the_slots
 
 SEARCH = "search"
@@ -224,12 +225,14 @@ class JobPlans:
                 return
             self.tell(f"plan: {choice.described} is not taken: {error.message}")
         else:
-            if latency.low <= 1.0 or self._needs_less(target):
+            is_slower = latency.low > 1.0
+            if self._needs_less(target) or not (is_slower or latency.is_unchanged):
                 found = confirmed_choice(choice, latency)
                 self.chosen[target.key] = found
                 self._record(target, found, name)
                 return
-            self.tell(f"plan: {choice.described} is slower when tuned: the rules stay")
+            why = "is slower when tuned" if is_slower else f"is {UNCHANGED}, the rules' build"
+            self.tell(f"plan: {choice.described} {why}: the rules stay")
         del self.chosen[target.key]
         self._record(target, GraphChoice(), name)
 

@@ -9,9 +9,17 @@ from statistics import median
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.types.precision import Calibration
-from tunefarm.measure.compare import Comparison, compare_paired
+from tunefarm.measure.compare import Comparison
 from tunefarm.tuner.calibration.choice import ChoicePoint
-from tunefarm.tuner.confirm.latency import COMPARISON, aligned_inputs, interleaved_latencies, pinned
+from tunefarm.tuner.confirm.latency import (
+    COMPARISON,
+    Program,
+    latencies_at_placements,
+    pinned,
+    placement_rng,
+    programs_at,
+)
+from tunefarm.tuner.confirm.verdict import Meeting, compare
 from tunefarm.tuner.precision.model import PlannedModel
 from tunefarm.tuner.precision.search import Assignment, Point, pareto
 from tunefarm.tuner.records.size_ranges import points_of
@@ -19,7 +27,7 @@ from tunefarm.tuner.records.size_ranges import points_of
 RACED_WITHIN, RACED_BEYOND = 4, 3
 """Points within the error, and beyond it, that are timed beside f32 and the uniform ones."""
 MOST_SIZES = 3
-RACE = replace(COMPARISON, max_seconds=10.0)
+RACE = replace(COMPARISON, max_seconds=10.0, precise=None)
 
 
 def fastest_within(points: Sequence[ChoicePoint], budget: float) -> int:
@@ -78,14 +86,15 @@ def race(
     model: PlannedModel, assignments: Sequence[Assignment], calibration: Calibration | None
 ) -> list[Comparison]:
     """The time of each plan over that of the first one, f32."""
-    samples = run_in_turn(model, assignments, calibration)
-    return [compare_paired(times, samples[0]) for times in samples]
+    meetings = run_in_turn(model, assignments, calibration)
+    return [compare(meetings, number, 0) for number in range(len(assignments))]
 
 
 def run_in_turn(
     model: PlannedModel, assignments: Sequence[Assignment], calibration: Calibration | None
-) -> list[list[float]]:
-    """Seconds of whole models with these plans, from interleaved runs on pinned cores.
+) -> list[Meeting]:
+    """Seconds of whole models with these plans, from interleaved runs on pinned cores, at one
+    placement after the other.
 
     Where sizes are open they are run at representative ones, see `together`.
     """
@@ -93,14 +102,21 @@ def run_in_turn(
         model.executable(*model.lowered(assignment, calibration)) for assignment in assignments
     ]
     chosen = representative_sizes(model.prepared)
-    options = replace(RACE, max_seconds=RACE.max_seconds / len(chosen))
+    serial = executables[0].threads == 1
+    options = replace(RACE, max_seconds=RACE.max_seconds / len(chosen), serial=serial)
     found = []
+    seed = model.settings.search.seed
     for sizes in chosen:
-        inputs = aligned_inputs(executables[0], model.settings.search.seed, sizes)
-        bound = [executable.bind(inputs) for executable in executables]
+
+        def place(number: int, sizes: Mapping[str, int] = sizes) -> Sequence[Program]:
+            return programs_at(executables, placement_rng(seed, number), sizes, seed)
+
         with pinned(executables[0].threads):
-            found.append(interleaved_latencies([run.run for run in bound], options))
-    return found[0] if len(found) == 1 else together(found)
+            found.append(latencies_at_placements(place, options))
+    return [
+        dict(enumerate(together([list(meeting.values()) for meeting in meetings])))
+        for meetings in zip(*found, strict=False)  # the smaller sizes may have had time for more
+    ]
 
 
 def representative_sizes(graph: Graph) -> list[Mapping[str, int]]:
@@ -116,8 +132,11 @@ def representative_sizes(graph: Graph) -> list[Mapping[str, int]]:
 def together(found: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
     """Samples of each program at several sizes as samples of all sizes: each size counts alike.
 
-    Seconds at a size are shares of the first program's median there.
+    Of one size they stay as they are. Of several, seconds at a size are shares of the first
+    program's median there.
     """
+    if len(found) == 1:
+        return [list(samples) for samples in found[0]]
     scales = [median(times[0]) for times in found]
     count = min(len(samples) for times in found for samples in times)
     return [

@@ -140,7 +140,9 @@ def turn_of_result(
         return turn
     untuned, tuned = float(latency["untuned"]), float(latency["tuned"])
     kept = latency.get("kept") or latency
-    ratio, low, high = (float(kept[name]) for name in ("ratio", "low", "high"))
+    ratio, low, high = 1.0, 1.0, 1.0
+    if not latency.get("unchanged"):
+        ratio, low, high = (float(kept[name]) for name in ("ratio", "low", "high"))
     former = latency.get("former")
     gain = math.log(former / tuned) if former else -math.log(ratio)
     return replace(

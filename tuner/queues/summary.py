@@ -12,7 +12,9 @@ from rich.table import Table
 
 from tunefarm.db.queue import QueueEntry, trials_of_jobs
 from tunefarm.db.store import Store
+from tunefarm.measure.compare import is_unchanged
 from tunefarm.tuner.queues.entry_options import name_of, options_of, with_lost_turn
+from tunefarm.tuner.reports.gains import UNCHANGED
 from tunefarm.tuner.reports.report import (
     format_duration,
     format_ratio,
@@ -32,7 +34,8 @@ class EntrySummary:
     """An entry: what it has cost, and what it has gained.
 
     Latencies are seconds of a run of the whole model, without tuning and as it was last confirmed;
-    `speed_up` is their ratio, bounded by `low` and `high`. `ends` is when its turn, `night_ends`
+    `speed_up` is their ratio, bounded by `low` and `high`; there is none where both are one build,
+    which is `unchanged`. `ends` is when its turn, `night_ends`
     when the night is expected to end (seconds since the epoch). None: not known.
     """
 
@@ -48,6 +51,7 @@ class EntrySummary:
     trials: int
     untuned: float | None
     tuned: float | None
+    unchanged: bool
     speed_up: float | None
     low: float | None
     high: float | None
@@ -69,6 +73,7 @@ def summary_of(store: Store, entry: QueueEntry) -> EntrySummary:
     found = options.confirmed
     state: State = "waiting" if entry.state == "running" and not entry.is_held else entry.state
     ratio, low, high = (None,) * 3 if found is None else (found.ratio, found.low, found.high)
+    unchanged = low is not None and high is not None and is_unchanged(low, high)
     jobs = tuple(dict.fromkeys((*options.jobs, *filter(None, [entry.job]))))
     return EntrySummary(
         id=entry.id,
@@ -83,9 +88,10 @@ def summary_of(store: Store, entry: QueueEntry) -> EntrySummary:
         trials=trials_of_jobs(store, jobs),
         untuned=None if found is None else found.untuned,
         tuned=None if found is None else found.tuned,
-        speed_up=_inverse(ratio),
-        low=_inverse(high),
-        high=_inverse(low),
+        unchanged=unchanged,
+        speed_up=None if unchanged else _inverse(ratio),
+        low=None if unchanged else _inverse(high),
+        high=None if unchanged else _inverse(low),
         jobs=jobs,
         ends=None if current is None else current.ends,
         night_ends=None if current is None else current.until,
@@ -162,6 +168,8 @@ def _local_time(moment: float) -> str:
 
 def faster(entry: EntrySummary) -> str:
     """The speed-up with its interval."""
+    if entry.unchanged:
+        return UNCHANGED
     if entry.untuned is None or entry.tuned is None or entry.low is None or entry.high is None:
         return "-"
     gain = format_speed_up(entry.untuned, entry.tuned)

@@ -19,6 +19,7 @@ from typing import Any
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.measure.compare import is_unchanged
 from tunefarm.tuner.records.plan_region import PlanRegion, figure, region_lines
 
 _CHANNELS_LAST = "NHWC"
@@ -93,6 +94,8 @@ class GraphChoice:
             return name
         if self.speedup is None or self.low is None or self.high is None:
             return f"{name} (not confirmed)"
+        if is_unchanged(self.low, self.high):
+            return f"{name} (unchanged: the same build as the rules')"
         if self.low <= 1.0:  # there are other reasons to take it
             return (
                 f"{name} ({self.speedup:.2f}x as fast as the rules, {self.low:.2f}-{self.high:.2f})"

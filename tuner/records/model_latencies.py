@@ -22,6 +22,7 @@ from tunefarm.configs.settings import Settings
 from tunefarm.db import model_queries
 from tunefarm.db.records import LatencyPurpose, LatencyRecord, TargetRecord
 from tunefarm.db.store import Store
+from tunefarm.measure.compare import is_unchanged
 from tunefarm.tuner.records.model_graphs import ModelGraphs
 
 _Read = TypeVar("_Read")
@@ -39,6 +40,11 @@ class Ratio:
     ratio: float
     low: float
     high: float
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Both are one build."""
+        return is_unchanged(self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
+from tunefarm.measure.compare import is_unchanged
 
 NOT_MEASURED = "not measured alone"
 _NAMED = 3
@@ -89,6 +90,8 @@ class PlanRegion:
         """What it gains, in words; what its interval does not exclude is no gain and no loss."""
         if self.speedup is None or self.low is None or self.high is None:
             return NOT_MEASURED
+        if is_unchanged(self.low, self.high):
+            return f"unchanged: the same build as {self.rival}"
         bounds = f"({_percent(self.low)} to {_percent(self.high)} %)"
         if self.low <= 1.0 <= self.high:
             return f"no difference found to {self.rival} {bounds}"

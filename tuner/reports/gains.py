@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 
+from tunefarm.measure.compare import is_unchanged
 from tunefarm.tuner.reports.report import format_ratio
 
 NO_DIFFERENCE = "no difference found"
+UNCHANGED = "unchanged"
+"""Of two builds that are one to the byte: there is one latency, and no ratio."""
 
 
 def gain(ratio: float, low: float, high: float) -> str:
     """A speed-up from a ratio of times with its interval: `1.85x (1.80x to 1.91x)`.
 
-    Where the interval holds 1 there is none: `no difference found (0.97x to 1.04x)`.
+    Where the interval holds 1 there is none: `no difference found (0.97x to 1.04x)`, and where
+    nothing was compared, since both are one build, `unchanged`.
     """
+    if is_unchanged(low, high):
+        return UNCHANGED
     if not 0 < low <= ratio <= high < math.inf:
         return "-"
     bounds = f"({format_ratio(1 / high)} to {format_ratio(1 / low)})"
     if low <= 1.0 <= high:
-        return NO_DIFFERENCE if low == high else f"{NO_DIFFERENCE} {bounds}"
+        return f"{NO_DIFFERENCE} {bounds}"
     return f"{format_ratio(1 / ratio)} {bounds}"
 
 

@@ -12,18 +12,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tunefarm.compiler.runtime.execution.html_text import html_lines, html_table, html_text
+from tunefarm.tuner.reports.gains import UNCHANGED
 from tunefarm.tuner.reports.progress import Progress, status_line
 from tunefarm.tuner.reports.report import (
     KEY_CHARACTERS,
     TaskStatus,
     format_latency,
-    format_ratio,
     format_seconds,
     format_share,
     format_speed_up,
     shares,
 )
-from tunefarm.tuner.reports.task_table import costliest_first
+from tunefarm.tuner.reports.task_table import claimed_and_confirmed, costliest_first
 
 UPDATE_INTERVAL = 0.5  # seconds between two updates
 _MESSAGES = 12  # lines that stay in sight
@@ -114,9 +114,9 @@ def task_table(tasks: Sequence[TaskStatus], *, confirmed: bool = False) -> str:
 
 
 def _task_row(task: TaskStatus, share: float, confirmed: bool) -> list[str]:
-    gain = format_speed_up(task.default, task.latency.value)
-    held = gain if math.isfinite(task.confirmed) else "-"
-    gains = [format_ratio(1.0 / task.claimed), held] if confirmed else [gain]
+    gains = [format_speed_up(task.default, task.latency.value)]
+    if confirmed:
+        gains = [*claimed_and_confirmed(task)]
     name = " ".join(filter(None, (task.kernel, task.target, task.sizes)))
     return [
         name,
@@ -133,16 +133,20 @@ def _task_row(task: TaskStatus, share: float, confirmed: bool) -> list[str]:
     ]
 
 
-def before_after(before: float, after: float) -> str:
-    """Two latencies in seconds as bars, one below the other; "" where one is not known."""
+def before_after(before: float, after: float, *, unchanged: bool = False) -> str:
+    """Two latencies in seconds as bars, one below the other; "" where one is not known.
+
+    Of a model that is `unchanged` there is one bar.
+    """
     if not (math.isfinite(before) and math.isfinite(after) and max(before, after) > 0):
         return ""
     longest = max(before, after)
     rows = []
-    for name, seconds in (("untuned", before), ("tuned", after)):
+    both = (("untuned", before), ("tuned", after))
+    for name, seconds in ((UNCHANGED, after),) if unchanged else both:
         width = f"{40 * seconds / longest:.1f}%"
         style = f"display:inline-block;height:0.8em;width:{width};background:currentColor"
-        opacity = "opacity:0.35" if name == "untuned" else "opacity:0.8"
+        opacity = "opacity:0.8" if name == "tuned" else "opacity:0.35"
         text = html_text(f"{name} {format_seconds(seconds)}")
         rows.append(f'<div><span style="{style};{opacity}"></span> {text}</div>')
     return "".join(rows)

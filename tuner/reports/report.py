@@ -60,6 +60,11 @@ class TaskStatus:
         return Latency(self.best)
 
     @property
+    def is_unchanged(self) -> bool:
+        """Whether the default schedule stays: its confirmed time over itself is 1, exactly."""
+        return self.confirmed == 1.0 and self.low == self.high
+
+    @property
     def is_measured(self) -> bool:
         """Whether any schedule has a latency."""
         return math.isfinite(self.latency.value)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from rich.console import Console, ConsoleOptions, JustifyMethod
 from rich.table import Table
 
+from tunefarm.tuner.reports.gains import UNCHANGED
 from tunefarm.tuner.reports.report import (
     KEY_CHARACTERS,
     TaskStatus,
@@ -76,7 +77,6 @@ class TaskTable:
     def _columns(self, rows: Sequence[tuple[TaskStatus, float]]) -> list[_Column]:
         """All columns of figures."""
         tasks = [task for task, _ in rows]
-        gains = [format_speed_up(task.default, task.latency.value) for task in tasks]
         several = any(task.target for task in self.tasks)
         target = [_Column("target", [task.target for task in tasks], 0)] if several else []
         columns = [
@@ -95,13 +95,23 @@ class TaskTable:
             _Column("share", [format_share(share) for _, share in rows], 3),
         ]
         if not self.confirmed:
+            gains = [format_speed_up(task.default, task.latency.value) for task in tasks]
             return [*columns, _Column("speed-up", gains, 0)]
-        claimed = [format_ratio(1.0 / task.claimed) for task in tasks]
-        held = [
-            gain if math.isfinite(task.confirmed) else "-"
-            for task, gain in zip(tasks, gains, strict=True)
-        ]
+        both = [claimed_and_confirmed(task) for task in tasks]
+        claimed, held = ([cells[number] for cells in both] for number in (0, 1))
         return [*columns, _Column("claimed", claimed, 0), _Column("confirmed", held, 0)]
+
+
+def claimed_and_confirmed(task: TaskStatus) -> tuple[str, str]:
+    """What the search claimed of a kernel's schedule and what was confirmed, as speed-ups.
+
+    A kernel that keeps its default schedule is unchanged; a claim of that schedule is none.
+    """
+    claimed = "-" if task.claimed == 1.0 else format_ratio(1.0 / task.claimed)
+    if task.is_unchanged:
+        return claimed, UNCHANGED
+    is_confirmed = math.isfinite(task.confirmed)
+    return claimed, format_speed_up(task.default, task.latency.value) if is_confirmed else "-"
 
 
 def _fitting(columns: Sequence[_Column], width: int) -> tuple[list[_Column], int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -114,6 +114,8 @@ class Drift:
         speed = self.speed
         if speed is None:
             return Verdict.UNCLEAR, "no latency of this model is recorded to compare with"
+        if speed.is_unchanged:
+            return Verdict.HOLDS, "it is the untuned build, unchanged, as it was recorded"
         told = f"{format_share(speed.ratio)} of the recorded speed is left "
         told += f"({format_share(speed.low)} to {format_share(speed.high)})"
         if speed.high < require:
@@ -171,10 +173,13 @@ def compare_times(
 def slowdown_of(before: Ratio | None, now: Ratio | None) -> Ratio | None:
     """Time now over then, of what was measured over the untuned model each time.
 
-    Beside their own errors, two runs of one pair differ by `BETWEEN_RUNS`.
+    Beside their own errors, two runs of one pair differ by `BETWEEN_RUNS`, unless the model was and
+    is the untuned build: that is no measurement.
     """
     if before is None or now is None:
         return None
+    if before.is_unchanged and now.is_unchanged:
+        return now
     mean = math.log(now.ratio / before.ratio)
     reach = _REACH * math.hypot(deviation(before), deviation(now), BETWEEN_RUNS)
     return Ratio(math.exp(mean), math.exp(mean - reach), math.exp(mean + reach))
@@ -183,19 +188,6 @@ def slowdown_of(before: Ratio | None, now: Ratio | None) -> Ratio | None:
 def deviation(ratio: Ratio) -> float:
     """Standard error of the logarithm, of a ratio with its 95 % interval."""
     return math.log(ratio.high / ratio.low) / (2.0 * _REACH)
-
-
-def pooled(ratios: Sequence[Ratio]) -> Ratio:
-    """One ratio of several measurements, each weighted by its error; where they contradict each
-    other its interval grows accordingly (Birge, Phys. Rev. 40, 1932)."""
-    logs = [math.log(item.ratio) for item in ratios]
-    weights = [1.0 / max(deviation(item), 1e-4) ** 2 for item in ratios]
-    total = sum(weights)
-    mean = sum(w * log for w, log in zip(weights, logs, strict=True)) / total
-    squares = sum(w * (log - mean) ** 2 for w, log in zip(weights, logs, strict=True))
-    scale = max(1.0, squares / (len(ratios) - 1)) if len(ratios) > 1 else 1.0
-    reach = _REACH * math.sqrt(scale / total)
-    return Ratio(math.exp(mean), math.exp(mean - reach), math.exp(mean + reach))
 
 
 def causes(before: Situation, now: Situation) -> list[str]:

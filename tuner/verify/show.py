@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from tunefarm.tuner.records.model_latencies import MeasuredModel, Ratio
+from tunefarm.tuner.reports.gains import UNCHANGED
 from tunefarm.tuner.reports.report import (
     KEY_CHARACTERS,
     format_ratio,
@@ -27,7 +28,7 @@ def verification_lines(found: Verification, require: float) -> list[str]:
     verdict, why = found.drift.judge(require)
     times = found.times
     lines = [f"{found.model}: {verdict.value}: {why}"]
-    gain = "" if times.over_untuned is None else f", {_gain(times.over_untuned)} untuned"
+    gain = _gain(times.over_untuned)
     lines.append(f"now: {format_seconds(times.tuned)}{gain}{_at(times.sizes)}")
     lines.append(_recorded_line(found.baseline))
     lines.append(f"records apply to {format_share(found.drift.applied)} of what was tuned, by time")
@@ -91,8 +92,7 @@ def history_lines(found: Verification) -> list[str]:
     """What was verified before, newest first."""
     lines = ["verified before:"] if found.history else []
     for item in found.history:
-        ratio = item.times.over_untuned
-        gain = "" if ratio is None else f", {_gain(ratio)} untuned"
+        gain = _gain(item.times.over_untuned)
         moment = format_time(item.record.created)
         where = item.record.machine.get("cpu", "?")
         lines.append(
@@ -111,10 +111,14 @@ def verification_to_json(found: Verification, require: float) -> dict[str, Any]:
         "verdict": verdict.value,
         "why": why,
         "require": require,
-        "slowdown": None if drift.slowdown is None else asdict(drift.slowdown),
+        "unchanged": _is_unchanged(found.times.over_untuned),
+        "slowdown": _ratio_to_json(drift.slowdown),
         "applied_share": drift.applied,
         "causes": list(drift.causes),
-        "now": found.times.to_json(),
+        "now": {
+            **found.times.to_json(),
+            "over_untuned": _ratio_to_json(found.times.over_untuned),
+        },
         "recorded": None if found.baseline is None else _item_to_json(found.baseline),
         "kernels": [_kernel_to_json(kernel) for kernel in drift.kernels],
         "cost": None if cost is None else {**asdict(cost), "seconds": cost.seconds},
@@ -134,10 +138,18 @@ def _item_to_json(item: MeasuredModel) -> dict[str, Any]:
         "machine": dict(record.machine),
         "seconds": item.times.tuned,
         "llvm": item.times.llvm,
-        "over_untuned": None
-        if item.times.over_untuned is None
-        else asdict(item.times.over_untuned),
+        "unchanged": _is_unchanged(item.times.over_untuned),
+        "over_untuned": _ratio_to_json(item.times.over_untuned),
     }
+
+
+def _is_unchanged(ratio: Ratio | None) -> bool:
+    return ratio is not None and ratio.is_unchanged
+
+
+def _ratio_to_json(ratio: Ratio | None) -> dict[str, Any] | None:
+    """None where there is none, and where both sides are one build."""
+    return None if ratio is None or ratio.is_unchanged else asdict(ratio)
 
 
 def _kernel_to_json(kernel: KernelDrift) -> dict[str, Any]:
@@ -148,7 +160,7 @@ def _recorded_line(baseline: MeasuredModel | None) -> str:
     if baseline is None:
         return "recorded: nothing; the next verification compares with this one"
     times, record = baseline.times, baseline.record
-    gain = "" if times.over_untuned is None else f", {_gain(times.over_untuned)} untuned"
+    gain = _gain(times.over_untuned)
     by = "a job" if record.purpose == "job" else "a verification"
     where = record.machine.get("cpu", "an unknown CPU")
     return (
@@ -157,9 +169,14 @@ def _recorded_line(baseline: MeasuredModel | None) -> str:
     )
 
 
-def _gain(ratio: Ratio) -> str:
+def _gain(ratio: Ratio | None) -> str:
+    """The tuned model beside the untuned one, behind its latency."""
+    if ratio is None:
+        return ""
+    if ratio.is_unchanged:
+        return f", {UNCHANGED}: the tuned build is the untuned one"
     low, high = format_ratio(1.0 / ratio.high), format_ratio(1.0 / ratio.low)
-    return f"{format_ratio(1.0 / ratio.ratio)} ({low} to {high}) as fast as"
+    return f", {format_ratio(1.0 / ratio.ratio)} ({low} to {high}) as fast as untuned"
 
 
 def _at(sizes: Any) -> str:

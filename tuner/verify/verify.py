@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tunefarm import compiler
@@ -49,13 +47,8 @@ from tunefarm.tuner.verify.drift import (
     Situation,
     choose_baseline,
     compare_times,
-    deviation,
-    pooled,
 )
 
-BATCH_SECONDS = 4.0
-LEAST_BATCHES = 3
-"""Each loads the code anew: where it lies changes a model for as long as it is loaded."""
 PROFILE_SECONDS = 1.0
 FINE = 0.004
 """Standard error of the ratio at which measuring ends: less than runs of one pair differ by."""
@@ -101,7 +94,7 @@ def verify_model(
             baseline = choose_baseline(known, conditions.target.key, fingerprint())
             sizes = _sizes(model, baseline)
             agree = _agree(store, model)
-            tell(f"measuring it and the untuned one in turn, for about {seconds:.0f} s")
+            tell(f"measuring it and the untuned one, interleaved, for {seconds:.0f} s at most")
             latency = _measured(tuned, untuned, agree, sizes, seconds)
             times = with_kernels(_times(latency), store, model.kernels)
             times = with_steps(times, model.spec, model, PROFILE_SECONDS)
@@ -180,41 +173,14 @@ def _measured(
     sizes: Mapping[str, int] | None,
     seconds: float,
 ) -> ModelLatency:
-    """Both in interleaved pairs, the code loaded anew now and then, until their ratio is known as
-    well as it can be, or the time is over."""
-    end = time.monotonic() + seconds
-    found: list[ModelLatency] = []
-    while not found or time.monotonic() < end:
-        left = max(0.1, end - time.monotonic())
-        part = min(BATCH_SECONDS, seconds / LEAST_BATCHES, left)
-        options = replace(COMPARISON, max_seconds=part, seed=len(found))
-        try:
-            models = load(untuned), load(tuned)
-            found.append(compare_models(*models, None, options, agree, sizes))
-        except MeasureError as error:
-            hint = "a record gives wrong code, or the machine fails: tune db check --replay 100"
-            raise MeasureError(error.message, hint=hint) from error
-        if len(found) >= LEAST_BATCHES and deviation(_joined(found)) < FINE:
-            break
-    return _one_of(found)
-
-
-def _joined(found: list[ModelLatency]) -> Ratio:
-    return pooled([Ratio(item.ratio, item.low, item.high) for item in found])
-
-
-def _one_of(found: list[ModelLatency]) -> ModelLatency:
-    ratio = _joined(found)
-    untuned = median(item.untuned for item in found)
-    return ModelLatency(
-        untuned=untuned,
-        tuned=untuned * ratio.ratio,
-        untuned_spread=median(item.untuned_spread for item in found),
-        tuned_spread=median(item.tuned_spread for item in found),
-        ratio=ratio.ratio,
-        low=ratio.low,
-        high=ratio.high,
-    )
+    """Both in interleaved pairs, until their ratio is known as well as it can be, or the time is
+    over."""
+    options = replace(COMPARISON, max_seconds=seconds, precise=FINE)
+    try:
+        return compare_models(load(untuned), load(tuned), None, options, agree, sizes)
+    except MeasureError as error:
+        hint = "a record gives wrong code, or the machine fails: tune db check --replay 100"
+        raise MeasureError(error.message, hint=hint) from error
 
 
 def _times(latency: ModelLatency) -> ModelTimes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, NoReturn
@@ -13,6 +14,7 @@ import numpy as np
 from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import ArtefactError, InputError
 from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact.code_digest import code_digest
 from tunefarm.compiler.runtime.execution.bound_run import BoundRun
 from tunefarm.compiler.runtime.execution.frame import Frame
 from tunefarm.compiler.runtime.execution.loaded_chain import LoadedChain
@@ -133,6 +135,17 @@ class Executable:
     def kernels(self) -> tuple[KernelReport, ...]:
         """What each kernel runs and where its schedule is from, in the order of their calls."""
         return self.spec.kernels
+
+    @property
+    def code_digest(self) -> str:
+        """Equal for executables that run the same code over the same constants by the same plan."""
+        return code_digest(program.spec for program in self._programs)
+
+    @property
+    def constant_bytes(self) -> int:
+        """Of the constants of all programs."""
+        constants = (c for program in self._programs for c in program.spec.constants)
+        return sum({id(constant): constant.nbytes for constant in constants}.values())
 
     @property
     def functions(self) -> Mapping[str, KernelFunction]:
@@ -322,6 +335,17 @@ class Executable:
         ports = self.inputs_at(sizes)
         return {name: aligned_empty(t.shape, t.dtype.numpy) for name, t in ports.items()}
 
+    def placed_anew(self, place: Callable[[Array], Array]) -> Executable:
+        """The same model at other addresses: its code is linked again, and its constants are the
+        copies that `place` makes of them, aligned to `ALIGNMENT`."""
+        moved: dict[int, Array] = {}  # programs of one model share constants
+        specs = []
+        for program in self._programs:
+            constants = program.spec.constants
+            moved |= {id(c): place(c) for c in constants if id(c) not in moved}
+            specs.append(replace(program.spec, constants=tuple(moved[id(c)] for c in constants)))
+        return _executable(specs, self.threads)
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write the variant that is loaded to `path`, see `runtime.artefact.artefact.save`."""
         artefact.save(self.spec, path)
@@ -337,7 +361,11 @@ def load(
     them, see `execution.sized_programs`. Raises `ArtefactError` when the file is damaged, of
     another format, or not for this machine.
     """
-    specs = artefact.read_programs(path, fallback=fallback)
+    return _executable(artefact.read_programs(path, fallback=fallback), threads)
+
+
+def _executable(specs: Sequence[ExecutableSpec], threads: int | None) -> Executable:
+    """A model of one program, or of several for several sizes."""
     if len(specs) == 1:
         return Executable(specs[0], threads)
     from tunefarm.compiler.runtime.execution.sized_programs import (

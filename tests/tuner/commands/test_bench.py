@@ -71,7 +71,7 @@ def test_engines_that_compute_in_our_storage_run_in_it_as_well(
 
     monkeypatch.setattr(bench_module, "ENGINES", {"other": other})
     result = bench(model, build(model, numerics="bf16"), ["other"], QUICK)
-    assert asked_for == [DType.BF16]
+    assert set(asked_for) == {DType.BF16}
     assert [engine.numerics for engine in result.engines] == ["bf16", "f32", "bf16"]
     assert [engine.error is None for engine in result.engines] == [False, True, False]
 

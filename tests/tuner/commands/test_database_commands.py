@@ -89,5 +89,15 @@ def test_what_a_build_uses_is_shown_with_what_was_confirmed_of_it(store: Store) 
     assert used.endswith("(confirmed, time over the default's: 0.500 (0.450 to 0.550))")
 
 
+def test_a_default_schedule_that_was_confirmed_is_unchanged(store: Store) -> None:
+    store.add([trial(1)])
+    job = store.start_job("model.onnx", "hash", {})
+    record = replace(trial(1), job=job.id)
+    names = record.schedule_hash, record.request_id
+    store.add([BestRecord(KEY, *names, 1.0, 1.0, 1.0, 1.0, ("a",), job.id)])
+    (used,) = [line for line in shown(store) if "a build uses" in line]
+    assert used.endswith("(confirmed, unchanged: the default schedule)")
+
+
 def shown(store: Store) -> list[str]:
     return show_lines(store, KEY.workload, 10)

@@ -50,6 +50,16 @@ def test_kinds_are_tried_one_by_one_where_all_together_are_slower() -> None:
     assert confirm(lambda plan: 1.0)[0] is None
 
 
+def test_a_plan_that_is_the_build_of_the_rules_is_unchanged_and_not_taken() -> None:
+    said: list[str] = []
+    same = ModelLatency(1e-3, 1e-3, 0.0, 0.0, 1.0, 1.0, 1.0)
+    build: Any = lambda plan: plan  # noqa: E731
+    confirm = ConfirmPlans(build, lambda _: same, lambda _: "this plan", said.append)
+    assert confirm.best(proposals(0.1)) is None
+    assert "plan: this plan is the build of the rules, unchanged" in said
+    assert not any("1.00x" in text for text in said)
+
+
 def test_a_late_search_compares_nothing() -> None:
     built: list[GraphPlan] = []
     confirm = ConfirmPlans(built.append, _never, str, lambda _: None, lambda: True)  # type: ignore[arg-type]

@@ -180,3 +180,10 @@ def test_what_cannot_be_left_out_stays_as_it_is() -> None:
     choice = ConfirmRegions(plans, lambda _: 64).judged(GraphChoice(plan("ab")), regions)
     assert set(gains(choice).values()) == {"not measured alone"}
     assert models.said[-1].startswith("plan: not measured: ")
+
+
+def test_a_region_that_changes_no_code_is_unchanged_and_left_out() -> None:
+    models = Models({"a": 0.05, "b": 0.0}, doubt=0.0)
+    assert names(models.judged().plan) == "a"
+    assert any("b: unchanged: the same build as apart" in text for text in models.said)
+    assert models.met.count(("a", "ab")) == 1  # and not again: nothing is in doubt

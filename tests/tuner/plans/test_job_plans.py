@@ -224,6 +224,14 @@ def test_the_rules_stay_if_the_tuned_model_is_slower_under_the_plan(setting: Set
     assert setting.said[-1].endswith("is slower when tuned: the rules stay")
 
 
+def test_the_rules_stay_if_their_tuned_model_is_that_of_the_plan(setting: Setting) -> None:
+    setting.search()
+    same = ModelLatency(1e-3, 1e-3, 0.0, 0.0, 1.0, 1.0, 1.0)
+    setting.plans.confirm(TARGET, setting.builds, lambda _: same, (), "tiny")
+    assert setting.recorded() is None and setting.plans.of(TARGET) == RULES
+    assert setting.said[-1].endswith("is unchanged, the rules' build: the rules stay")
+
+
 @pytest.mark.nightly
 def test_what_was_applied_before_comes_back_if_the_whole_is_slower(setting: Setting) -> None:
     setting.search()

@@ -20,6 +20,7 @@ from tunefarm.compiler.types.precision import Precision
 from tunefarm.configs.settings import Settings, load_settings
 from tunefarm.tuner.calibration.choice import ChoicePoint, PrecisionChoice
 from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.confirm.verdict import Meeting
 from tunefarm.tuner.precision import race
 from tunefarm.tuner.precision.choose import MARGIN, choose_precisions
 from tunefarm.tuner.precision.model import PlannedModel
@@ -62,11 +63,12 @@ def made_up_times(monkeypatch: pytest.MonkeyPatch) -> None:
             for kind in kinds
         }
 
-    def samples(model: Any, assignments: Any, calibration: Any) -> list[list[float]]:
-        return [
+    def samples(model: Any, assignments: Any, calibration: Any) -> list[Meeting]:
+        taken = [
             [1.0 + 3 - sum(1 - SECONDS[kind] for kind in plan.values())] * 12
             for plan in assignments
         ]
+        return [dict(enumerate(taken))]
 
     monkeypatch.setattr(PlannedModel, "times", times)
     monkeypatch.setattr(race, "run_in_turn", samples)
@@ -153,9 +155,9 @@ def test_a_plan_gives_way_to_a_uniform_one_that_fresh_runs_show_as_faster(
     ]
     asked = []
 
-    def samples(model: Any, assignments: Any, calibration: Any) -> list[list[float]]:
+    def samples(model: Any, assignments: Any, calibration: Any) -> list[Meeting]:
         asked.append(list(assignments))
-        return [[1.0] * 12, [plan_over_uniform] * 12]
+        return [{0: [1.0] * 12, 1: [plan_over_uniform] * 12}]
 
     monkeypatch.setattr(race, "run_in_turn", samples)
     model = PlannedModel(network(), settings, host_target(), None, lambda text: None)

@@ -16,7 +16,7 @@ from tunefarm.tuner.reports.gains import gain, gain_class
         (2.0, 1.25, 2.5, "0.50x (0.40x to 0.80x)", "worse"),
         (1.05, 0.9, 1.25, "no difference found (0.80x to 1.11x)", "same"),
         (0.9, 0.8, 1.0, "no difference found (1.00x to 1.25x)", "same"),
-        (1.0, 1.0, 1.0, "no difference found", "same"),
+        (1.0, 1.0, 1.0, "unchanged", "same"),
         (math.nan, math.nan, math.nan, "-", "same"),
         (1.0, 0.0, math.inf, "-", "same"),
         (1.0, 2.0, 3.0, "-", "worse"),

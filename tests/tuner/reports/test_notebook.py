@@ -152,6 +152,12 @@ def test_latencies_that_are_not_known_have_no_bars(before: float) -> None:
     assert before_after(before, 0.0) == ""
 
 
+def test_one_build_has_one_bar() -> None:
+    assert before_after(1e-3, 7e-4).count("<div>") == 2
+    same = before_after(1e-3, 1e-3, unchanged=True)
+    assert same.count("<div>") == 1 and "unchanged 1 ms" in same
+
+
 @pytest.mark.parametrize(
     ("shell", "is_notebook"),
     [

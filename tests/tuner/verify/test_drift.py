@@ -18,7 +18,6 @@ from tunefarm.tuner.verify.drift import (
     compare_times,
     deviation,
     kernel_drifts,
-    pooled,
     slowdown_of,
 )
 
@@ -64,13 +63,19 @@ def test_the_slowdown_is_of_gains_and_no_surer_than_two_runs() -> None:
     assert slowdown_of(None, now) is None
 
 
-def test_several_measurements_are_surer_together_unless_they_contradict() -> None:
-    one = Ratio(0.5, 0.49, 0.51)
-    assert deviation(pooled([one, one])) < deviation(one)
-    apart = pooled([one, Ratio(0.6, 0.59, 0.61)])
-    assert deviation(apart) > deviation(one)
-    assert 0.5 < apart.ratio < 0.6
-    assert pooled([one]).ratio == pytest.approx(0.5)
+def test_the_untuned_build_then_and_now_is_unchanged_and_not_measured() -> None:
+    same = Ratio(1.0, 1.0, 1.0)
+    assert slowdown_of(same, same) == same
+    drift = compare_times(measured(times(1.0, 0.0)), times(1.0, 0.0), HERE, 1.0)
+    found, why = drift.judge(1.0)
+    assert found is Verdict.HOLDS
+    assert why == "it is the untuned build, unchanged, as it was recorded"
+
+
+def test_a_build_that_was_the_untuned_one_is_compared_as_any_other() -> None:
+    found = slowdown_of(Ratio(1.0, 1.0, 1.0), Ratio(0.9, 0.89, 0.91))
+    assert found is not None and not found.is_unchanged
+    assert found.low < 0.9 < found.high < 1.0
 
 
 def test_the_baseline_is_what_the_newest_job_measured_on_such_a_machine() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -158,7 +159,22 @@ def test_nothing_to_compare_with_cannot_be_judged_until_it_was_verified(case: Ca
     found = case.verify("--require", "0.5")
     assert (found.code, found.verdict, found.recorded) == (3, "cannot be judged", None)
     again = case.verify("--require", "0.5")
-    assert again.recorded["purpose"] == "verify" and again.slowdown is not None
+    assert again.recorded["purpose"] == "verify"
+    assert (again.code, again.verdict) == (0, "holds")
+
+
+def test_a_model_that_keeps_its_default_schedules_is_unchanged(
+    case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        found = case.verify()
+    assert found.unchanged and found.slowdown is None
+    assert found.now["over_untuned"] is None and found.recorded["unchanged"]
+    assert found.verdict == "holds"
+    assert "it is the untuned build, unchanged, as it was recorded" in found.why
+    printed = capsys.readouterr().out
+    assert ", unchanged: the tuned build is the untuned one" in printed
+    assert not re.search(r"\d\.\d\dx", printed)
 
 
 def test_a_database_that_can_only_be_read_serves_and_says_so(
