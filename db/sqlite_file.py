@@ -215,10 +215,11 @@ def open_file(path: Path, mode: str, **options: Any) -> sqlite3.Connection:
     """
     options |= {"uri": True, "timeout": BUSY_SECONDS}
     if mode == "rwc" or not _lacks_index(path):
-        return sqlite3.connect(location_of(path, mode), **options)
+        found: sqlite3.Connection = sqlite3.connect(location_of(path, mode), **options)
+        return found
     has_log = os.path.exists(f"{os.path.realpath(path)}-wal")
     how = f"vfs={_WITHOUT_LOCKS}" if has_log else "immutable=1"
-    connection = sqlite3.connect(f"{location_of(path, 'ro')}&{how}", **options)
+    connection: sqlite3.Connection = sqlite3.connect(f"{location_of(path, 'ro')}&{how}", **options)
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     return connection
 
