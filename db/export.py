@@ -12,15 +12,13 @@ claims, requests and queues stay where they are: they are about work on this ver
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, TextIO
 
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.configs.files import replacing
@@ -48,7 +46,6 @@ VERSION = 8
 """Version 1 had no bests, version 2 no builds, version 3 no checksums, no end and no lost jobs,
 version 4 no pairs, version 5 no plans, version 6 no latencies; up to version 7 the keys of targets
 held the sizes of caches."""
-_GZIP = b"\x1f\x8b"
 _CHECKED_SINCE = 4
 _PAIRS_SINCE = 5
 _ALONE: Mapping[str, Any] = {
@@ -166,12 +163,10 @@ def _lines(store: Store) -> Iterator[dict[str, Any]]:
 def _read(path: Path) -> Iterator[Record]:
     """The file's records. Raises DatabaseError at the first line that is not right."""
     try:
-        with TextIOWrapper(_open(path), encoding="utf-8-sig") as file:
+        with TextIOWrapper(open_regular(path), encoding="utf-8") as file:
             number = 0
             reader = _Lines()
             for number, text in enumerate(file, start=1):
-                if not text.strip("\ufeff \t\r\n"):
-                    continue
                 try:
                     record = reader.read(text)
                 except (ValueError, TypeError, RecursionError) as error:
@@ -181,38 +176,19 @@ def _read(path: Path) -> Iterator[Record]:
         if number == 0:
             raise DatabaseError(f"{path} is empty", hint="an export has a first line at least")
         if not reader.is_whole:
-            raise DatabaseError(f"{path} is cut off behind line {number}: it has no end")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DatabaseError(f"{path} is compressed, and cut off or damaged: {error}") from error
+            raise DatabaseError(f"{path} is cut off: it has no end")
     except UnicodeDecodeError as error:
         raise DatabaseError(f"{path} is not a text file (UTF-8)") from error
     except OSError as error:
         raise DatabaseError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _open(path: Path) -> BinaryIO:
-    """The text of an export, which gzip may have compressed. Raises OSError."""
-    file = open_regular(path)
-    if file.peek(2)[:2] != _GZIP:  # type: ignore[attr-defined]  # it is buffered
-        return file
-    unpacked: Any = gzip.open(file)  # noqa: SIM115 - the caller closes it
-    return cast(BinaryIO, unpacked)
-
-
 class _Lines:
-    """Reads the lines of an export, or of several that were joined, in their order. Methods raise
-    ValueError for a line that is not right."""
+    """Reads a file's lines in their order. Methods raise ValueError for one that is not right."""
 
     def __init__(self) -> None:
         self._version: int | None = None
-        self._seen: set[tuple[str, str]]
-        self._rekeyed: Rekeyed
-        self._records: int
-        self._ended = False
-
-    def _begin(self, version: int) -> None:
-        self._version = version
-        self._seen = set()
+        self._seen: set[tuple[str, str]] = set()
         self._rekeyed = Rekeyed()
         self._records = 0
         self._ended = False
@@ -225,13 +201,11 @@ class _Lines:
     def read(self, text: str) -> Record | None:
         """The line's record; None for the header and the end."""
         value = json.loads(text, parse_constant=_no_constant)
-        if self._version is None or (self._ended and _is_header(value)):
-            self._begin(_version(value))
+        if self._version is None:
+            self._version = _version(value)
             return None
         if self._ended:
             raise ValueError("this stands behind the end")
-        if _is_header(value):
-            raise ValueError("another export begins here, and the one above is cut off")
         if self._version >= _CHECKED_SINCE:
             if isinstance(value, dict) and value.get("kind") == "end":
                 if value != {"kind": "end", "records": self._records}:
@@ -258,19 +232,10 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _is_header(value: object) -> bool:
-    return isinstance(value, dict) and value.get("format") == FORMAT
-
-
 def _version(header: object) -> int:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise ValueError("this is not a file of records")
     version = header.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise ValueError(
-            f"a newer tunefarm wrote this: exports of version {version}, and this one reads 1 to "
-            f"{VERSION}; update it"
-        )
     if isinstance(version, bool) or version not in range(1, VERSION + 1):
         raise ValueError(f"version {version!r} is not supported, only 1 to {VERSION}")
     assert isinstance(version, int)

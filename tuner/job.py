@@ -37,7 +37,6 @@ from tunefarm.tuner.job_models import JobModels
 from tunefarm.tuner.job_request import MakeRunner
 from tunefarm.tuner.model.cost_model import BoostedTrees, TrainingData
 from tunefarm.tuner.records.job_command import JobCommand
-from tunefarm.tuner.records.model_file import ModelFile
 from tunefarm.tuner.records.unapplied import VERSION, Wanted, unapplied
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.reports.report import TaskStatus, format_time
@@ -117,18 +116,15 @@ class Job:
         """What the model is tuned for; each target has tasks of its own."""
         return self.models.targets
 
-    def register(self, command: JobCommand | None = None, file: ModelFile | None = None) -> None:
-        """Record the job, with the command that began it and the model's file, and its workloads,
-        and take over what earlier runs measured."""
+    def register(self, command: JobCommand | None = None) -> None:
+        """Record the job, with the command that began it, and its workloads, and take over what
+        earlier runs measured."""
         self.store.add([TargetRecord(target.key, target.to_json()) for target in self.targets])
         tasks = self._recorded_tasks()
         settings = self.settings.to_json()
         settings["database"] = {"url": self.store.name}  # without a password
         if command is not None:
             settings = command.kept_in(settings)
-        if file is not None:
-            self._note_replaced(file)
-            settings = file.kept_in(settings)
         model_hash = structural_hash(self.models.graph)
         self._say_what_is_lost(model_hash)
         self.id = self.store.start_job(self.models.name, model_hash, settings, tasks).id
@@ -149,19 +145,6 @@ class Job:
             for note in unapplied(self.store, wanted):
                 if VERSION in note.differs:
                     self.progress.message(str(note))
-
-    def _note_replaced(self, file: ModelFile) -> None:
-        """Say that the newest job of the same path has read another model there."""
-        for job in queries.jobs(self.store):
-            former = ModelFile.of_job(job)
-            if former is None or former.path != file.path:
-                continue
-            if former != file:
-                self.progress.message(
-                    f"{file.path} is not the model that job {job.id[:8]} has tuned: this is a new "
-                    "job, and records of equal kernels are taken over"
-                )
-            return
 
     def _recorded_tasks(self) -> list[JobTask]:
         """The tasks as the job's record has them; their workloads are recorded."""

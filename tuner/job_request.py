@@ -14,7 +14,6 @@ from tunefarm.configs.settings import Settings
 from tunefarm.measure.farm.runner import Runner
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.records.job_command import JobCommand
-from tunefarm.tuner.records.model_file import ModelFile
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.search.measuring import runner_of
 from tunefarm.tuner.search.monitor import Monitor
@@ -40,8 +39,3 @@ class JobRequest:
     started: float = field(default_factory=time.monotonic)
     command: JobCommand | None = None
     monitor: Monitor = field(default_factory=Monitor)
-    file: ModelFile | None = field(init=False)
-    """The model's file before it is read."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "file", ModelFile.of(self.model))

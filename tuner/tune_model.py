@@ -64,7 +64,7 @@ def tune_lowered(
     with Store.open(request.settings.database.url) as store:
         job = _job(request, lowered, store, built_from)
         store.patience = job.patience
-        job.register(request.command, request.file)
+        job.register(request.command)
         worker = threading.current_thread()
 
         def stop(by: str) -> bool:
@@ -92,11 +92,6 @@ def tune_lowered(
             raise
         finally:
             store.finish_job(job.id, state, request.monitor.end(job.statuses(), state).to_json())
-        if request.file is not None and not request.file.is_unchanged:
-            request.progress.message(
-                f"{os.fspath(request.model)} was replaced while this job ran: what was measured is "
-                "of the model as it was; tune it again"
-            )
         return _result(request, job, store, end, results)
 
 

@@ -26,7 +26,6 @@ from tunefarm.compiler.frontend.structured_ports import (
     structured_output,
 )
 from tunefarm.compiler.frontend.structured_values import GrowingSequence, StackedSequence
-from tunefarm.compiler.frontend.tensors import data_folder
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.widen_places import widen_places
 from tunefarm.compiler.limits import Allowance, Limits
@@ -49,7 +48,7 @@ def import_onnx(
 
     `shapes` fixes or bounds symbolic dimensions, by input or by symbol, `constants` fixes the
     contents of inputs, which are then no inputs of the graph any more. External data is read from
-    the file's folder only, see `data_folder`. `limits` are this machine's if None.
+    the file's folder only. `limits` are this machine's if None.
 
     Raises ImportModelError for everything that is wrong with the file or the arguments:
     UnsupportedOperatorError, which names all unsupported operators of the model at once, and
@@ -59,8 +58,7 @@ def import_onnx(
     file, allowance = Path(path), Allowance(limits)
     model = read_model(file, allowance)
     check_text(model)
-    folder = data_folder(file, model.graph)
-    return _import(model, shapes or {}, folder, constants or _NONE, allowance)
+    return _import(model, shapes or {}, file.parent, constants or _NONE, allowance)
 
 
 def import_model_proto(

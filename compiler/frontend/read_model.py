@@ -10,14 +10,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from tunefarm.compiler.errors import ImportModelError
-from tunefarm.compiler.frontend.file_kinds import HEAD_BYTES, kind_of_file
 from tunefarm.compiler.limits import Allowance
 from tunefarm.configs.regular_file import read_regular
 
 _MAX_VERSION = 2**31 - 1  # what onnx.defs can be asked for
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-_IR_VERSION = b"\x08"
-"""The tag of the first field of a model."""
 _HINT = "the file must be an ONNX model in its binary form (.onnx)"
 
 
@@ -30,28 +27,20 @@ def read_model(path: Path, allowance: Allowance) -> onnx.ModelProto:
     except FileNotFoundError as error:
         raise ImportModelError(f"there is no file {path}") from error
     except IsADirectoryError as error:
-        inside = sorted(found.name for found in path.glob("*.onnx"))
-        raise ImportModelError(
-            f"{path} is a folder, not an ONNX file",
-            hint=f"give {path / inside[0]}" if inside else "",
-        ) from error
+        raise ImportModelError(f"{path} is a folder, not an ONNX file") from error
     except ValueError as error:  # a null character
         raise ImportModelError(f"{str(path)!r} is not a file name") from error
     except OSError as error:
         raise ImportModelError(f"{path} cannot be read: {error.strerror or error}") from error
     if not data:
         raise ImportModelError(f"{path} is empty", hint=_HINT)
-    if (kind := kind_of_file(path, data[:HEAD_BYTES])) is not None:
-        raise ImportModelError(f"{path} is no ONNX model: it is {kind.what}", hint=kind.advice)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if data[:1] == _IR_VERSION:
-            reason = f"{path} begins as an ONNX model does and is cut off, or damaged"
-            hint = f"it has {len(data)} bytes: compare with the original, or download it again"
-            raise ImportModelError(reason, hint=hint) from error
-        raise ImportModelError(f"{path} is not an ONNX model", hint=_HINT) from error
+        raise ImportModelError(
+            f"{path} is not an ONNX model, or is truncated", hint=_HINT
+        ) from error
     if not model.HasField("graph") and not model.opset_import:
         raise ImportModelError(f"{path} is not an ONNX model: it has no graph", hint=_HINT)
     return model

@@ -7,11 +7,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import numpy.typing as npt
-from onnx import GraphProto, TensorProto
+from onnx import TensorProto
 
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.element_types import dtype_of
-from tunefarm.compiler.frontend.file_kinds import HEAD_BYTES, kind_of_file
 from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array
@@ -126,23 +125,6 @@ def _from_typed_bits(tensor: TensorProto, dtype: DType, count: int, what: str) -
     return _from_bytes(bits.astype(unsigned).tobytes(), dtype, count, what)
 
 
-def data_folder(file: Path, graph: GraphProto) -> Path:
-    """The folder of a model's external data: the file's, or where the file is a link and the data
-    are not next to it, that of the file that it leads to."""
-    if not file.is_symlink():
-        return file.parent
-    names = {
-        entry.value
-        for tensor in graph.initializer
-        if tensor.data_location == TensorProto.EXTERNAL
-        for entry in tensor.external_data
-        if entry.key == "location" and "\0" not in entry.value
-    }
-    there = file.resolve().parent
-    is_there = names and not any((file.parent / name).exists() for name in names)
-    return there if is_there else file.parent
-
-
 def _external_bytes(
     tensor: TensorProto, what: str, base_dir: Path | None, default_length: int
 ) -> bytes:
@@ -164,11 +146,6 @@ def _external_bytes(
         with open_regular(path) as file:
             size = file.seek(0, 2)
             if offset + length > size:
-                file.seek(0)
-                if (kind := kind_of_file(path, file.read(HEAD_BYTES))) is not None:
-                    raise ImportModelError(
-                        f"external data {location!r} of {what} is {kind.what}", hint=kind.advice
-                    )
                 raise ImportModelError(
                     f"{what} needs bytes {offset} to {offset + length} of external data "
                     f"{location!r}, which has only {size}"
@@ -194,11 +171,7 @@ def _entry(entries: dict[str, str], key: str, default: int, what: str) -> int:
 
 
 def _inside(base_dir: Path, location: str, what: str) -> Path:
-    """The path of external data, which must lie in the model's folder or below.
-
-    The file itself may be a symbolic link to elsewhere, as in the caches of model hubs: whoever
-    made the folder put it there. A path in the model leads nowhere else, and not through a link.
-    """
+    """The path of external data, which must be a file inside the model's folder."""
     refusal = ImportModelError(
         f"{what} names external data {location!r} outside the model's folder",
         hint="external data must lie beside the model or below",
@@ -209,20 +182,15 @@ def _inside(base_dir: Path, location: str, what: str) -> Path:
         raise refusal
     if ".." in PurePosixPath(location.replace("\\", "/")).parts:
         raise refusal
-    name = PurePosixPath(location).name
-    if not name:
-        raise ImportModelError(f"external data {location!r} of {what} is not a file")
     try:
         folder = base_dir.resolve(strict=True)
-        holder = (folder / location).parent.resolve(strict=True)
-        path = holder / name
-        path.stat()
+        path = (folder / location).resolve(strict=True)
     except (OSError, RuntimeError) as error:
         raise ImportModelError(
             f"external data {location!r} of {what} is missing",
             hint=f"it was looked for in {base_dir}",
         ) from error
-    if not holder.is_relative_to(folder):
+    if not path.is_relative_to(folder):
         raise refusal
     if not path.is_file():
         raise ImportModelError(f"external data {location!r} of {what} is not a file")

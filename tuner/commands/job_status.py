@@ -16,7 +16,6 @@ from tunefarm.db.requests import ask
 from tunefarm.db.store import Store
 from tunefarm.tuner.records.job_command import JobCommand, ended
 from tunefarm.tuner.records.jobs import find_job, short_id
-from tunefarm.tuner.records.model_file import ModelFile
 from tunefarm.tuner.reports.job_state import JobState
 from tunefarm.tuner.reports.report import (
     format_duration,
@@ -174,12 +173,6 @@ def resuming(
         raise DatabaseError(
             f"{told} was begun from Python, or by an older version: no command is recorded",
             hint=f"{call} or tune --model goes on from what it measured",
-        )
-    file = ModelFile.of_job(job)
-    if file is not None and not file.is_unchanged:
-        raise DatabaseError(
-            f"{file.path} is not the model that {told} was tuning, or is gone",
-            hint=f"put that back, or begin a new job: tune --model {file.path}",
         )
     if job.state == "finished" and minutes is None and trials is None:
         raise DatabaseError(
