@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tunefarm.configs.errors import SettingsError
+from tunefarm.configs.file_kinds import kind_of
 
 DEFAULT_DATABASE = "tuning.db"
 STDOUT = "-"
@@ -43,11 +44,8 @@ def check_files(
     An output must be none of what is read, by whatever name, no second output, and no database.
     Raises SettingsError.
     """
-    if model is not None and (not model or os.path.isdir(model)):
-        raise SettingsError(
-            f"{model!r} is no model but a folder" if model else "the model's name is empty",
-            hint="give the ONNX file itself",
-        )
+    if model is not None:
+        _check_model(model)
     inputs = [os.fspath(path) for path in (*reads, model) if path is not None]
     for path in inputs:
         _check_input(path)
@@ -69,6 +67,14 @@ def check_files(
             raise SettingsError(f"{path} is written twice", hint="give each output its own file")
         if _belongs_to_a_database(path):
             raise SettingsError(f"{path} belongs to a database, it would be overwritten")
+
+
+def _check_model(model: str) -> None:
+    """Refuse what is told from a model by a look; whoever reads the rest says what it is."""
+    if not model:
+        raise SettingsError("the model's name is empty", hint="give the ONNX file itself")
+    if os.path.isdir(model) and (kind := kind_of(model)) is not None:
+        raise SettingsError(f"{model!r} is no model but a folder", hint=kind.advice)
 
 
 def _check_input(path: str) -> None:
