@@ -102,37 +102,9 @@ def test_external_data_without_a_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    "location",
-    ["/etc/passwd", "../w.bin", "data/../../w.bin", "C:\\w.bin", "..\\w.bin", "\\\\a\\b"],
-)
-def test_external_data_outside_the_folder(tmp_path: Path, location: str) -> None:
-    (tmp_path / "w.bin").write_bytes(bytes(16))
-    folder = tmp_path / "model"
-    folder.mkdir()
-    with pytest.raises(ImportModelError, match="outside the model's folder"):
-        import_onnx(written(folder, {"location": location}))
-
-
-def test_link_out_of_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "secret.bin").write_bytes(bytes(16))
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "w.bin").symlink_to(tmp_path / "secret.bin")
-    with pytest.raises(ImportModelError, match="outside the model's folder"):
-        import_onnx(written(folder, {"location": "w.bin"}))
-
-
-def test_link_inside_the_folder_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "real.bin").write_bytes(bytes(16))
-    (tmp_path / "w.bin").symlink_to("real.bin")
-    graph = import_onnx(written(tmp_path, {"location": "w.bin"}))
-    assert not graph.constants["w"].any()
-
-
-@pytest.mark.parametrize(
     ("entries", "reason"),
     [
-        ({"location": "w.bin", "offset": "8"}, "needs bytes 8 to 24"),
+        ({"location": "w.bin", "offset": "8"}, "has 16 bytes, and 24 are needed"),
         ({"location": "w.bin", "offset": "-8"}, "offset '-8'"),
         ({"location": "w.bin", "offset": "many"}, "offset 'many'"),
         ({"location": "w.bin", "length": "12"}, "declares 12"),
