@@ -76,7 +76,7 @@ _TFLITE = FileKind(
 _KERAS = FileKind("a Keras model", "model.export(…, format='onnx') of Keras writes an ONNX file")
 _ARTEFACT = FileKind("an artifact of tune build", "tune run FILE runs it")
 _RECORDS = FileKind("an export of tuning records", "tune db import FILE takes it")
-_DATABASE = FileKind("an SQLite database", "--db takes a tuning database")
+_DATABASE = FileKind("an SQLite database", "--db and tune db merge take a tuning database")
 _ONNX = FileKind(
     "an ONNX model", "tune build --model FILE --output … makes what runs of it", is_model=True
 )
@@ -88,11 +88,11 @@ _SIGNATURES: tuple[tuple[bytes, int, FileKind], ...] = (
     (b"/annex/objects/", 0, _ANNEX),
     (b"TUNEFARM", 0, _ARTEFACT),
     (b"SQLite format 3\0", 0, _DATABASE),
-    (b"\x1f\x8b\x08", 0, FileKind("a gzip file", "gunzip < FILE > model.onnx unpacks it")),
-    (b"\xfd7zXZ\0", 0, FileKind("an xz file", "xz -dc FILE > model.onnx unpacks it")),
-    (b"\x28\xb5\x2f\xfd", 0, FileKind("a zstd file", "zstd -dc FILE > model.onnx unpacks it")),
-    (b"\x04\x22\x4d\x18", 0, FileKind("an lz4 file", "lz4 -dc FILE > model.onnx unpacks it")),
-    (b"1AY&SY", 4, FileKind("a bzip2 file", "bunzip2 < FILE > model.onnx unpacks it")),
+    (b"\x1f\x8b\x08", 0, FileKind("a gzip file", "gunzip < FILE > NEW unpacks it")),
+    (b"\xfd7zXZ\0", 0, FileKind("an xz file", "xz -dc FILE > NEW unpacks it")),
+    (b"\x28\xb5\x2f\xfd", 0, FileKind("a zstd file", "zstd -dc FILE > NEW unpacks it")),
+    (b"\x04\x22\x4d\x18", 0, FileKind("an lz4 file", "lz4 -dc FILE > NEW unpacks it")),
+    (b"1AY&SY", 4, FileKind("a bzip2 file", "bunzip2 < FILE > NEW unpacks it")),
     (b"7z\xbc\xaf\x27\x1c", 0, FileKind("a 7z archive", "7z x FILE, and give the .onnx in it")),
     (b"Rar!\x1a\x07", 0, FileKind("a RAR archive", "unrar x FILE, and give the .onnx in it")),
     (b"ustar", 257, FileKind("a tar archive", "tar xf FILE, and give the .onnx file in it")),
@@ -315,7 +315,9 @@ def _holds_message(head: bytes, field: _Field) -> bool:
 
 def _text_kind(head: bytes) -> FileKind | None:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return FileKind("a text file (UTF-16)")
+        return FileKind(
+            "a text file (UTF-16)", "as PowerShell's > writes it; --output FILE does not"
+        )
     try:
         decoder = codecs.getincrementaldecoder("utf-8-sig")()
         text = decoder.decode(head, final=len(head) < _HEAD_BYTES)  # may end within a letter

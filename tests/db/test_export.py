@@ -51,7 +51,7 @@ def content(store: Store) -> list[object]:
 
 def test_import_gives_what_was_exported(file: Path, tmp_path: Path) -> None:
     with Store.open(":memory:") as store:
-        assert import_records(store, file) == 3
+        assert import_records(store, file).trials == 3
         again = tmp_path / "again.jsonl"
         assert export_records(store, again) == 3
         assert again.read_text() == file.read_text()
@@ -67,7 +67,7 @@ def test_import_twice_adds_nothing(file: Path) -> None:
     with Store.open(":memory:") as store:
         import_records(store, file)
         before = content(store)
-        assert import_records(store, file) == 0
+        assert import_records(store, file).trials == 0
         assert content(store) == before
 
 
@@ -75,7 +75,7 @@ def test_import_adds_to_what_is_there(file: Path) -> None:
     with Store.open(":memory:") as store:
         populate(store)
         store.add([trial(3), trial(4)])
-        assert import_records(store, file) == 2
+        assert import_records(store, file).trials == 2
         assert queries.count_trials(store) == {"ok": 3, "crashed": 1}
 
 
@@ -204,7 +204,7 @@ def as_of_version(version: int, text: str) -> str:
 def test_files_of_earlier_versions_are_read(version: int, file: Path) -> None:
     file.write_text(as_of_version(version, file.read_text()))
     with Store.open(":memory:") as store:
-        assert import_records(store, file) == 3
+        assert import_records(store, file).trials == 3
         assert (list(queries.iterate_bests(store)) == []) == (version == 1)
         alone = all(trial.reference is None for trial in queries.iterate_trials(store))
         assert alone == (version < 5)
