@@ -22,10 +22,9 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.configs.file_kinds import kind_of
@@ -250,19 +249,18 @@ class RecordsFile:
         self._file.seek(0)
         is_compressed = self._file.read(len(_GZIP)) == _GZIP
         self._file.seek(0)
-        with ExitStack() as stack:
-            file: IO[bytes] = self._file
-            if is_compressed:
-                file = stack.enter_context(gzip.GzipFile(fileobj=self._file, mode="rb"))
-            for number in itertools.count(1):
-                line = file.readline(_LONGEST_LINE)
-                if not line:
-                    return
-                if len(line) == _LONGEST_LINE:
-                    raise ValueError(f"a line behind this one has {_LONGEST_LINE} bytes or more")
-                line = line.removeprefix(codecs.BOM_UTF8)
-                if line.strip():
-                    yield number, line
+        file: BinaryIO | gzip.GzipFile = self._file
+        if is_compressed:
+            file = gzip.GzipFile(fileobj=self._file, mode="rb")
+        for number in itertools.count(1):
+            line = file.readline(_LONGEST_LINE)
+            if not line:
+                return
+            if len(line) == _LONGEST_LINE:
+                raise ValueError(f"a line behind this one has {_LONGEST_LINE} bytes or more")
+            line = line.removeprefix(codecs.BOM_UTF8)
+            if line.strip():
+                yield number, line
 
     def _refusal(self, number: int, reason: str, reader: _Lines) -> DatabaseError:
         hint = reader.hint

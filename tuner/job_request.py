@@ -12,6 +12,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.extents import Shapes
 from tunefarm.configs.settings import Settings
 from tunefarm.measure.farm.runner import Runner
+from tunefarm.tuner.building.model_file import ModelStamp
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.records.job_command import JobCommand
 from tunefarm.tuner.reports.progress import Progress
@@ -27,7 +28,8 @@ class JobRequest:
     `time.monotonic`.
 
     `options` say how narrow numerics are chosen, `shapes` fix or bound symbolic dimensions.
-    `command` is what was typed, None where nothing was; `monitor` tells others of the job.
+    `command` is what was typed, None where nothing was; `monitor` tells others of the job. `stamp`
+    is of the model's file as it was read, None before that.
     """
 
     model: str | os.PathLike[str]
@@ -39,3 +41,4 @@ class JobRequest:
     started: float = field(default_factory=time.monotonic)
     command: JobCommand | None = None
     monitor: Monitor = field(default_factory=Monitor)
+    stamp: ModelStamp | None = None

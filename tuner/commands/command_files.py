@@ -5,15 +5,14 @@ Every command says both in one call of `check_files`, before its work starts.
 
 from __future__ import annotations
 
-import mmap
 import os
-import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from tunefarm.configs.errors import SettingsError
 from tunefarm.configs.file_kinds import kind_of
+from tunefarm.tuner.building.model_file import external_names
 
 DEFAULT_DATABASE = "tuning.db"
 STDOUT = "-"
@@ -23,8 +22,6 @@ cache imports neither that nor NumPy."""
 _SQLITE = b"SQLite format 3\0"
 _BESIDE = ("-journal", "-wal", "-shm")
 """What SQLite adds to a database's name for files that belong to it."""
-_REFERENCE = re.compile(rb"\n\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f])")
-"""The key of a tensor's external data in an ONNX file, and the length of the name behind it."""
 
 
 def check_files(
@@ -129,24 +126,9 @@ def database_file(path_or_url: str | None) -> str | None:
 
 def external_data(model: str) -> list[str]:
     """The files that an ONNX file names for its tensors' data, without reading it as ONNX."""
-    folder = Path(model).parent
-    try:
-        with (
-            open(model, "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            return [str(folder / os.fsdecode(name)) for name in _references(content)]
-    except (OSError, ValueError):
-        return []  # reading it will fail, with a better reason
-
-
-def _references(content: mmap.mmap) -> Iterator[bytes]:
-    for found in _REFERENCE.finditer(content):
-        low, *high = found[1]
-        length = (low & 0x7F) + (high[0] << 7 if high else 0)
-        name = content[found.end() : found.end() + length]
-        if b"\0" not in name:
-            yield name
+    folders = {Path(model).parent: None, Path(os.path.realpath(model)).parent: None}
+    names = external_names(model)
+    return [str(folder / name) for folder in folders for name in names]
 
 
 def _is_foreign(path: str) -> bool:
