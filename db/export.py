@@ -8,21 +8,26 @@ latencies, and an end.
 
 Only JSON goes in and out, and every field of a line that comes in is checked. Leases,
 claims, requests and queues stay where they are: they are about work on this very database.
+
+A file may hold several exports, one behind the other, of any versions; it may be compressed by
+gzip, in any number of members. Blank lines, CRLF and byte order marks are of no account.
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import itertools
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
-from io import TextIOWrapper
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, TextIO
 
 from tunefarm.configs.errors import DatabaseError
+from tunefarm.configs.file_kinds import kind_of
 from tunefarm.configs.files import replacing
 from tunefarm.configs.regular_file import open_regular
 from tunefarm.db import model_queries, queries
@@ -48,7 +53,6 @@ VERSION = 8
 """Version 1 had no bests, version 2 no builds, version 3 no checksums, no end and no lost jobs,
 version 4 no pairs, version 5 no plans, version 6 no latencies; up to version 7 the keys of targets
 held the sizes of caches."""
-_GZIP = b"\x1f\x8b"
 _CHECKED_SINCE = 4
 _PAIRS_SINCE = 5
 _ALONE: Mapping[str, Any] = {
@@ -57,6 +61,8 @@ _ALONE: Mapping[str, Any] = {
 }
 """The fields of a trial that was not measured in pairs."""
 _BATCH = 1000
+_GZIP = b"\x1f\x8b"
+_LONGEST_LINE = 64 << 20  # bytes; a record's JSON values have 16 Mi characters at most
 
 
 def export_records(store: Store, path: Path) -> int:
@@ -84,19 +90,44 @@ def _write(store: Store, file: TextIO) -> int:
     return count
 
 
-def import_records(store: Store, path: Path) -> int:
-    """Add what a file holds and the store does not; returns the number of new trials.
+@dataclass(slots=True)
+class Added:
+    """What became of the records of an import or a merge, by their kind: those that the database
+    did not have, and those that it had."""
+
+    new: Counter[str] = field(default_factory=Counter)
+    known: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def trials(self) -> int:
+        """The new trials."""
+        return self.new["trial"]
+
+    def __bool__(self) -> bool:
+        return bool(self.new.total() or self.known.total())
+
+    def __str__(self) -> str:
+        """A line for people."""
+        others = self.new.total() - self.trials
+        known = self.known.total() - self.known["trial"]
+        return (
+            f"{self.trials} new trials, {self.known['trial']} known already; "
+            f"of targets, kernels, jobs and what they came to {others} new, {known} known already"
+        )
+
+
+def import_records(store: Store, path: Path, added: Added | None = None) -> Added:
+    """Add what a file holds and the store does not, counting it in `added`.
 
     The whole file is checked before anything is added. Raises DatabaseError with the line's
     number for the first line that is not right.
     """
-    for _ in _read(path):
-        pass  # checked to the end before the first record is added
-    return _add(store, _read(path))
+    with RecordsFile(path) as file:
+        return file.add_to(store, added)
 
 
-def merge_records(store: Store, source: Store) -> int:
-    """Add what `source` holds and the store does not; returns the number of new trials.
+def merge_records(store: Store, source: Store, added: Added | None = None) -> Added:
+    """Add what `source` holds and the store does not, counting it in `added`.
 
     Broken off, it can be done again: what is there already stays as it is. Raises DatabaseError if
     both are the same database.
@@ -111,20 +142,21 @@ def merge_records(store: Store, source: Store) -> int:
                 f"{source.name}: a {_NAMES[type(record)]} that cannot be: {error}",
                 hint="nothing of it was added",
             ) from error
-    return _add(store, records_of(source))
+    return _add(store, records_of(source), added)
 
 
-def _add(store: Store, records: Iterable[Record]) -> int:
-    """Add the records that the store does not hold yet, in their order; how many trials were new.
+def _add(store: Store, records: Iterable[Record], added: Added | None) -> Added:
+    """Add the records that the store does not hold yet, in their order.
 
     What a record refers to must come before it, as in `records_of`.
     """
-    new = 0
+    added = Added() if added is None else added
     for kind, run in itertools.groupby(records, key=type):
         while batch := list(itertools.islice(run, _BATCH)):
-            added = store.add(batch)
-            new += added if kind is TrialRecord else 0
-    return new
+            new = store.add(batch)
+            added.new[_NAMES[kind]] += new
+            added.known[_NAMES[kind]] += len(batch) - new
+    return added
 
 
 def records_of(store: Store) -> Iterator[Record]:
@@ -163,86 +195,159 @@ def _lines(store: Store) -> Iterator[dict[str, Any]]:
     yield {"kind": "end", "records": count}
 
 
-def _read(path: Path) -> Iterator[Record]:
-    """The file's records. Raises DatabaseError at the first line that is not right."""
-    try:
-        with TextIOWrapper(_open(path), encoding="utf-8-sig") as file:
-            number = 0
-            reader = _Lines()
-            for number, text in enumerate(file, start=1):
-                if not text.strip("\ufeff \t\r\n"):
-                    continue
-                try:
-                    record = reader.read(text)
-                except (ValueError, TypeError, RecursionError) as error:
-                    raise DatabaseError(f"{path}:{number}: {error}") from error
+class RecordsFile:
+    """A file of exports that is open, and was checked to its end."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises DatabaseError with the line's number for the first line that is not right."""
+        self._path = path
+        try:
+            self._file = open_regular(path)
+        except OSError as error:
+            raise DatabaseError(f"cannot read {path}: {error.strerror or error}") from error
+        try:
+            for _ in self._records():
+                pass
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> RecordsFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add_to(self, store: Store, added: Added | None = None) -> Added:
+        """Add what the store does not hold yet, counting it in `added`.
+
+        Broken off, it can be done again: what is there already stays as it is.
+        """
+        return _add(store, self._records(), added)
+
+    def _records(self) -> Iterator[Record]:
+        """From the beginning. Raises DatabaseError at the first line that is not right."""
+        reader = _Lines()
+        number = 0
+        try:
+            for number, line in self._lines():
+                record = reader.read(number, line)
                 if record is not None:
                     yield record
+            reader.end()
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._refusal(number, str(error), reader) from error
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            reason = f"the gzip file is damaged or cut off behind this line ({error})"
+            raise self._refusal(number, reason, reader) from error
+        except OSError as error:
+            reason = f"what follows cannot be read: {error.strerror or error}"
+            raise self._refusal(number, reason, reader) from error
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        """The lines that are not blank, with their numbers, without byte order marks."""
+        self._file.seek(0)
+        is_compressed = self._file.read(len(_GZIP)) == _GZIP
+        self._file.seek(0)
+        file: BinaryIO | gzip.GzipFile = self._file
+        if is_compressed:
+            file = gzip.GzipFile(fileobj=self._file, mode="rb")
+        for number in itertools.count(1):
+            line = file.readline(_LONGEST_LINE)
+            if not line:
+                return
+            if len(line) == _LONGEST_LINE:
+                raise ValueError(f"a line behind this one has {_LONGEST_LINE} bytes or more")
+            line = line.removeprefix(codecs.BOM_UTF8)
+            if line.strip():
+                yield number, line
+
+    def _refusal(self, number: int, reason: str, reader: _Lines) -> DatabaseError:
+        hint = reader.hint
+        if not reader.exports and (kind := kind_of(self._path)) is not None:
+            reason, hint = f"{reason}: it is {kind.what}", kind.advice
+        if reader.whole_lines:
+            whole = f"head -n {reader.whole_lines} gives the exports above it, which are whole"
+            hint = "; ".join(filter(None, [hint, whole]))
         if number == 0:
-            raise DatabaseError(f"{path} is empty", hint="an export has a first line at least")
-        if not reader.is_whole:
-            raise DatabaseError(f"{path} is cut off behind line {number}: it has no end")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DatabaseError(f"{path} is compressed, and cut off or damaged: {error}") from error
-    except UnicodeDecodeError as error:
-        raise DatabaseError(f"{path} is not a text file (UTF-8)") from error
-    except OSError as error:
-        raise DatabaseError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _open(path: Path) -> BinaryIO:
-    """The text of an export, which gzip may have compressed. Raises OSError."""
-    file = open_regular(path)
-    if file.peek(2)[:2] != _GZIP:  # type: ignore[attr-defined]  # it is buffered
-        return file
-    unpacked: Any = gzip.open(file)  # noqa: SIM115 - the caller closes it
-    return cast(BinaryIO, unpacked)
+            return DatabaseError(f"{self._path}: {reason}", hint=hint)
+        return DatabaseError(f"{self._path}:{number}: {reason}", hint=hint)
 
 
 class _Lines:
-    """Reads the lines of an export, or of several that were joined, in their order. Methods raise
-    ValueError for a line that is not right."""
+    """Reads a file's lines in their order. Methods raise ValueError for one that is not right."""
 
     def __init__(self) -> None:
-        self._version: int | None = None
-        self._seen: set[tuple[str, str]]
-        self._rekeyed: Rekeyed
-        self._records: int
+        self.exports = 0
+        self.whole_lines = 0  # up to the end of the last export that is whole
+        self.hint = ""
+        self._version = 0
         self._ended = False
 
-    def _begin(self, version: int) -> None:
-        self._version = version
-        self._seen = set()
-        self._rekeyed = Rekeyed()
-        self._records = 0
-        self._ended = False
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the end was read, in files that have one; an empty file is whole."""
-        return self._ended or self._version is None or self._version < _CHECKED_SINCE
-
-    def read(self, text: str) -> Record | None:
-        """The line's record; None for the header and the end."""
-        value = json.loads(text, parse_constant=_no_constant)
-        if self._version is None or (self._ended and _is_header(value)):
-            self._begin(_version(value))
+    def read(self, number: int, line: bytes) -> Record | None:
+        """The record of a line; None for headers and ends."""
+        value = _value(line)
+        if self._is_header(value):
+            self._begin(number, value)
             return None
         if self._ended:
             raise ValueError("this stands behind the end")
-        if _is_header(value):
-            raise ValueError("another export begins here, and the one above is cut off")
         if self._version >= _CHECKED_SINCE:
             if isinstance(value, dict) and value.get("kind") == "end":
                 if value != {"kind": "end", "records": self._records}:
                     raise ValueError(f"{self._records} records stand above the end")
-                self._ended = True
+                self._ended, self.whole_lines = True, number
                 return None
             _check_sum(value)
         record = _record(value, self._version)
         _check_references(record, self._seen)
         self._records += 1
         return self._rekeyed.record(record)
+
+    def end(self) -> None:
+        """Nothing follows: what was read must be whole."""
+        if not self.exports:
+            raise ValueError("there is no export in it")
+        if not self._is_whole:
+            raise ValueError("the export is cut off: it has no end behind this line")
+
+    def _is_header(self, value: object) -> bool:
+        """Whether an export begins here, which the first line must."""
+        return not self.exports or (isinstance(value, dict) and value.get("format") == FORMAT)
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._ended or self._version < _CHECKED_SINCE
+
+    def _begin(self, number: int, header: object) -> None:
+        if not isinstance(header, dict) or header.get("format") != FORMAT:
+            raise ValueError("this is not a file of records")
+        if not self._is_whole:
+            raise ValueError("an export begins here, and the one above is cut off: it has no end")
+        version = header.get("version")
+        if isinstance(version, bool) or version not in range(1, VERSION + 1):
+            is_newer = isinstance(version, int) and version > VERSION
+            self.hint = "a newer tunefarm has written it: update this one" if is_newer else ""
+            raise ValueError(f"version {version!r} is not supported, only 1 to {VERSION}")
+        assert isinstance(version, int)
+        self.whole_lines = number - 1 if self.exports else 0
+        self.exports += 1
+        self._version, self._ended = version, False
+        self._seen: set[tuple[str, str]] = set()
+        self._rekeyed = Rekeyed()
+        self._records = 0
+
+
+def _value(line: bytes) -> object:
+    """The JSON value of a line."""
+    try:
+        return json.loads(line.decode(), parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise ValueError("this is not a text file (UTF-8)") from error
+    except json.JSONDecodeError as error:
+        if not line.endswith(b"\n"):
+            raise ValueError("the file is cut off within this line") from error
+        raise ValueError(f"this is not JSON: {error.msg}, column {error.colno}") from error
 
 
 def _check_sum(value: object) -> None:
@@ -256,25 +361,6 @@ def _check_sum(value: object) -> None:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
-
-
-def _is_header(value: object) -> bool:
-    return isinstance(value, dict) and value.get("format") == FORMAT
-
-
-def _version(header: object) -> int:
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise ValueError("this is not a file of records")
-    version = header.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise ValueError(
-            f"a newer tunefarm wrote this: exports of version {version}, and this one reads 1 to "
-            f"{VERSION}; update it"
-        )
-    if isinstance(version, bool) or version not in range(1, VERSION + 1):
-        raise ValueError(f"version {version!r} is not supported, only 1 to {VERSION}")
-    assert isinstance(version, int)
-    return version
 
 
 def _check_references(record: Record, seen: set[tuple[str, str]]) -> None:

@@ -295,9 +295,12 @@ def targets(store: Store) -> dict[str, TargetRecord]:
         return {row.key: record_of(TargetRecord, row) for row in rows}
 
 
-def jobs(store: Store) -> list[JobRecord]:
-    """All jobs, newest first: by their numbers, because clocks are set back."""
+def jobs(store: Store, model_name: str | None = None) -> list[JobRecord]:
+    """All jobs, or those of models of this name, newest first: by their numbers, because clocks are
+    set back."""
     statement = select(schema.Job).order_by(schema.Job.id.desc())
+    if model_name is not None:
+        statement = statement.where(schema.Job.model_name == model_name)
     with store.reading() as session:
         return [_job(session, row) for row in session.scalars(statement).all()]
 

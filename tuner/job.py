@@ -27,6 +27,7 @@ from tunefarm.db.store import Store
 from tunefarm.db.work import close_lost_jobs
 from tunefarm.measure.compare import LogRatio
 from tunefarm.measure.farm.runner import CallsNodes, Runner
+from tunefarm.tuner.building.model_file import ModelStamp, newest_job
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.confirm.finalists import Finalists, Settled, refresh
 from tunefarm.tuner.confirm.latency import ModelLatency
@@ -37,7 +38,6 @@ from tunefarm.tuner.job_models import JobModels
 from tunefarm.tuner.job_request import MakeRunner
 from tunefarm.tuner.model.cost_model import BoostedTrees, TrainingData
 from tunefarm.tuner.records.job_command import JobCommand
-from tunefarm.tuner.records.model_file import ModelFile
 from tunefarm.tuner.records.unapplied import VERSION, Wanted, unapplied
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.reports.report import TaskStatus, format_time
@@ -117,18 +117,18 @@ class Job:
         """What the model is tuned for; each target has tasks of its own."""
         return self.models.targets
 
-    def register(self, command: JobCommand | None = None, file: ModelFile | None = None) -> None:
-        """Record the job, with the command that began it and the model's file, and its workloads,
-        and take over what earlier runs measured."""
+    def register(self, command: JobCommand | None = None, stamp: ModelStamp | None = None) -> None:
+        """Record the job, with the command that began it and the `stamp` of its model's file, and
+        its workloads, and take over what earlier runs measured."""
         self.store.add([TargetRecord(target.key, target.to_json()) for target in self.targets])
         tasks = self._recorded_tasks()
         settings = self.settings.to_json()
         settings["database"] = {"url": self.store.name}  # without a password
         if command is not None:
             settings = command.kept_in(settings)
-        if file is not None:
-            self._note_replaced(file)
-            settings = file.kept_in(settings)
+        if stamp is not None:
+            settings = stamp.kept_in(settings)
+            self._say_what_changed(stamp)
         model_hash = structural_hash(self.models.graph)
         self._say_what_is_lost(model_hash)
         self.id = self.store.start_job(self.models.name, model_hash, settings, tasks).id
@@ -149,19 +149,6 @@ class Job:
             for note in unapplied(self.store, wanted):
                 if VERSION in note.differs:
                     self.progress.message(str(note))
-
-    def _note_replaced(self, file: ModelFile) -> None:
-        """Say that the newest job of the same path has read another model there."""
-        for job in queries.jobs(self.store):
-            former = ModelFile.of_job(job)
-            if former is None or former.path != file.path:
-                continue
-            if former != file:
-                self.progress.message(
-                    f"{file.path} is not the model that job {job.id[:8]} has tuned: this is a new "
-                    "job, and records of equal kernels are taken over"
-                )
-            return
 
     def _recorded_tasks(self) -> list[JobTask]:
         """The tasks as the job's record has them; their workloads are recorded."""
@@ -195,6 +182,15 @@ class Job:
                     f"a former job, started {format_time(lost.started)} UTC, was lost{where}: "
                     "this one goes on from what it recorded"
                 )
+
+    def _say_what_changed(self, stamp: ModelStamp) -> None:
+        """Say so if the file is not what the job before this one has read."""
+        found = newest_job(self.store, stamp.path)
+        if found is not None and (difference := found[1].difference()):
+            self.progress.message(
+                f"{stamp.path} is not the file that job {found[0].id[:8]} read ({difference}): "
+                "this job goes on from what was recorded of kernels that both have"
+            )
 
     def _enter(self, phase: str) -> None:
         self.monitor.enter(phase, self.statuses(), self.time.left)

@@ -12,9 +12,9 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.extents import Shapes
 from tunefarm.configs.settings import Settings
 from tunefarm.measure.farm.runner import Runner
+from tunefarm.tuner.building.model_file import ModelStamp
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.records.job_command import JobCommand
-from tunefarm.tuner.records.model_file import ModelFile
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.search.measuring import runner_of
 from tunefarm.tuner.search.monitor import Monitor
@@ -28,7 +28,8 @@ class JobRequest:
     `time.monotonic`.
 
     `options` say how narrow numerics are chosen, `shapes` fix or bound symbolic dimensions.
-    `command` is what was typed, None where nothing was; `monitor` tells others of the job.
+    `command` is what was typed, None where nothing was; `monitor` tells others of the job. `stamp`
+    is of the model's file as it was read, None before that.
     """
 
     model: str | os.PathLike[str]
@@ -40,8 +41,4 @@ class JobRequest:
     started: float = field(default_factory=time.monotonic)
     command: JobCommand | None = None
     monitor: Monitor = field(default_factory=Monitor)
-    file: ModelFile | None = field(init=False)
-    """The model's file before it is read."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "file", ModelFile.of(self.model))
+    stamp: ModelStamp | None = None

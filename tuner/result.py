@@ -126,6 +126,7 @@ class TuneResult:
     plan: GraphChoice | None = None  # of the model's graph, if one was searched or recorded
     moved: str = ""  # where the database is that was renamed, or saved, during the job
     lost: str = ""  # a line about one that was deleted or replaced during the job
+    changed: str = ""  # how the model's file is another one now
 
     @property
     def interrupted(self) -> bool:
@@ -166,6 +167,7 @@ class TuneResult:
             **({"sizes": [_size_to_json(item) for item in self.sizes]} if self.sizes else {}),
             **({} if self.size_plan is None else {"size_plan": self.size_plan.to_json()}),
             "plan": None if self.plan is None else self.plan.to_json(),
+            "model_changed": self.changed or None,
         }
 
     def _repr_html_(self) -> str:
@@ -291,6 +293,8 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
         share = format_share(item.build.tuned_share)
         lines.append(f"for {item.cpu}: {share} of the estimated time is tuned; measured: {told}")
     lines += moved_lines(result.tasks)
+    if result.changed:
+        lines.append(f"note: {changed_note(result.model, result.changed)}")
     lines.append(f"next: {command}")
     return lines
 
@@ -303,6 +307,14 @@ def _model_line(latency: ModelLatency) -> str:
         f"{format_seconds(latency.untuned)} untuned, {format_seconds(latency.tuned)} tuned: "
         f"{_as_fast(latency)} "
         f"(95 % sure: {format_ratio(1 / latency.high)} to {format_ratio(1 / latency.low)})"
+    )
+
+
+def changed_note(model: str, difference: str) -> str:
+    """That a model's file is not what a job has read."""
+    return (
+        f"{model} is not the file any more that this job read ({difference}): its records are of "
+        "the former model, the same command goes on with the new one"
     )
 
 

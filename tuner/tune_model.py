@@ -6,8 +6,11 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
+from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.errors import LeaseTakenError
@@ -17,6 +20,7 @@ from tunefarm.db.store import Store
 from tunefarm.measure.farm.make_runner import check_runner
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.lowered import LoweredModel
+from tunefarm.tuner.building.model_file import Meanwhile, ModelStamp
 from tunefarm.tuner.from_settings import limits_of, target_of, targets_of
 from tunefarm.tuner.interrupt import interrupt_thread
 from tunefarm.tuner.job import Job
@@ -42,8 +46,23 @@ def tune_model(request: JobRequest) -> TuneResult:
     """
     settings = request.settings
     check_job(settings)
-    graph = import_model(request.model, request.shapes, limits_of(settings))
+    graph, request = read_model(request)
     return tune_lowered(request, LoweredModel(graph, Numerics.of(settings.compile.numerics)))
+
+
+def read_model(request: JobRequest) -> tuple[Graph, JobRequest]:
+    """The model of a job, and the request with the stamp of its file.
+
+    Raises ImportModelError also for a file that changes meanwhile.
+    """
+    stamped = Meanwhile(lambda: ModelStamp.of(request.model))
+    graph = import_model(request.model, request.shapes, limits_of(request.settings))
+    stamp = stamped.result()
+    if stamp is None or stamp.is_touched():
+        raise ImportModelError(
+            f"{os.fspath(request.model)} changed while it was read", hint="run the command again"
+        )
+    return graph, replace(request, stamp=stamp)
 
 
 def check_job(settings: Settings) -> None:
@@ -64,7 +83,7 @@ def tune_lowered(
     with Store.open(request.settings.database.url) as store:
         job = _job(request, lowered, store, built_from)
         store.patience = job.patience
-        job.register(request.command, request.file)
+        job.register(request.command, request.stamp)
         worker = threading.current_thread()
 
         def stop(by: str) -> bool:
@@ -92,11 +111,6 @@ def tune_lowered(
             raise
         finally:
             store.finish_job(job.id, state, request.monitor.end(job.statuses(), state).to_json())
-        if request.file is not None and not request.file.is_unchanged:
-            request.progress.message(
-                f"{os.fspath(request.model)} was replaced while this job ran: what was measured is "
-                "of the model as it was; tune it again"
-            )
         return _result(request, job, store, end, results)
 
 
@@ -156,4 +170,5 @@ def _result(
         plan=job.models.plans.told(job.targets[0]),
         moved=store.moved,
         lost=store.lost,
+        changed="" if request.stamp is None else request.stamp.difference(),
     )

@@ -8,6 +8,7 @@ What was chosen is recorded, and `tune build` with the same numerics builds it.
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from dataclasses import replace
@@ -20,7 +21,6 @@ from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.errors import DatabaseError, SettingsError
 from tunefarm.configs.settings import Settings
 from tunefarm.db.store import Store
-from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.apply_best import choose_from
 from tunefarm.tuner.building.lowered import (
     LoweredModel,
@@ -31,12 +31,12 @@ from tunefarm.tuner.building.lowered import (
 )
 from tunefarm.tuner.calibration.choice import PrecisionChoice
 from tunefarm.tuner.calibration.options import AUTO, INT8
-from tunefarm.tuner.from_settings import limits_of, target_of
+from tunefarm.tuner.from_settings import target_of
 from tunefarm.tuner.job_request import JobRequest
 from tunefarm.tuner.plans.job_plans import SEARCH
 from tunefarm.tuner.precision.choose import choose_precisions
-from tunefarm.tuner.result import TuneResult
-from tunefarm.tuner.tune_model import check_job, tune_lowered, tune_model
+from tunefarm.tuner.result import TuneResult, changed_note
+from tunefarm.tuner.tune_model import check_job, read_model, tune_lowered, tune_model
 
 
 def tune_with(request: JobRequest) -> TuneResult:
@@ -52,7 +52,7 @@ def tune_with(request: JobRequest) -> TuneResult:
     if settings.compile.numerics != INT8:
         return tune_model(request)
     check_job(settings)
-    graph = import_model(request.model, request.shapes, limits_of(settings))
+    graph, request = read_model(request)
     built_from = structural_hash(graph), settings
     lowered = _quantised(request, graph)
     return tune_lowered(replace(request, settings=_plain(settings)), lowered, built_from)
@@ -85,7 +85,7 @@ def tune_auto(request: JobRequest) -> PrecisionChoice:
     options.check_search()
     check_job(settings)
     target = target_of(settings)
-    graph = import_model(request.model, request.shapes, limits_of(settings))
+    graph, request = read_model(request)
 
     def tune(lowered: Graph, numerics: Numerics, part: Settings) -> None:
         rules = part.search.model_copy(update={"plan": "rules"})  # a plan would be of this part
@@ -110,6 +110,8 @@ def tune_auto(request: JobRequest) -> PrecisionChoice:
         tell = request.progress.message
         choice = choose_precisions(graph, plain, target, options, tune, choose, tell)
         record_choice(store, choice, Path(request.model).name, graph, settings, target)
+    if request.stamp is not None and (difference := request.stamp.difference()):
+        tell(changed_note(os.fspath(request.model), difference))
     return choice
 
 

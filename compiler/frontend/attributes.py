@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 from onnx import AttributeProto
 
 from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.onnx_node import AttributeValue
 from tunefarm.compiler.frontend.tensors import read_tensor
 from tunefarm.compiler.limits import Allowance
@@ -17,18 +17,18 @@ from tunefarm.compiler.limits import Allowance
 def decode_attributes(
     attributes: Iterable[AttributeProto],
     label: str,
-    base_dir: Path | None,
+    external: ExternalData | None,
     allowance: Allowance,
 ) -> Mapping[str, AttributeValue]:
     """The attributes of a node by name; `label` names the node for errors.
 
     Raises UnsupportedOperatorError for kinds of attribute that no converter reads.
     """
-    return MappingProxyType({a.name: _decode(a, label, base_dir, allowance) for a in attributes})
+    return MappingProxyType({a.name: _decode(a, label, external, allowance) for a in attributes})
 
 
 def _decode(
-    attribute: AttributeProto, label: str, base_dir: Path | None, allowance: Allowance
+    attribute: AttributeProto, label: str, external: ExternalData | None, allowance: Allowance
 ) -> AttributeValue:
     what = f"{label}: the attribute {attribute.name!r}"
     match attribute.type:
@@ -45,7 +45,7 @@ def _decode(
         case AttributeProto.STRINGS:
             return tuple(_text(value, what) for value in attribute.strings)
         case AttributeProto.TENSOR:
-            return read_tensor(attribute.t, what, base_dir, allowance)
+            return read_tensor(attribute.t, what, external, allowance)
         case AttributeProto.GRAPH:
             return attribute.g
         case AttributeProto.TYPE_PROTO:

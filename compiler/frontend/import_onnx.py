@@ -12,6 +12,7 @@ import onnx
 
 import tunefarm.compiler.frontend.operators  # noqa: F401  # registers converters, and their operators
 from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.given_results import check_given
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.import_step import Frame
@@ -26,7 +27,6 @@ from tunefarm.compiler.frontend.structured_ports import (
     structured_output,
 )
 from tunefarm.compiler.frontend.structured_values import GrowingSequence, StackedSequence
-from tunefarm.compiler.frontend.tensors import data_folder
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.widen_places import widen_places
 from tunefarm.compiler.limits import Allowance, Limits
@@ -48,8 +48,8 @@ def import_onnx(
     """Import an ONNX file.
 
     `shapes` fixes or bounds symbolic dimensions, by input or by symbol, `constants` fixes the
-    contents of inputs, which are then no inputs of the graph any more. External data is read from
-    the file's folder only, see `data_folder`. `limits` are this machine's if None.
+    contents of inputs, which are then no inputs of the graph any more. External data is found as in
+    `tunefarm.compiler.frontend.external_data`. `limits` are this machine's if None.
 
     Raises ImportModelError for everything that is wrong with the file or the arguments:
     UnsupportedOperatorError, which names all unsupported operators of the model at once, and
@@ -59,8 +59,7 @@ def import_onnx(
     file, allowance = Path(path), Allowance(limits)
     model = read_model(file, allowance)
     check_text(model)
-    folder = data_folder(file, model.graph)
-    return _import(model, shapes or {}, folder, constants or _NONE, allowance)
+    return _import(model, shapes or {}, ExternalData.of(file), constants or _NONE, allowance)
 
 
 def import_model_proto(
@@ -75,13 +74,14 @@ def import_model_proto(
     Raises as `import_onnx` does.
     """
     check_text(model)
-    return _import(model, shapes or {}, base_dir, constants or _NONE, Allowance(limits))
+    external = None if base_dir is None else ExternalData((base_dir,))
+    return _import(model, shapes or {}, external, constants or _NONE, Allowance(limits))
 
 
 def _import(
     model: onnx.ModelProto,
     shapes: Shapes,
-    base_dir: Path | None,
+    external: ExternalData | None,
     constants: Mapping[str, Array],
     allowance: Allowance,
 ) -> Graph:
@@ -93,11 +93,11 @@ def _import(
     _check_names("output", [info.name for info in graph.output])
     builder = GraphBuilder(graph.name or "model", allowance)
     builder.by_onnxruntime = "com.microsoft" in opsets
-    scope = NameScope(builder, base_dir)
+    scope = NameScope(builder, external)
     scope.add_initializers(graph.initializer)
     initialized = {tensor.name for tensor in graph.initializer}
     inputs = [info for info in graph.input if info.name not in initialized]
-    importer = ModelImporter(builder, model.functions, base_dir)
+    importer = ModelImporter(builder, model.functions, external)
     _define_constants(constants, inputs, builder, scope)
     runtime = [info for info in inputs if info.name not in constants]
     results = result_dimensions([*graph.output, *graph.value_info], runtime, shapes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 from onnx import FunctionProto, GraphProto, NodeProto
@@ -25,6 +24,7 @@ from tunefarm.compiler.frontend.converter import (
     find_converter,
     find_unlisted_converter,
 )
+from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.function_binding import bind, function_for
 from tunefarm.compiler.frontend.function_expansion import (
     FunctionBody,
@@ -59,11 +59,14 @@ class ModelImporter:
     """Converts nodes into a GraphBuilder; problems are collected, not raised."""
 
     def __init__(
-        self, builder: GraphBuilder, functions: Iterable[FunctionProto], base_dir: Path | None
+        self,
+        builder: GraphBuilder,
+        functions: Iterable[FunctionProto],
+        external: ExternalData | None,
     ) -> None:
         self.problems = Problems()
         self._builder = builder
-        self._base_dir = base_dir
+        self._external = external
         self._count = 0
         self._functions: dict[FunctionKey, FunctionProto] = {
             (canonical_domain(f.domain), f.name, f.overload): f for f in functions
@@ -234,7 +237,7 @@ class ModelImporter:
             inputs=inputs,
             outputs=tuple(step.node.output),
             attributes=decode_attributes(
-                step.node.attribute, step.label, self._base_dir, self._builder.allowance
+                step.node.attribute, step.label, self._external, self._builder.allowance
             ),
             names=tuple(step.node.input),
             declared=tuple(step.frame.hints.get(output) for output in step.node.output),
@@ -248,7 +251,7 @@ class ModelImporter:
         if key is not None and key in frame.functions:
             raise ImportModelError(f"the function {key[1]} of the model calls itself")
         _check_depth(frame)
-        scope = NameScope(self._builder, self._base_dir)
+        scope = NameScope(self._builder, self._external)
         for position, formal in enumerate(body.inputs):
             scope.define(formal, inputs[position] if position < len(inputs) else None)
         functions = frame.functions if key is None else (*frame.functions, key)
@@ -289,7 +292,7 @@ class ModelImporter:
         frame = step.frame
         _check_depth(frame)
         refuse_sparse(graph)
-        scope = NameScope(self._builder, self._base_dir, frame.scope)
+        scope = NameScope(self._builder, self._external, frame.scope)
         scope.add_initializers(graph.initializer)
         for formal, value in zip(graph.input, inputs, strict=True):
             is_optional = formal.type.WhichOneof("value") == "optional_type"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from pathlib import Path
 
 from onnx import TensorProto
 
 from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.structured_values import Entity
 from tunefarm.compiler.frontend.tensors import read_tensor
@@ -22,10 +22,10 @@ class NameScope:
     """
 
     def __init__(
-        self, builder: GraphBuilder, base_dir: Path | None, parent: NameScope | None = None
+        self, builder: GraphBuilder, external: ExternalData | None, parent: NameScope | None = None
     ) -> None:
         self._builder = builder
-        self._base_dir = base_dir
+        self._external = external
         self._parent = parent
         self._values: dict[str, Entity | None] = {}
         self._initializers: dict[str, TensorProto] = {}
@@ -89,7 +89,7 @@ class NameScope:
     def _decode(self, name: str) -> Value:
         tensor = self._initializers[name]
         value = self._builder.constant(
-            read_tensor(tensor, f"initializer {name!r}", self._base_dir, self._builder.allowance)
+            read_tensor(tensor, f"initializer {name!r}", self._external, self._builder.allowance)
         )
         self._builder.name_value(value, name)
         self._values[name] = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,52 +10,54 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from tunefarm.compiler.errors import ImportModelError
-from tunefarm.compiler.frontend.file_kinds import HEAD_BYTES, kind_of_file
+from tunefarm.compiler.errors import ImportModelError, LimitError
 from tunefarm.compiler.limits import Allowance
+from tunefarm.configs.file_kinds import kind_of
 from tunefarm.configs.regular_file import read_regular
 
 _MAX_VERSION = 2**31 - 1  # what onnx.defs can be asked for
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-_IR_VERSION = b"\x08"
-"""The tag of the first field of a model."""
 _HINT = "the file must be an ONNX model in its binary form (.onnx)"
 
 
 def read_model(path: Path, allowance: Allowance) -> onnx.ModelProto:
-    """Read and parse an ONNX file. Raises ImportModelError when that is not possible."""
+    """Read and parse an ONNX file. Raises ImportModelError when that is not possible, and says
+    what the file is instead where it can be told."""
     try:
         size = path.stat().st_size if path.is_file() else 0
         allowance.check_bytes(f"{path}", size)
         data = read_regular(path)
-    except FileNotFoundError as error:
-        raise ImportModelError(f"there is no file {path}") from error
-    except IsADirectoryError as error:
-        inside = sorted(found.name for found in path.glob("*.onnx"))
-        raise ImportModelError(
-            f"{path} is a folder, not an ONNX file",
-            hint=f"give {path / inside[0]}" if inside else "",
-        ) from error
     except ValueError as error:  # a null character
         raise ImportModelError(f"{str(path)!r} is not a file name") from error
+    except LimitError as error:
+        raise not_a_model(path) or error from None
+    except FileNotFoundError as error:
+        other = not_a_model(path)
+        raise other or ImportModelError(f"there is no file {path}") from error
     except OSError as error:
-        raise ImportModelError(f"{path} cannot be read: {error.strerror or error}") from error
-    if not data:
-        raise ImportModelError(f"{path} is empty", hint=_HINT)
-    if (kind := kind_of_file(path, data[:HEAD_BYTES])) is not None:
-        raise ImportModelError(f"{path} is no ONNX model: it is {kind.what}", hint=kind.advice)
+        other = not_a_model(path) if path.is_dir() else None
+        reason = f"{path} cannot be read: {error.strerror or error}"
+        raise other or ImportModelError(reason) from error
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if data[:1] == _IR_VERSION:
-            reason = f"{path} begins as an ONNX model does and is cut off, or damaged"
-            hint = f"it has {len(data)} bytes: compare with the original, or download it again"
-            raise ImportModelError(reason, hint=hint) from error
-        raise ImportModelError(f"{path} is not an ONNX model", hint=_HINT) from error
+        text = f"{path} is not an ONNX model, or is damaged or cut off"
+        raise not_a_model(path) or ImportModelError(text, hint=_HINT) from error
     if not model.HasField("graph") and not model.opset_import:
-        raise ImportModelError(f"{path} is not an ONNX model: it has no graph", hint=_HINT)
+        text = f"{path} is not an ONNX model: it has no graph"
+        raise not_a_model(path) or ImportModelError(text, hint=_HINT)
     return model
+
+
+def not_a_model(path: str | os.PathLike[str]) -> ImportModelError | None:
+    """The error that says what a file is instead of an ONNX model; None where that is not known,
+    and for an ONNX model."""
+    kind = kind_of(path)
+    if kind is None or kind.is_model:
+        return None
+    text = f"{os.fspath(path)} is {kind.instead_of('an ONNX model')}"
+    return ImportModelError(text, hint=kind.advice)
 
 
 def read_opsets(model: onnx.ModelProto) -> dict[str, int]:

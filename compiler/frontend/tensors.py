@@ -1,32 +1,30 @@
-"""TensorProto -> NumPy array: raw data, typed data, and external data inside the model's folder."""
+"""TensorProto -> NumPy array: raw data, typed data, and external data."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import numpy.typing as npt
-from onnx import GraphProto, TensorProto
+from onnx import TensorProto
 
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.element_types import dtype_of
-from tunefarm.compiler.frontend.file_kinds import HEAD_BYTES, kind_of_file
+from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.configs.regular_file import open_regular
 
 _MAX_EXTENT = 2**40  # NumPy multiplies extents and strides, also where there are no elements
 
 
 def read_tensor(
-    tensor: TensorProto, what: str, base_dir: Path | None, allowance: Allowance
+    tensor: TensorProto, what: str, external: ExternalData | None, allowance: Allowance
 ) -> Array:
     """The contents of a tensor as a read-only array.
 
-    `what` names the tensor for errors; `base_dir` is the model's folder, None when the model did
-    not come from a file (external data is refused then). Raises ImportModelError.
+    `what` names the tensor for errors; `external` is None when the model did not come from a file
+    (external data is refused then). Raises ImportModelError.
     """
     dtype = dtype_of(tensor.data_type, what)
     shape = tuple(tensor.dims)
@@ -41,7 +39,7 @@ def read_tensor(
     if tensor.HasField("segment"):
         raise ImportModelError(f"{what} is stored in segments, which are not supported")
     if tensor.data_location == TensorProto.EXTERNAL:
-        data = _external_bytes(tensor, what, base_dir, _stored_bytes(dtype, count))
+        data = _external_bytes(tensor, what, external, _stored_bytes(dtype, count))
         array = _from_bytes(data, dtype, count, what)
     elif tensor.HasField("raw_data"):
         array = _from_bytes(tensor.raw_data, dtype, count, what)
@@ -126,62 +124,23 @@ def _from_typed_bits(tensor: TensorProto, dtype: DType, count: int, what: str) -
     return _from_bytes(bits.astype(unsigned).tobytes(), dtype, count, what)
 
 
-def data_folder(file: Path, graph: GraphProto) -> Path:
-    """The folder of a model's external data: the file's, or where the file is a link and the data
-    are not next to it, that of the file that it leads to."""
-    if not file.is_symlink():
-        return file.parent
-    names = {
-        entry.value
-        for tensor in graph.initializer
-        if tensor.data_location == TensorProto.EXTERNAL
-        for entry in tensor.external_data
-        if entry.key == "location" and "\0" not in entry.value
-    }
-    there = file.resolve().parent
-    is_there = names and not any((file.parent / name).exists() for name in names)
-    return there if is_there else file.parent
-
-
 def _external_bytes(
-    tensor: TensorProto, what: str, base_dir: Path | None, default_length: int
+    tensor: TensorProto, what: str, external: ExternalData | None, default_length: int
 ) -> bytes:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    if base_dir is None:
+    if external is None:
         raise ImportModelError(
             f"{what} is stored outside the model, in {location!r}",
             hint="import the model from its file, so that its folder is known",
         )
-    path = _inside(base_dir, location, what)
     offset = _entry(entries, "offset", 0, what)
     length = _entry(entries, "length", default_length, what)
     if length != default_length:
         raise ImportModelError(
             f"{what} needs {default_length} bytes of external data and declares {length}"
         )
-    try:
-        with open_regular(path) as file:
-            size = file.seek(0, 2)
-            if offset + length > size:
-                file.seek(0)
-                if (kind := kind_of_file(path, file.read(HEAD_BYTES))) is not None:
-                    raise ImportModelError(
-                        f"external data {location!r} of {what} is {kind.what}", hint=kind.advice
-                    )
-                raise ImportModelError(
-                    f"{what} needs bytes {offset} to {offset + length} of external data "
-                    f"{location!r}, which has only {size}"
-                )
-            file.seek(offset)
-            data = file.read(length)
-            if len(data) != length:
-                raise ImportModelError(f"external data {location!r} of {what} became shorter")
-            return data
-    except OSError as error:
-        raise ImportModelError(
-            f"external data {location!r} of {what} cannot be read: {error.strerror or error}"
-        ) from error
+    return external.read(location, offset, length, what)
 
 
 def _entry(entries: dict[str, str], key: str, default: int, what: str) -> int:
@@ -191,39 +150,3 @@ def _entry(entries: dict[str, str], key: str, default: int, what: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise ImportModelError(f"{what} has the external data {key} {text[:40]!r}")
     return int(text)
-
-
-def _inside(base_dir: Path, location: str, what: str) -> Path:
-    """The path of external data, which must lie in the model's folder or below.
-
-    The file itself may be a symbolic link to elsewhere, as in the caches of model hubs: whoever
-    made the folder put it there. A path in the model leads nowhere else, and not through a link.
-    """
-    refusal = ImportModelError(
-        f"{what} names external data {location!r} outside the model's folder",
-        hint="external data must lie beside the model or below",
-    )
-    if not location or "\0" in location:
-        raise ImportModelError(f"{what} names no file for its external data")
-    if PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor:
-        raise refusal
-    if ".." in PurePosixPath(location.replace("\\", "/")).parts:
-        raise refusal
-    name = PurePosixPath(location).name
-    if not name:
-        raise ImportModelError(f"external data {location!r} of {what} is not a file")
-    try:
-        folder = base_dir.resolve(strict=True)
-        holder = (folder / location).parent.resolve(strict=True)
-        path = holder / name
-        path.stat()
-    except (OSError, RuntimeError) as error:
-        raise ImportModelError(
-            f"external data {location!r} of {what} is missing",
-            hint=f"it was looked for in {base_dir}",
-        ) from error
-    if not holder.is_relative_to(folder):
-        raise refusal
-    if not path.is_file():
-        raise ImportModelError(f"external data {location!r} of {what} is not a file")
-    return path

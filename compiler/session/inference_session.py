@@ -34,6 +34,7 @@ from tunefarm.compiler.session.options import (
     threads_of,
 )
 from tunefarm.compiler.session.ports import NodeArg, inputs_of, outputs_of
+from tunefarm.configs.file_kinds import is_onnx
 
 if TYPE_CHECKING:
     from tunefarm.compiler.types.extents import Shapes
@@ -106,9 +107,9 @@ class InferenceSession:
                 hint="write them to a file and give its name",
             )
         path = fspath(given)
-        if path.endswith(".onnx") and not is_artefact(path):
+        if not is_artefact(path) and (path.endswith(".onnx") or is_onnx(path)):
             return self.build(path, threads, shapes)
-        if shapes:
+        if shapes and is_artefact(path):
             raise SettingsError(
                 f"{path} is built already, so that it takes no shapes",
                 hint="give them where it is built",

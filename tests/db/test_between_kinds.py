@@ -33,11 +33,11 @@ def server(postgresql_url: str) -> Iterator[Store]:
 
 
 def test_merging_both_ways_gives_the_same_content(file: Store, server: Store) -> None:
-    assert merge_records(file, server) == 3  # 3 is in both
-    assert merge_records(server, file) == 3
+    assert merge_records(file, server).trials == 3  # 3 is in both
+    assert merge_records(server, file).trials == 3
     assert content(file) == content(server)
     assert sum(queries.count_trials(server).values()) == 7
-    assert merge_records(file, server) == merge_records(server, file) == 0
+    assert not merge_records(file, server).trials + merge_records(server, file).trials
     assert check(file) == check(server) == []
 
 
@@ -48,8 +48,8 @@ def test_exported_file_is_the_same_from_both_kinds(
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     export_records(file, first)
     with postgresql.database() as name, Store.open(postgresql.url(name)) as store:
-        assert import_records(store, first) == 4
-        assert import_records(store, first) == 0
+        assert import_records(store, first).trials == 4
+        assert import_records(store, first).trials == 0
         assert export_records(store, second) == 4
     with Store.open(":memory:") as store:
         import_records(store, second)
@@ -68,5 +68,5 @@ def test_server_is_not_merged_into_itself(server: Store, postgresql_url: str) ->
 
 def test_two_databases_of_one_server_are_two(server: Store, postgresql: Server) -> None:
     with postgresql.database() as name, Store.open(postgresql.url(name)) as store:
-        assert merge_records(store, server) == 4
+        assert merge_records(store, server).trials == 4
         assert content(store) == content(server)

@@ -70,8 +70,8 @@ def test_both_ways_give_the_same_content(stores: tuple[Store, Store], tmp_path: 
     with Store.open(tmp_path / "copy.db") as copy:
         merge_records(copy, here)
         assert content(copy) == content(here)
-        assert merge_records(here, there) == 4  # 3 is in both
-        assert merge_records(there, copy) == 2
+        assert merge_records(here, there).trials == 4  # 3 is in both
+        assert merge_records(there, copy).trials == 2
     assert content(here) == content(there)
     assert sum(queries.count_trials(here).values()) == 7
     assert len(queries.jobs(here)) == 2
@@ -81,7 +81,7 @@ def test_merging_again_adds_nothing(stores: tuple[Store, Store]) -> None:
     here, there = stores
     merge_records(here, there)
     before = content(here)
-    assert merge_records(here, there) == 0
+    assert merge_records(here, there).trials == 0
     assert content(here) == before
 
 
@@ -113,7 +113,7 @@ def test_a_database_is_not_merged_into_itself(stores: tuple[Store, Store], tmp_p
 def test_two_databases_in_memory_are_two() -> None:
     with Store.open(":memory:") as here, Store.open(":memory:") as there:
         fill(there, 1, 2)
-        assert merge_records(here, there) == 2
+        assert merge_records(here, there).trials == 2
         assert content(here) == content(there)
 
 
@@ -127,7 +127,7 @@ def test_a_merge_that_broke_off_can_be_done_again(
         patched.setattr(here, "add", _failing_at_bests(here.add))
         with pytest.raises(DatabaseError, match="disk full"):
             merge_records(here, there)
-    assert merge_records(here, there) == 0
+    assert merge_records(here, there).trials == 0
     assert set(before["trials"]) <= set(content(here)["trials"])
     assert len(list(queries.iterate_bests(here))) == 2
 

@@ -200,7 +200,7 @@ def test_what_was_saved_can_be_merged_into_what_replaced_it(store: Store, path: 
     store.add([trial(3)])
     store.close()
     with Store.open(store.name, read_only=True) as copy, Store.open(path) as new:
-        assert merge_records(new, copy) == 3
+        assert merge_records(new, copy).trials == 3
     assert trials(path) == 3
 
 

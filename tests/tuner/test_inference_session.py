@@ -12,7 +12,7 @@ import pytest
 from tests.end_to_end.tiny_model import tiny_model
 from tunefarm import tuner
 from tunefarm.compiler import SessionOptions
-from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.errors import ArtefactError, ImportModelError, SettingsError
 from tunefarm.db.store import Store
 
 
@@ -46,3 +46,16 @@ def test_an_onnx_file_is_built_as_tuner_builds_it(folder: Path) -> None:
 def test_a_database_that_was_named_must_be_there(folder: Path) -> None:
     with pytest.raises(SettingsError, match="no such database"):
         tuner.InferenceSession("tiny.onnx", db="tuning.db", shapes={"batch": (2,)})
+
+
+def test_a_file_is_told_by_its_contents_and_not_by_its_name(folder: Path) -> None:
+    (folder / "tiny.onnx").rename("model.bin")
+    (folder / "weights.onnx").write_bytes(b"PK\x05\x06")
+    with pytest.warns(tuner.UntunedWarning):
+        session = tuner.InferenceSession("model.bin", shapes={"batch": (1,)})
+    assert [port.name for port in session.get_inputs()] == ["x"]
+    with pytest.raises(ImportModelError, match="an empty zip archive, not an ONNX model"):
+        tuner.InferenceSession("weights.onnx")
+    with pytest.raises(ArtefactError, match="a text file that begins with 'notes'"):
+        (folder / "notes").write_text("notes")
+        tuner.InferenceSession("notes", shapes={"batch": (1,)})

@@ -99,7 +99,8 @@ class BuildCache:
         self._kernels_key = cache_key("kernels", *made_from)
         memory, plan = request.settings.limits.memory, request.settings.search.plan
         self._artefact_key = [self._kernels_key, compile.threads, memory]
-        self._build_key = [*made_from, compile.threads, request.fallback, request.listed]
+        place = os.path.abspath(request.model)  # what is said of its jobs depends on it
+        self._build_key = [*made_from, place, compile.threads, request.fallback, request.listed]
         self._build_key += [memory, plan]
 
     @staticmethod

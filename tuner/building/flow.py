@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tunefarm.configs.remains import make_folder
 from tunefarm.tuner.building.cache import BuildCache, KnownModel
-from tunefarm.tuner.building.model_file import Meanwhile, begin_digest
+from tunefarm.tuner.building.model_file import Meanwhile, begin_digest, other_file
 from tunefarm.tuner.building.report import build_report, require_share
 from tunefarm.tuner.building.request import (
     ARTEFACT,
@@ -123,7 +123,7 @@ def _put_together(
         return None
     reports, kept = found
     notes = (*planned.notes, *records.notes(reports))
-    unapplied = records.unapplied(reports)
+    unapplied = (*other_file(store, request.model), *records.unapplied(reports))
     report = build_report(reports, model.kernels, notes, planned.choice, unapplied)
     result = built_artefact(request.output, report, model.model_hash, kept.digest, kept)
     return result if cache.place(result) else None
@@ -176,7 +176,7 @@ def _compiled(
     reports = built.spec.kernels
     told = [lowered.note, overflow_note(graph, built, settings)]
     notes = (*filter(None, told), *planned.notes, *records.notes(reports))
-    unapplied = records.unapplied(reports)
+    unapplied = (*other_file(store, request.model), *records.unapplied(reports))
     report = build_report(reports, built.kernels, notes, planned.choice, unapplied)
     require_share(report, request.require_tuned)
     if lowered.chosen is not None and store is not None:

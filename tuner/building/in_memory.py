@@ -34,8 +34,7 @@ def build_in_memory(request: BuildRequest, *, stacklevel: int) -> Executable:
         reason = f"there is no database {url}" if without else "no record of the database applies"
         reason += f" ({left})" if left else ""
         text = f"is built untuned: {reason}; tunefarm.tune measures its kernels"
-    elif left:
-        untuned = sum(source != TUNED for source in sources)
+    elif left and (untuned := sum(source != TUNED for source in sources)):
         text = f"is built with {untuned} of {len(sources)} kernels untuned: {left}"
     else:
         return executable

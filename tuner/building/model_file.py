@@ -1,4 +1,9 @@
-"""A model's file, looked at by threads while their builder imports what it needs.
+"""A model's file: what is in it, looked at by threads while others import what they need, and
+whether it is still what a job has read.
+
+A job keeps the stamp of its model with its settings: of the file and of each file of its external
+data the size, time of change, inode and SHA-256. Contents are read again only where one of the
+first three differs.
 
 Imports little itself: a command begins with it before it reads its settings.
 """
@@ -6,16 +11,34 @@ Imports little itself: a command begins with it before it reads its settings.
 from __future__ import annotations
 
 import hashlib
-import mmap
+import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from os import PathLike
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from tunefarm.configs.errors import TunefarmError
 from tunefarm.configs.regular_file import open_regular
 
-# The key that every reference of an ONNX file to another file contains.
-_REFERENCE = b"location"
+if TYPE_CHECKING:
+    from tunefarm.db.records import JobRecord
+    from tunefarm.db.store import Store
+    from tunefarm.tuner.records.unapplied import Unapplied
+
+_LOCATION = b"location"
+"""The key that every reference of an ONNX file to another file contains."""
+_REFERENCE = re.compile(rb"\n\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f])")
+"""The key of a tensor's external data in an ONNX file, and the length of the name behind it."""
+_LONGEST_REFERENCE = 1 << 15  # bytes, of the key and the longest name with such a length
+_CHUNK_BYTES = 4 << 20
+_WHOLE_BYTES = 64 << 30
+"""Of larger files, which may be sparse, some parts stand for the whole."""
+_SAMPLES = 1024
+_KEY = "model_file"  # in the settings of a job
+_SHOWN_DIGITS = 12
 
 Result = TypeVar("Result")
 
@@ -59,12 +82,195 @@ def begin_digest(path: str | PathLike[str]) -> Meanwhile[str | None]:
 def model_digest(path: str | PathLike[str]) -> str | None:
     """The SHA-256 of a model's file; None if it may refer to others, or cannot be read."""
     try:
-        with (
-            open_regular(path) as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            if content.find(_REFERENCE) >= 0:
-                return None
-            return hashlib.sha256(content).hexdigest()
+        found = _scanned(os.path.abspath(path), *_state(path))
     except (OSError, ValueError):
         return None
+    return None if found.may_refer else found.sha256
+
+
+def external_names(path: str | PathLike[str]) -> tuple[str, ...]:
+    """The files that an ONNX file names for its tensors' data, without reading it as ONNX; none of
+    a file that cannot be read, which its reader says better."""
+    try:
+        return _scanned(os.path.abspath(path), *_state(path)).references
+    except (OSError, ValueError):
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """A file as it was: `name` is the model's for external data, "" for the model itself."""
+
+    name: str
+    size: int
+    changed: int  # nanoseconds since the epoch
+    inode: int
+    sha256: str
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """What tells that a file is unchanged without reading it."""
+        return self.size, self.changed, self.inode
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStamp:
+    """A model's file and its external data as a job has read them; `path` is absolute."""
+
+    path: str
+    files: tuple[FileStamp, ...]
+
+    @staticmethod
+    def of(path: str | PathLike[str]) -> ModelStamp | None:
+        """The stamp of what is there now; None if the model cannot be read."""
+        path = os.path.abspath(path)
+        try:
+            names = ("", *_scanned(path, *_state(path)).references)
+            stamps = (_stamp(path, name) for name in names)
+            files = tuple(stamp for stamp in stamps if stamp is not None)
+        except (OSError, ValueError):
+            return None
+        return ModelStamp(path, files) if files and not files[0].name else None
+
+    @staticmethod
+    def of_job(job: JobRecord) -> ModelStamp | None:
+        """The stamp of a job's model; None of a job of an older version."""
+        found = job.settings.get(_KEY) if isinstance(job.settings, Mapping) else None
+        try:
+            files = tuple(FileStamp(**file) for file in found["files"])  # type: ignore[index]
+            return ModelStamp(str(found["path"]), files)  # type: ignore[index]
+        except (KeyError, TypeError):
+            return None
+
+    def kept_in(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """The settings of a job, as JSON values, with the stamp among them."""
+        return {**settings, _KEY: asdict(self)}
+
+    def difference(self) -> str:
+        """How the files are others now: their hashes then and now; "" if they are the same."""
+        for file in self.files:
+            now = _digest_unless(self.path, file)
+            if now == file.sha256:
+                continue
+            what = f"{file.name}: " if file.name else ""
+            if not now:
+                return f"{what}it is gone"
+            then = file.sha256[:_SHOWN_DIGITS]
+            return f"{what}SHA-256 {then}… then, {now[:_SHOWN_DIGITS]}… now"
+        return ""
+
+    def is_touched(self) -> bool:
+        """Whether a file was written or replaced since, be it by the same contents."""
+        try:
+            return any(_state(_located(self.path, file.name)) != file.state for file in self.files)
+        except (OSError, TunefarmError):
+            return True
+
+
+def _stamp(model: str, name: str) -> FileStamp | None:
+    """The stamp of a file of a model; None if it is not there, as where no tensor needs it."""
+    try:
+        path = _located(model, name)
+        size, changed, inode = _state(path)
+        return FileStamp(name, size, changed, inode, _scanned(path, size, changed, inode).sha256)
+    except (OSError, ValueError, TunefarmError):
+        return None
+
+
+def _digest_unless(model: str, file: FileStamp) -> str:
+    """The hash of a model's file now, read where it may have changed; "" if it is gone."""
+    try:
+        path = _located(model, file.name)
+        state = _state(path)
+        return file.sha256 if state == file.state else _scanned(path, *state).sha256
+    except (OSError, ValueError, TunefarmError):
+        return ""
+
+
+def _located(model: str, name: str) -> str:
+    if not name:
+        return model
+    from tunefarm.compiler.frontend.external_data import ExternalData
+
+    return os.path.abspath(ExternalData.of(model).locate(name, "the model"))
+
+
+def _state(path: str | PathLike[str]) -> tuple[int, int, int]:
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """What reading a file once has told."""
+
+    sha256: str
+    may_refer: bool
+    references: tuple[str, ...]
+
+
+@lru_cache(maxsize=64)
+def _scanned(path: str, size: int, changed: int, inode: int) -> _Contents:
+    """The contents of a file in this state. Raises OSError.
+
+    They are read, not mapped: a file that is written anew while it is mapped ends the process.
+    """
+    digest = hashlib.sha256()
+    may_refer = False
+    references: dict[str, None] = {}
+    rest = b""
+    for chunk in _chunks(path, size):
+        digest.update(chunk)
+        data = rest + chunk
+        may_refer = may_refer or _LOCATION in data
+        if may_refer:
+            references.update(dict.fromkeys(_references(data)))
+        rest = data[-_LONGEST_REFERENCE:]
+    if size > _WHOLE_BYTES:
+        digest.update(str(size).encode())
+    return _Contents(digest.hexdigest(), may_refer, tuple(references))
+
+
+def _chunks(path: str, size: int) -> Iterator[bytes]:
+    """A file's bytes, piece by piece; of a very large one evenly spaced pieces."""
+    with open_regular(path) as file:
+        if size > _WHOLE_BYTES:
+            for sample in range(_SAMPLES):
+                file.seek(sample * (size - _CHUNK_BYTES) // (_SAMPLES - 1))
+                yield file.read(_CHUNK_BYTES)
+            return
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
+
+
+def _references(content: bytes) -> Iterator[str]:
+    for found in _REFERENCE.finditer(content):
+        low, *high = found[1]
+        length = (low & 0x7F) + (high[0] << 7 if high else 0)
+        name = content[found.end() : found.end() + length]
+        if len(name) == length and b"\0" not in name:
+            yield os.fsdecode(name)
+
+
+def newest_job(store: Store, model: str | PathLike[str]) -> tuple[JobRecord, ModelStamp] | None:
+    """The job that read the file at this path last, and what it was then; None if none did."""
+    from tunefarm.db import queries
+
+    path = os.path.abspath(model)
+    for job in queries.jobs(store, os.path.basename(path)):
+        stamp = ModelStamp.of_job(job)
+        if stamp is not None and stamp.path == path:
+            return job, stamp
+    return None
+
+
+def other_file(store: Store | None, model: str | PathLike[str]) -> tuple[Unapplied, ...]:
+    """That a job has tuned another file than the one that is built, if so: one reason or none."""
+    found = None if store is None else newest_job(store, model)
+    if found is None or not (difference := found[1].difference()):
+        return ()
+    from tunefarm.tuner.records.unapplied import Unapplied
+
+    reason = f"{os.fspath(model)} is not the file that job {found[0].id[:8]} read ({difference})"
+    advice = "kernels of both run its records, tune --model tunes the others"
+    return (Unapplied(("model",), 0, 0, reason, advice),)

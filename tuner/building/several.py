@@ -26,6 +26,7 @@ from tunefarm.tuner.building.apply_best import Records
 from tunefarm.tuner.building.compile import compile_with
 from tunefarm.tuner.building.fallback_targets import fallback_targets
 from tunefarm.tuner.building.lowered import keep_choice, lower_model
+from tunefarm.tuner.building.model_file import other_file
 from tunefarm.tuner.building.overflow import overflow_note
 from tunefarm.tuner.building.recorded_plan import plan_to_apply
 from tunefarm.tuner.building.report import BuildReport, ProgramReport, build_report, require_share
@@ -126,7 +127,8 @@ def _build(
         kernels = built.spec.kernels
         told = [lowered.note, overflow_note(graph, built, settings)]
         notes = (*filter(None, told), *applied.notes, *records.notes(kernels))
-        unapplied = () if fallback else records.unapplied(kernels)
+        others = other_file(store, request.model)
+        unapplied = () if fallback else (*others, *records.unapplied(kernels))
         report = build_report(kernels, built.kernels, notes, applied.choice, unapplied)
         if not fallback:
             require_share(report, request.require_tuned)

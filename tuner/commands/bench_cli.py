@@ -67,5 +67,7 @@ def bench(
     else:
         result = fixed = benchmark.bench(model, ours, engines, options)
         show(json, fixed.to_json(), benchmark.bench_table(fixed))
+    for note in built.notes:
+        print(f"note: {note}", file=sys.stderr)
     if not untuned and (note := record_bench(request, built, ours, result)):
         print(f"note: {note}", file=sys.stderr)

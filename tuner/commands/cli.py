@@ -134,7 +134,7 @@ def tune(
         from tunefarm.tuner.job_request import JobRequest
         from tunefarm.tuner.reports.progress import make_progress
         from tunefarm.tuner.reports.task_table import TaskTable
-        from tunefarm.tuner.result import summary_lines
+        from tunefarm.tuner.result import changed_note, summary_lines
         from tunefarm.tuner.search.monitor import Monitor
         from tunefarm.tuner.tune_sizes import tune_sizes
 
@@ -155,6 +155,8 @@ def tune(
         command = next_build(model, settings, config, shapes, result.moved, functions or ())
     show(json, result.to_json(), TaskTable(result.tasks, confirmed=not result.interrupted))
     if result.interrupted:
+        if result.changed:
+            print(f"note: {changed_note(result.model, result.changed)}", file=sys.stderr)
         again = to_go_on(context, result.job, result.moved)
         print(f"interrupted; all results are kept. To go on: {again}", file=sys.stderr)
         raise typer.Exit(exit_code())

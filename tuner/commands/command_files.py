@@ -5,14 +5,14 @@ Every command says both in one call of `check_files`, before its work starts.
 
 from __future__ import annotations
 
-import mmap
 import os
-import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from tunefarm.configs.errors import SettingsError
+from tunefarm.configs.file_kinds import kind_of
+from tunefarm.tuner.building.model_file import external_names
 
 DEFAULT_DATABASE = "tuning.db"
 STDOUT = "-"
@@ -22,8 +22,6 @@ cache imports neither that nor NumPy."""
 _SQLITE = b"SQLite format 3\0"
 _BESIDE = ("-journal", "-wal", "-shm")
 """What SQLite adds to a database's name for files that belong to it."""
-_REFERENCE = re.compile(rb"\n\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f])")
-"""The key of a tensor's external data in an ONNX file, and the length of the name behind it."""
 
 
 def check_files(
@@ -43,11 +41,8 @@ def check_files(
     An output must be none of what is read, by whatever name, no second output, and no database.
     Raises SettingsError.
     """
-    if model is not None and (not model or os.path.isdir(model)):
-        raise SettingsError(
-            f"{model!r} is no model but a folder" if model else "the model's name is empty",
-            hint="give the ONNX file itself",
-        )
+    if model is not None:
+        _check_model(model)
     inputs = [os.fspath(path) for path in (*reads, model) if path is not None]
     for path in inputs:
         _check_input(path)
@@ -69,6 +64,14 @@ def check_files(
             raise SettingsError(f"{path} is written twice", hint="give each output its own file")
         if _belongs_to_a_database(path):
             raise SettingsError(f"{path} belongs to a database, it would be overwritten")
+
+
+def _check_model(model: str) -> None:
+    """Refuse what is told from a model by a look; whoever reads the rest says what it is."""
+    if not model:
+        raise SettingsError("the model's name is empty", hint="give the ONNX file itself")
+    if os.path.isdir(model) and (kind := kind_of(model)) is not None:
+        raise SettingsError(f"{model!r} is no model but a folder", hint=kind.advice)
 
 
 def _check_input(path: str) -> None:
@@ -123,24 +126,9 @@ def database_file(path_or_url: str | None) -> str | None:
 
 def external_data(model: str) -> list[str]:
     """The files that an ONNX file names for its tensors' data, without reading it as ONNX."""
-    folder = Path(model).parent
-    try:
-        with (
-            open(model, "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            return [str(folder / os.fsdecode(name)) for name in _references(content)]
-    except (OSError, ValueError):
-        return []  # reading it will fail, with a better reason
-
-
-def _references(content: mmap.mmap) -> Iterator[bytes]:
-    for found in _REFERENCE.finditer(content):
-        low, *high = found[1]
-        length = (low & 0x7F) + (high[0] << 7 if high else 0)
-        name = content[found.end() : found.end() + length]
-        if b"\0" not in name:
-            yield name
+    folders = {Path(model).parent: None, Path(os.path.realpath(model)).parent: None}
+    names = external_names(model)
+    return [str(folder / name) for folder in folders for name in names]
 
 
 def _is_foreign(path: str) -> bool:

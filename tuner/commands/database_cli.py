@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.configs.errors import DatabaseError
 from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE, check_files
 from tunefarm.tuner.commands.command_line import show
 from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError
@@ -17,6 +17,7 @@ from tunefarm.tuner.commands.usage import Workflow
 from tunefarm.tuner.reports.terminal import console
 
 if TYPE_CHECKING:
+    from tunefarm.db.export import Added
     from tunefarm.db.store import Store
 
 database = typer.Typer(
@@ -102,13 +103,14 @@ def db_import(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Made by tune db export.")],
     db: DbOption = None,
 ) -> None:
-    """Add the records of an exported file that are not in the database yet."""
-    from tunefarm.db.export import import_records
+    """Add the records of a file of exports that are not in the database yet."""
+    from tunefarm.db.export import RecordsFile
 
-    if not Path(file).is_file():
-        raise DatabaseError(f"there is no file {file}")
-    with open_database(db, write=True, create=True) as store:
-        print(f"{import_records(store, Path(file))} new trials")
+    with (
+        RecordsFile(Path(file)) as records,
+        open_database(db, write=True, create=True) as store,
+    ):
+        _take(lambda added: records.add_to(store, added))
 
 
 @database.command("merge")
@@ -120,7 +122,22 @@ def db_merge(
     from tunefarm.db.export import merge_records
 
     with open_database(other) as source, open_database(db, write=True, create=True) as store:
-        print(f"{merge_records(store, source)} new trials")
+        _take(lambda added: merge_records(store, source, added))
+
+
+def _take(take: Callable[[Added], Added]) -> None:
+    """Add records, and say how many there were, also where that was broken off."""
+    from tunefarm.db.export import Added
+
+    added = Added()
+    try:
+        take(added)
+    except BaseException:
+        if added:
+            text = f"{added}; the same command takes the rest"
+            print(f"note: broken off after {text}", file=sys.stderr)
+        raise
+    print(added)
 
 
 @database.command("prune")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -42,6 +43,7 @@ def inspect(
     shapes = shapes_of(shape)
     check_files(model=model)
     from tunefarm.configs.settings import load_settings
+    from tunefarm.tuner.building.model_file import other_file
     from tunefarm.tuner.building.record import open_records
     from tunefarm.tuner.commands.inspect_model import inspect_model
 
@@ -58,3 +60,5 @@ def inspect(
             dump_after=dump_after,
         )
         print(text)
+        for reason in other_file(store, model):
+            print(f"note: {reason}", file=sys.stderr)

@@ -14,9 +14,9 @@ from tunefarm.configs.errors import DatabaseError
 from tunefarm.db.records import JobRecord
 from tunefarm.db.requests import ask
 from tunefarm.db.store import Store
+from tunefarm.tuner.building.model_file import ModelStamp
 from tunefarm.tuner.records.job_command import JobCommand, ended
 from tunefarm.tuner.records.jobs import find_job, short_id
-from tunefarm.tuner.records.model_file import ModelFile
 from tunefarm.tuner.reports.job_state import JobState
 from tunefarm.tuner.reports.report import (
     format_duration,
@@ -161,8 +161,8 @@ def resuming(
     """The command of a job, and the arguments that go on with it within what is left of its limits,
     or within the given ones.
 
-    Raises DatabaseError for a job that runs, that is done, that has no time left or that was begun
-    from Python.
+    Raises DatabaseError for a job that runs, that is done, that has no time left, that was begun
+    from Python or whose model is another one now.
     """
     job = find_job(store, name)
     told = f"job {short_id(job)} ({job.model_name})"
@@ -175,15 +175,16 @@ def resuming(
             f"{told} was begun from Python, or by an older version: no command is recorded",
             hint=f"{call} or tune --model goes on from what it measured",
         )
-    file = ModelFile.of_job(job)
-    if file is not None and not file.is_unchanged:
-        raise DatabaseError(
-            f"{file.path} is not the model that {told} was tuning, or is gone",
-            hint=f"put that back, or begin a new job: tune --model {file.path}",
-        )
     if job.state == "finished" and minutes is None and trials is None:
         raise DatabaseError(
             f"{told} has finished", hint="--minutes M or --trials N give it more to do"
+        )
+    stamp = ModelStamp.of_job(job)
+    if stamp is not None and (difference := stamp.difference()):
+        raise DatabaseError(
+            f"{told} read another file: {stamp.path} has changed ({difference})",
+            hint="put that file back; or tune --model tunes the new one, and goes on from what is "
+            "recorded of kernels that both have",
         )
     left = command.minutes_left(job) if minutes is None else minutes
     if left == 0.0:

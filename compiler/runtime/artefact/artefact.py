@@ -64,6 +64,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
 from tunefarm.compiler.types.structure import NO_STRUCTURE
 from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.configs.file_kinds import kind_of
 from tunefarm.configs.regular_file import open_regular
 
 FORMAT = 6
@@ -230,7 +231,7 @@ def digest_of(path: str | PathLike[str]) -> str:
     except OSError as error:
         raise ArtefactError(f"cannot read {path}: {error.strerror or error}") from error
     if len(head) < _HEADER.size or not head.startswith(MAGIC):
-        raise ArtefactError(f"{path} is not a tunefarm artefact")
+        raise _not_an_artefact(path)
     digest: bytes = _HEADER.unpack(head)[-1]
     return digest.hex()
 
@@ -240,20 +241,31 @@ def _mapped(path: Path) -> Array:
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size == 0:
-                raise ArtefactError(f"{path} is empty, not a tunefarm artefact")
+                raise _not_an_artefact(path)
             return np.frombuffer(
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8
             )
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError) and (kind := kind_of(path)) is not None:
+            raise ArtefactError(f"{path} is {kind.what}", hint=kind.advice) from error
         reason = getattr(error, "strerror", None) or str(error)
         raise ArtefactError(f"cannot read {path}: {reason}") from error
+
+
+def _not_an_artefact(path: Path) -> ArtefactError:
+    """What else the file is, where that can be told."""
+    kind = kind_of(path)
+    if kind is None:
+        return ArtefactError(f"{path} is not a tunefarm artefact", hint=_MADE_BY)
+    told = kind.instead_of("an artifact of tune build")
+    return ArtefactError(f"{path} is {told}", hint=kind.advice or _MADE_BY)
 
 
 def _read_manifest(path: Path, mapped: Array) -> _Index:
     """The manifest, after its bytes and the header's have been checked."""
     head = mapped[: _HEADER.size].tobytes()
     if head[: len(MAGIC)] != MAGIC:
-        raise ArtefactError(f"{path} is not a tunefarm artefact", hint=_MADE_BY)
+        raise _not_an_artefact(path)
     if len(head) < _HEADER.size:
         raise ArtefactError(f"{path} is truncated", hint=_REBUILD)
     _, version, reserved, manifest_bytes, file_bytes, digest = _HEADER.unpack(head)

@@ -51,7 +51,7 @@ def test_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
 def test_other_kinds_of_file(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "other.onnx"
     path.write_bytes(data)
-    assert "ONNX model" in refusal(path)
+    assert "not an ONNX model" in refusal(path)
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:

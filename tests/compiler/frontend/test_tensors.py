@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.compiler.frontend.onnx_models import model, tensor
-from tests.compiler.frontend.test_file_kinds import LFS_POINTER
 from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
 from tunefarm.compiler.frontend.tensors import read_tensor
@@ -104,75 +102,9 @@ def test_external_data_without_a_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    "location",
-    ["/etc/passwd", "../w.bin", "data/../../w.bin", "C:\\w.bin", "..\\w.bin", "\\\\a\\b"],
-)
-def test_external_data_outside_the_folder(tmp_path: Path, location: str) -> None:
-    (tmp_path / "w.bin").write_bytes(bytes(16))
-    folder = tmp_path / "model"
-    folder.mkdir()
-    with pytest.raises(ImportModelError, match="outside the model's folder"):
-        import_onnx(written(folder, {"location": location}))
-
-
-def test_a_model_hubs_cache_has_links_next_to_each_other(tmp_path: Path) -> None:
-    """Both files of a snapshot are links to blobs, which lie elsewhere under other names."""
-    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc" / "onnx"
-    blobs.mkdir()
-    snapshot.mkdir(parents=True)
-    written(blobs, {"location": "w.bin"}).rename(blobs / "1111")
-    (blobs / "2222").write_bytes(bytes(16))
-    (snapshot / "model.onnx").symlink_to("../../../blobs/1111")
-    (snapshot / "w.bin").symlink_to("../../../blobs/2222")
-    assert not import_onnx(snapshot / "model.onnx").constants["w"].any()
-
-
-def test_a_link_to_a_model_finds_the_data_next_to_the_model(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "w.bin").write_bytes(bytes(16))
-    (tmp_path / "link.onnx").symlink_to(written(folder, {"location": "w.bin"}))
-    assert not import_onnx(tmp_path / "link.onnx").constants["w"].any()
-
-
-def test_a_folder_that_is_a_link_leads_nowhere_else(tmp_path: Path) -> None:
-    (tmp_path / "secret.bin").write_bytes(bytes(16))
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "data").symlink_to(tmp_path)
-    with pytest.raises(ImportModelError, match="outside the model's folder"):
-        import_onnx(written(folder, {"location": "data/secret.bin"}))
-
-
-@pytest.mark.parametrize("kind", ["broken", "folder", "fifo"])
-def test_a_link_to_what_is_no_file_is_an_error(tmp_path: Path, kind: str) -> None:
-    if kind == "folder":
-        (tmp_path / "there").mkdir()
-    elif kind == "fifo":
-        os.mkfifo(tmp_path / "there")
-    (tmp_path / "w.bin").symlink_to(tmp_path / "there")
-    with pytest.raises(ImportModelError, match=r"is missing|is not a file"):
-        import_onnx(written(tmp_path, {"location": "w.bin"}))
-
-
-def test_external_data_that_git_lfs_has_not_fetched(tmp_path: Path) -> None:
-    (tmp_path / "w.bin").write_bytes(LFS_POINTER)
-    path = written(tmp_path, {"location": "w.bin", "offset": "4096"})
-    with pytest.raises(ImportModelError, match=r"'w.bin' of initializer 'w' is a Git LFS pointer"):
-        import_onnx(path)
-
-
-def test_link_inside_the_folder_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "real.bin").write_bytes(bytes(16))
-    (tmp_path / "w.bin").symlink_to("real.bin")
-    graph = import_onnx(written(tmp_path, {"location": "w.bin"}))
-    assert not graph.constants["w"].any()
-
-
-@pytest.mark.parametrize(
     ("entries", "reason"),
     [
-        ({"location": "w.bin", "offset": "8"}, "needs bytes 8 to 24"),
+        ({"location": "w.bin", "offset": "8"}, "has 16 bytes, and 24 are needed"),
         ({"location": "w.bin", "offset": "-8"}, "offset '-8'"),
         ({"location": "w.bin", "offset": "many"}, "offset 'many'"),
         ({"location": "w.bin", "length": "12"}, "declares 12"),

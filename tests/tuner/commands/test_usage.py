@@ -26,6 +26,10 @@ def say(
     monkeypatch.setenv("COLUMNS", "80")
     onnx.save(tiny_model(), "m.onnx")
     Path("notes.txt").write_text("notes\n")
+    Path("p.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:9\nsize 9\n")
+    Path("gone.onnx").symlink_to("../blobs/9c1b")
+    Path("folder").mkdir()
+    Path("folder/model.onnx").touch()
 
     def run(line: str) -> tuple[int, str]:
         code = run_command(app, [word if word != "''" else "" for word in line.split()])
@@ -99,7 +103,25 @@ def test_wrong_words_are_told_with_what_to_type(say: Any, line: str, told: str) 
         ("--model .", "'.' is no model but a folder"),
         ("--model ''", "the model's name is empty"),
         ("zoo resnet", "did you mean resnet"),
-        ("run m.onnx", "m.onnx is not a tunefarm artefact (tune build makes one"),
+        (
+            "run m.onnx",
+            "m.onnx is an ONNX model, not an artifact of tune build (tune build --model m.onnx",
+        ),
+        ("run notes.txt", "notes.txt is a text file that begins with 'notes', not an artifact"),
+        ("run p.onnx", "p.onnx is a Git LFS pointer, not an artifact of tune build (git"),
+        ("--model p.onnx", "p.onnx is a Git LFS pointer, not an ONNX model (git lfs pull fetches"),
+        (
+            "inspect --model p.onnx --stage graph",
+            "is a Git LFS pointer, not an ONNX model (git lfs",
+        ),
+        ("build --model p.onnx --untuned --output m.tuned", "is a Git LFS pointer, not an ONNX"),
+        ("bench --model p.onnx --untuned", "is a Git LFS pointer, not an ONNX model (git lfs"),
+        ("jobs add --model p.onnx", "is a Git LFS pointer, not an ONNX model (git lfs pull"),
+        (
+            "inspect --model folder --stage graph",
+            "is no model but a folder (give the file: folder/",
+        ),
+        ("inspect --model gone.onnx --stage graph", "gone.onnx is a link to ../blobs/9c1b, which"),
         ("build --model m.onnx --output m.tuned", "no such database: tuning.db"),
         ("build --model m.onnx --output m.tuned", "without one: --untuned"),
         ("verify --model m.onnx", "no such database: tuning.db (what tune --model has recorded"),

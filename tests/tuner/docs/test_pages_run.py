@@ -156,6 +156,8 @@ def with_mistakes(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         )
         onnx.save(model, folder / f"{name}.onnx")
     (folder / "broken.tuned").write_text("no model\n")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    (folder / "pointer.onnx").write_text(pointer)
     (folder / "half.db").write_bytes((folder / "tuning.db").read_bytes()[:5000])
     return folder
 
