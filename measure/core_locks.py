@@ -384,11 +384,9 @@ def _write(file: int, text: str) -> None:
 def _read(file: int) -> dict[str, Account]:
     try:
         found = json.loads(os.pread(file, _MOST_BYTES, 0))
-        accounts = {str(name): _account(values) for name, values in found.items()}
+        return {str(name): _account(values) for name, values in found.items()}
     except (ValueError, TypeError, AttributeError, KeyError):
         return {}  # nobody was there, or what was is damaged: all begin anew
-    now = time.monotonic()  # it begins anew with the machine
-    return {name: account for name, account in accounts.items() if account.seen <= now}
 
 
 def _account(values: dict[str, object]) -> Account:
