@@ -220,15 +220,18 @@ class CoreLocks:
             return accounts.may_go(self._driver, time.monotonic())
 
     def _take_turn(self, stack: ExitStack, turn: Turn, waiting: _Waiting) -> None:
-        """Hold a share of the turn, which is had while nobody has one of the other."""
+        """Hold a share of the turn, which is had while nobody has one of the other.
+
+        Whoever waits for that is the next: meanwhile nobody begins a share of either."""
         other = "build" if turn == "time" else "time"
-        while True:
-            with ExitStack() as mutex:
-                self._lock(mutex, "turns", waiting)
-                is_free = self._try_lock(mutex, f"turn-{other}", fcntl.LOCK_EX) is not None
-                if is_free and self._try_lock(stack, f"turn-{turn}", fcntl.LOCK_SH) is not None:
-                    return
-            waiting.pause()
+        with ExitStack() as gate:
+            self._lock(gate, "turns", waiting)
+            while True:
+                with ExitStack() as probe:
+                    is_free = self._try_lock(probe, f"turn-{other}", fcntl.LOCK_EX) is not None
+                    if is_free and self._try_lock(stack, f"turn-{turn}", fcntl.LOCK_SH) is not None:
+                        return
+                waiting.pause()
 
     def _lock(self, stack: ExitStack, name: str, waiting: _Waiting, core: int | None = None) -> int:
         """Lock a file for this process alone; its descriptor, which the stack closes."""
@@ -381,11 +384,9 @@ def _write(file: int, text: str) -> None:
 def _read(file: int) -> dict[str, Account]:
     try:
         found = json.loads(os.pread(file, _MOST_BYTES, 0))
-        accounts = {str(name): _account(values) for name, values in found.items()}
+        return {str(name): _account(values) for name, values in found.items()}
     except (ValueError, TypeError, AttributeError, KeyError):
         return {}  # nobody was there, or what was is damaged: all begin anew
-    now = time.monotonic()  # it begins anew with the machine
-    return {name: account for name, account in accounts.items() if account.seen <= now}
 
 
 def _account(values: dict[str, object]) -> Account:

@@ -284,15 +284,17 @@ class PipelineRunner:
         if count and not self._is_throttled:
             self._is_throttled = True
             again = counted(count, "slice")
-            self._tell(f"the CPU quota stops timed runs: {again} of one were timed again")
+            self._tell(f"the CPU quota stops timed runs: {again} of one run timed again")
 
     def _withdrawn(self, action: Action) -> Future[Any] | None:
         """The failure of an action on cores that were taken from this process; None if it may be
         done."""
+        if self._affinity is None:
+            return None
         plan = self._backend.plans[action.node]
         is_build = isinstance(action, BuildAction)
         cores = (plan.build_cores[action.index],) if is_build else plan.slots[action.index]
-        if self._affinity is None or not (lost := self._affinity.withdrawn(cores)):
+        if not (lost := self._affinity.withdrawn(cores)):
             return None
         failed: Future[Any] = Future()
         failed.set_exception(CoresLostError(cores_lost(lost)))

@@ -416,3 +416,27 @@ def test_whole_models_are_timed_on_cores_that_nobody_else_has(
     with pinned(1):
         assert refused_in_thread(tmp_path, (core,))
     assert not refused_in_thread(tmp_path, (core,))
+
+
+def test_who_waits_for_builds_to_end_goes_before_builds_that_come_later(tmp_path: Path) -> None:
+    timed = threading.Event()
+
+    def run() -> None:
+        with CoreLocks("times", tmp_path).held((1,), "time", alone=True):
+            timed.set()
+
+    def may_build() -> bool:
+        locks = CoreLocks("builds more", tmp_path, stop=lambda: True)
+        with suppress(MeasureError), locks.held((2,), "build", alone=True):
+            return True
+        return False
+
+    with CoreLocks("builds", tmp_path).held((0,), "build", alone=True):
+        thread = in_thread(run)
+        end = time.monotonic() + 60.0
+        while may_build():
+            assert time.monotonic() < end, "builds go on for as long as there are some"
+            thread.join(0.01)
+        assert not timed.is_set()
+    thread.join(60.0)
+    assert timed.is_set() and may_build()

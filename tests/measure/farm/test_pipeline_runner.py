@@ -29,6 +29,7 @@ class FakeBackend:
         self.gone: set[int] = set()
         self.error: Exception = WorkerLostError("the worker is gone")
         self.broken = False
+        self.machine: dict[str, int] = {}
         self.hold = threading.Event()
         self.hold.set()
         self.closed = False
@@ -53,7 +54,8 @@ class FakeBackend:
             self.losses[request.request_id] -= 1
             future.set_exception(self.error)
         else:
-            future.set_result(MeasureResult(request.request_id, Status.OK, (1.0,)))
+            result = MeasureResult(request.request_id, Status.OK, (1.0,), machine=self.machine)
+            future.set_result(result)
         return future
 
     def close(self) -> None:
@@ -170,3 +172,26 @@ def test_request_for_another_thread_count_is_refused() -> None:
         pytest.raises(MeasureError, match="wants 2 threads, this runner has 1"),
     ):
         runner.submit(MeasureRequest("0", {}, "key", [], 2))
+
+
+def test_work_on_a_node_that_has_joined_needs_no_plan_of_this_machine() -> None:
+    backend = FakeBackend()
+    with PipelineRunner(backend, threads=1, patience=300.0) as runner:
+        plan = SlotPlan((5,), ((6,), (7,)))
+        runner.change(lambda crew: crew.retire_node(0))
+        runner.change(lambda crew: require(crew.add_node(plan) == 1))
+        results = run(runner, 4)
+    assert {result.status for result in results.values()} == {Status.OK}
+
+
+def require(holds: bool) -> None:
+    assert holds
+
+
+def test_quota_that_stops_timed_runs_is_told_once() -> None:
+    backend = FakeBackend()
+    backend.machine = {"throttled_slices": 3}
+    told: list[str] = []
+    with PipelineRunner(backend, threads=1, tell=told.append) as runner:
+        run(runner, 4)
+    assert told == ["the CPU quota stops timed runs: 3 slices of one run timed again"]

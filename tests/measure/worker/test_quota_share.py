@@ -88,7 +88,8 @@ def test_a_whole_model_that_is_always_stopped_has_its_last_time(folder: Path) ->
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group of this machine with a quota of a fifth of a CPU."""
+    """A control group with a quota of a twentieth of a CPU: what computes is above it on a busy
+    machine too."""
     made: Path | None = None
     for parent in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")):
         folder = parent / f"tunefarm-test-{os.getpid()}"
@@ -96,9 +97,9 @@ def group() -> Iterator[Path]:
             folder.mkdir()
             made = folder
             if (folder / "cpu.cfs_quota_us").exists():
-                (folder / "cpu.cfs_quota_us").write_text("20000")
+                (folder / "cpu.cfs_quota_us").write_text("5000")
                 break
-            (folder / "cpu.max").write_text("20000 100000")
+            (folder / "cpu.max").write_text("5000 100000")
             break
         if made is not None:
             made.rmdir()
@@ -112,21 +113,22 @@ def group() -> Iterator[Path]:
 _IN_GROUP = """
 import os, sys, time
 from pathlib import Path
-Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 from tunefarm.measure.cpu_quota import read_quota
 from tunefarm.measure.worker.quota_share import QuotaShare
+Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 quota = read_quota()
-assert quota is not None and quota.cpus == 0.2, quota
+assert quota is not None and quota.cpus == 0.05, quota
 share = QuotaShare(quota, 1)
 
 def work(calls):
     begin, cpu = time.perf_counter(), time.thread_time()
-    while time.thread_time() - cpu < 0.002 * calls:
+    while time.thread_time() - cpu < 0.001 * calls:
         pass
     return time.perf_counter() - begin
 
-taken = sorted(share.seconds(work, 1) for _ in range(40))
-print(share.repeated, taken[len(taken) // 2])
+for _ in range(40):
+    share.seconds(work, 1)
+print(share.repeated)
 """
 
 
@@ -134,4 +136,4 @@ def test_a_real_quota_is_found_and_its_stops_are_recognised(group: Path) -> None
     arguments = [sys.executable, "-c", _IN_GROUP, str(group)]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[0]) >= 2  # 80 ms of work in shares of 20 ms
+    assert int(done.stdout) >= 1  # 40 ms of work in shares of 5 ms
