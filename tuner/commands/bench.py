@@ -41,7 +41,6 @@ from tunefarm.tuner.confirm.latency import (
     pinned,
     placed_anew,
     placed_inputs,
-    placement_rng,
 )
 from tunefarm.tuner.confirm.verdict import Meeting, compare
 from tunefarm.tuner.reports.report import format_ratio, format_seconds, format_share
@@ -131,7 +130,7 @@ def bench(
             _check(others, inputs, engines[0].run(inputs))
         reference = _reference(asked, others, quantised)
         accuracies = _accuracies(engines, reference, ours)
-        place = partial(programs_of, ours, make, None)
+        place = partial(programs_of, ours, make)
         meetings = latencies_at_placements(place, options)
     return BenchResult(
         os.fspath(model),
@@ -157,13 +156,11 @@ def bench_options(threads: int, rounds: int = ROUNDS) -> LatencyOptions:
 def programs_of(
     ours: Executable,
     make: Callable[[], Sequence[Engine]],
-    sizes: Mapping[str, int] | None,
-    number: int,
+    sizes: Mapping[str, int] | None = None,
 ) -> list[Program]:
     """Runs of ours at a placement, and of the others that `make` gives, over the same inputs."""
-    rng = placement_rng(0, number)
-    ours = placed_anew(ours, rng)
-    inputs = placed_inputs(ours, rng, sizes)
+    ours = placed_anew(ours)
+    inputs = placed_inputs(ours, sizes)
     return [partial(engine.run, inputs) for engine in (*all_engines(ours, ()), *make())]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import secrets
 import sys
 import threading
 import time
@@ -139,13 +140,13 @@ def _seconds(program: Program, slices: SliceClock, calls: int) -> float:
 
 
 def latencies_at_placements(
-    place: Callable[[int], Sequence[Program]],
+    place: Callable[[], Sequence[Program]],
     options: LatencyOptions,
     clock: Callable[[], float] | None = None,
 ) -> list[Meeting]:
     """`interleaved_latencies` of programs at one placement after the other.
 
-    `place` makes the programs of a placement, the same ones each time: their code and their memory
+    `place` makes the programs anew, the same ones each time: their code and their memory
     lie elsewhere then. Where they lie changes a program by some per cent for as long as they lie
     there, as another process does, so what one placement says is no more than one run of a pair.
     """
@@ -166,7 +167,7 @@ def latencies_at_placements(
             max_seconds=max(0.0, left) / max(1, options.placements - number),
             seed=options.seed + number,
         )
-        programs = place(number)  # while the former ones still have their addresses
+        programs = place()  # while the former ones still have their addresses
         meetings.append(dict(enumerate(interleaved_latencies(programs, part, clock))))
         took = now() - start
     return meetings
@@ -331,7 +332,7 @@ def meetings_of(
     Raises MeasureError when their outputs do not `agree`.
     """
     threads = models[0].threads
-    place = partial(_agreeing, models, agree, sizes, options.seed)
+    place = partial(_agreeing, models, agree, sizes)
     with pinned(threads):
         return latencies_at_placements(place, replace(options, serial=threads == 1))
 
@@ -365,12 +366,10 @@ def _agreeing(
     models: Sequence[Executable],
     agree: Agree,
     sizes: Mapping[str, int] | None,
-    seed: int,
-    number: int,
 ) -> list[Program]:
-    """`programs_at` of a placement, whose outputs `agree` with those of the first."""
+    """`placed_programs`, whose outputs `agree` with those of the first."""
     expected: dict[str, Array] = {}
-    programs = programs_at(models, placement_rng(seed, number), sizes)
+    programs = placed_programs(models, sizes)
     for program in programs:
         for name, array in program().items():
             if not agree(array, expected.setdefault(name, array.copy())):
@@ -380,59 +379,47 @@ def _agreeing(
     return [*programs]
 
 
-def placement_rng(seed: int, number: int) -> random.Random:
-    """What draws the addresses of a placement."""
-    return random.Random(f"{seed} {number}")
-
-
-def programs_at(
-    models: Sequence[Executable],
-    rng: random.Random,
-    sizes: Mapping[str, int] | None = None,
-    seed: int = 0,
+def placed_programs(
+    models: Sequence[Executable], sizes: Mapping[str, int] | None = None, seed: int = 0
 ) -> list[Callable[[], Mapping[str, Array]]]:
-    """Runs of models that lie anew, in one arena, from the same inputs to the same outputs.
+    """Runs of models at a placement, in one arena, from the same inputs to the same outputs.
 
-    `seed` is that of the inputs, the addresses are drawn from `rng`.
+    `seed` is that of the inputs. Nothing repeats the addresses, as nothing repeats a process's.
     """
-    models = [placed_anew(model, rng) for model in models]
-    inputs = placed_inputs(models[0], rng, sizes, seed)
+    models = [placed_anew(model) for model in models]
+    inputs = placed_inputs(models[0], sizes, seed)
     outputs = {
-        name: _elsewhere(type.shape, type.dtype.numpy, rng)
+        name: _elsewhere(type.shape, type.dtype.numpy)
         for name, type in models[0].outputs_at(sizes).items()
     }
-    arena = _elsewhere((max(m.arena_bytes for m in models),), np.dtype(np.uint8), rng)
+    arena = _elsewhere((max(m.arena_bytes for m in models),), np.dtype(np.uint8))
     return [partial(m.run_in, m.new_frame(arena), inputs, outputs) for m in models]
 
 
 def placed_inputs(
-    model: Executable,
-    rng: random.Random,
-    sizes: Mapping[str, int] | None = None,
-    seed: int = 0,
+    model: Executable, sizes: Mapping[str, int] | None = None, seed: int = 0
 ) -> dict[str, Array]:
     """`drawn_inputs` at addresses that are drawn."""
-    drawn = drawn_inputs(model, seed, sizes)
-    return {name: _moved(array, rng) for name, array in drawn.items()}
+    return {name: _moved(array) for name, array in drawn_inputs(model, seed, sizes).items()}
 
 
-def placed_anew(model: Executable, rng: random.Random) -> Executable:
+def placed_anew(model: Executable) -> Executable:
     """The model with its code and constants at other addresses."""
     is_small = model.constant_bytes <= MOVED_BYTES
-    return model.placed_anew(lambda array: _moved(array, rng) if is_small else array)
+    return model.placed_anew(lambda array: _moved(array) if is_small else array)
 
 
-def _moved(array: Array, rng: random.Random) -> Array:
+def _moved(array: Array) -> Array:
     """A copy that lies elsewhere."""
-    copy = _elsewhere(array.shape, array.dtype, rng)
+    copy = _elsewhere(array.shape, array.dtype)
     np.copyto(copy, array)
     return copy
 
 
-def _elsewhere(shape: tuple[int, ...], dtype: np.dtype[np.generic], rng: random.Random) -> Array:
+def _elsewhere(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
     """An uninitialised array at a cache line of a page that is drawn."""
     size = math.prod(shape) * dtype.itemsize
-    begin = rng.randrange(0, PAGE, ALIGNMENT)
+    begin = ALIGNMENT * secrets.randbelow(PAGE // ALIGNMENT)
     memory = aligned_empty((size + PAGE,), np.dtype(np.uint8))
     return np.ndarray(shape, dtype, memory, begin)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import fsum
 from statistics import median
 
@@ -13,11 +14,9 @@ from tunefarm.measure.compare import Comparison
 from tunefarm.tuner.calibration.choice import ChoicePoint
 from tunefarm.tuner.confirm.latency import (
     COMPARISON,
-    Program,
     latencies_at_placements,
     pinned,
-    placement_rng,
-    programs_at,
+    placed_programs,
 )
 from tunefarm.tuner.confirm.verdict import Meeting, compare
 from tunefarm.tuner.precision.model import PlannedModel
@@ -107,10 +106,7 @@ def run_in_turn(
     found = []
     seed = model.settings.search.seed
     for sizes in chosen:
-
-        def place(number: int, sizes: Mapping[str, int] = sizes) -> Sequence[Program]:
-            return programs_at(executables, placement_rng(seed, number), sizes, seed)
-
+        place = partial(placed_programs, executables, sizes, seed)
         with pinned(executables[0].threads):
             found.append(latencies_at_placements(place, options))
     return [
