@@ -126,7 +126,9 @@ def database_file(path_or_url: str | None) -> str | None:
 
 def external_data(model: str) -> list[str]:
     """The files that an ONNX file names for its tensors' data, without reading it as ONNX."""
-    folders = {Path(model).parent: None, Path(os.path.realpath(model)).parent: None}
+    folders = [Path(model).parent]
+    if os.path.islink(model):
+        folders.append(Path(os.path.realpath(model)).parent)
     names = external_names(model)
     return [str(folder / name) for folder in folders for name in names]
 

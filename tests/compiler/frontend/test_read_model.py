@@ -47,7 +47,7 @@ def test_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
     assert "not a regular file" in refusal(path)
 
 
-@pytest.mark.parametrize("data", [b"hello world\n", b"PK\x03\x04" + bytes(40), b"{}", b"\x00"])
+@pytest.mark.parametrize("data", [b"hello world\n", b"PK\x03\x04" + bytes(40), b"{}", b"\x01"])
 def test_other_kinds_of_file(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "other.onnx"
     path.write_bytes(data)
