@@ -166,7 +166,10 @@ def test_a_huge_sparse_model_is_refused_by_its_size(tmp_path: Path) -> None:
         (LFS, "is a Git LFS pointer, not the data (git lfs pull fetches the file)"),
         (b"<!DOCTYPE html>\n<html></html>\n", "is an HTML page, not the data (download"),
         (b"/annex/objects/SHA256E-s16--ab.bin\n", "is a git-annex pointer, not the data"),
-        (gzip.compress(b"", mtime=0)[:10], "has 10 bytes, and 16 are needed: it is a gzip file, not"),
+        (
+            gzip.compress(b"", mtime=0)[:10],
+            "has 10 bytes, and 16 are needed: it is a gzip file, not",
+        ),
         (b"not found", "it is a text file that begins with 'not found', not the data"),
         (b"", "has 0 bytes, and 16 are needed: it is empty (fetch"),
     ],
