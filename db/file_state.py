@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tunefarm.configs.regular_file import read_regular
-from tunefarm.db.sqlite_file import open_file
+from tunefarm.db.sqlite_connection import open_file
 
 _MOST_BYTES = 64 << 20  # reading more takes longer than looking a model's kernels up
 _TABLES = (

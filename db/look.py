@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tunefarm.db.backend import backend_of
 from tunefarm.db.migrate import schema_revision
-from tunefarm.db.sqlite_file import location_of
+from tunefarm.db.sqlite_connection import location_of
 from tunefarm.db.store import Store
 
 _BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")

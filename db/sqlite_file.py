@@ -23,9 +23,14 @@ from tunefarm.configs.errors import DatabaseError
 from tunefarm.configs.files import new_file
 from tunefarm.configs.resource_limits import limit_behind
 from tunefarm.db.held_file import HeldFile
+from tunefarm.db.sqlite_connection import (
+    BUSY_SECONDS,
+    lacks_index,
+    may_write,
+    open_file,
+)
 
 APPLICATION_ID = int.from_bytes(b"tune", "big")
-BUSY_SECONDS = 30.0
 WRITE = "tunefarm_write"
 """Execution option of connections whose transactions take the write lock when they begin."""
 
@@ -34,8 +39,6 @@ NOT_TEXT = "a text in it is not valid UTF-8"
 _COPY_HINT = "copy it, with the -wal or -journal next to it, to a folder that you may write to"
 _MAGIC = b"SQLite format 3\0"
 _SMALLEST_PAGE = 512
-_READ_VERSION, _WAL_VERSION = 19, b"\2"  # a byte of the header: what a reader must understand
-_WITHOUT_LOCKS = "unix-none"  # one of SQLite's own ways to the system's files
 _WAL_IS_SAFE = sqlite3.sqlite_version_info >= (3, 51, 3)
 """Older versions can corrupt a write-ahead log (https://www.sqlite.org/wal.html, section 11)."""
 _WHOLE_CHECK_BYTES = 32 << 20
@@ -83,7 +86,7 @@ class SqliteFile:
             # a reader too must roll back after a crash, and no connection makes a new file
             connect = partial(open_file, self.path, "rw", check_same_thread=False)
             # what is read without locks is opened anew for each session: it may have changed
-            pool = NullPool if read_only and _lacks_index(self.path) else QueuePool
+            pool = NullPool if read_only and lacks_index(self.path) else QueuePool
             engine = create_engine("sqlite://", creator=connect, poolclass=pool)
         event.listen(engine, "connect", _set_up_connection)
         if read_only:
@@ -207,61 +210,18 @@ def _check_header(path: Path, size: int) -> None:
         )
 
 
-def open_file(path: Path, mode: str, **options: Any) -> sqlite3.Connection:
-    """A connection to a file, by a mode of SQLite's URIs.
-
-    One that is only read and can have no index of its write-ahead log next to it is read without
-    locks; of its log, if it has one, the index is in this process's memory.
-    """
-    options |= {"uri": True, "timeout": BUSY_SECONDS}
-    if mode == "rwc" or not _lacks_index(path):
-        found: sqlite3.Connection = sqlite3.connect(location_of(path, mode), **options)
-        return found
-    has_log = os.path.exists(f"{os.path.realpath(path)}-wal")
-    how = f"vfs={_WITHOUT_LOCKS}" if has_log else "immutable=1"
-    connection: sqlite3.Connection = sqlite3.connect(f"{location_of(path, 'ro')}&{how}", **options)
-    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    return connection
-
-
-def _lacks_index(path: Path) -> bool:
-    """Whether a file is in WAL mode, and has no index of its log nor a folder to make one in.
-
-    So it is on read-only media, and copies in folders of others. While a process has such a file
-    open there is an index, which readers share.
-    """
-    file = Path(os.path.realpath(path))
-    if _may_write(file.parent) or os.path.exists(f"{file}-shm"):
-        return False
-    try:
-        with file.open("rb") as opened:
-            header = opened.read(_READ_VERSION + 1)
-    except OSError:
-        return False  # opening says so
-    return header[_READ_VERSION:] == _WAL_VERSION
-
-
-def _may_write(path: Path) -> bool:
-    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
-
-
 def _check_writable(path: Path) -> None:
     """Refuse a file that is there, to be written, but only read. Raises DatabaseError."""
     if not os.path.exists(path) or _is_writable(path):
         return
-    what = "its folder" if _may_write(Path(os.path.realpath(path))) else "it"
+    what = "its folder" if may_write(Path(os.path.realpath(path))) else "it"
     raise DatabaseError(f"cannot write to {path}: {what} can only be read", hint=_COPY_HINT)
 
 
 def _is_writable(path: Path) -> bool:
     """Whether SQLite may write to a file, which takes its folder too."""
     file = Path(os.path.realpath(path))
-    return _may_write(file) and _may_write(file.parent)
-
-
-def location_of(path: Path, mode: str) -> str:
-    """The file as a URI of SQLite's; links that lead in a circle are left to SQLite."""
-    return f"{Path(os.path.realpath(path)).as_uri()}?mode={mode}"
+    return may_write(file) and may_write(file.parent)
 
 
 def _application_id(path: Path) -> int:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.measure.measurement import MeasureResult
+from tunefarm.measure.unchanged import is_unchanged
 
 USUAL_SCATTER = 0.05
 """Standard deviation of the log-ratio of two neighbouring slices, before any pair is known."""
@@ -141,14 +142,6 @@ def pair_of(result: MeasureResult) -> LogRatio | None:
     if not result.rivals or not result.samples:
         return None
     return log_ratio(result.samples, result.rivals[0])
-
-
-def is_unchanged(low: float, high: float) -> bool:
-    """Whether an interval is that of a build and itself: at 1, and without a width.
-
-    What was measured always has a width.
-    """
-    return low == high == 1.0
 
 
 @dataclass(frozen=True, slots=True)

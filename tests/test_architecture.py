@@ -92,6 +92,7 @@ ORDERS = {
     ),
     "measure": (
         "__init__",
+        "unchanged",
         "measurement",
         "placement",
         "machine",

@@ -21,7 +21,7 @@ from tunefarm.db.queries import TaskSummary
 from tunefarm.db.records import TaskKey, TrialRecord
 from tunefarm.db.salvage import Salvage
 from tunefarm.db.store import Store
-from tunefarm.measure.compare import is_unchanged
+from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.records.replay import replay_records
 from tunefarm.tuner.records.trials import latency_of, record_to_apply, reference_note, search_trials
 from tunefarm.tuner.records.unapplied import difference

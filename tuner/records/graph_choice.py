@@ -19,7 +19,7 @@ from typing import Any
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
-from tunefarm.measure.compare import is_unchanged
+from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.records.plan_region import PlanRegion, figure, region_lines
 
 _CHANNELS_LAST = "NHWC"

@@ -22,7 +22,7 @@ from tunefarm.configs.settings import Settings
 from tunefarm.db import model_queries
 from tunefarm.db.records import LatencyPurpose, LatencyRecord, TargetRecord
 from tunefarm.db.store import Store
-from tunefarm.measure.compare import is_unchanged
+from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.records.model_graphs import ModelGraphs
 
 _Read = TypeVar("_Read")

@@ -15,7 +15,7 @@ from typing import Any
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
-from tunefarm.measure.compare import is_unchanged
+from tunefarm.measure.unchanged import is_unchanged
 
 NOT_MEASURED = "not measured alone"
 _NAMED = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tunefarm.measure.compare import is_unchanged
+from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.reports.report import format_ratio
 
 NO_DIFFERENCE = "no difference found"

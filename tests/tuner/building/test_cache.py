@@ -214,7 +214,7 @@ def test_what_could_not_be_listed_is_said_each_time_and_listed_when_it_can(
     writeable = False
     with monkeypatch.context() as patch:
         patch.setattr(record, "record_build", lambda *_: "read-only")
-        patch.setattr(os, "access", lambda *_: writeable)
+        patch.setattr(os, "access", lambda *_, **__: writeable)
         first = builder.build()
         assert first[1].not_listed == "read-only"
         assert builder.build() == first
