@@ -221,13 +221,15 @@ class Job:
         self._enter(phases.PLANNING)
         with interruptible() as interrupt:
             changed = self.models.choose_plans(self.tasks, self.make_runner, interrupt, job=self.id)
-            self.measured = plans.measured
-            if interrupt.asked:
-                return False
+        self.measured = plans.measured.total()
+        self.monitor.count(plans.measured.elements())
         if changed or self.measured:
             self.tasks, self.background = self.make_tasks()
             self.store.replace_tasks(self.id, self._recorded_tasks())
             self._resume()
+        if interrupt.asked:
+            return False
+        if changed or self.measured:
             self.models.place(self.tasks)
         for target in changed:
             self.progress.message(f"plan: {plans.told(target)}")

@@ -8,6 +8,7 @@ confirm   at the end of the job: the tuned model under the plan beside that unde
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -81,7 +82,8 @@ class JobPlans:
     recorded: dict[str, GraphChoice] = field(default_factory=dict)
     chosen: dict[str, GraphChoice] = field(default_factory=dict)
     searched: set[str] = field(default_factory=set)
-    measured: int = 0  # default schedules, for all targets
+    measured: Counter[str] = field(default_factory=Counter)
+    """Default schedules, for all targets, by how their measurements ended."""
 
     @property
     def are_searched(self) -> bool:
@@ -166,9 +168,10 @@ class JobPlans:
         )
         self.searched.add(target.key)
         self.measured += measured
+        count = measured.total()
         counts = ", ".join(f"{count} {kind}" for kind, count in proposals.candidates.items())
         if counts:
-            self.tell(f"plan: {counts} looked at, {planning.told(measured)}")
+            self.tell(f"plan: {counts} looked at, {planning.told(count)}")
         joint = proposals.joint
         if joint is None or interrupt.asked or programs.of(joint.plan).is_same(programs.of(before)):
             return forced
@@ -186,7 +189,7 @@ class JobPlans:
             return forced
         found = self._by_region(programs, found, confirm, values, base, planning)
         candidates = {str(kind): count for kind, count in proposals.candidates.items()}
-        found = replace(found, found={**candidates, "measured": measured})
+        found = replace(found, found={**candidates, "measured": count})
         self.chosen[target.key] = found
         self._record(target, found, name)
         return True
@@ -303,8 +306,8 @@ class JobPlans:
         planning: PlanningTime,
         base: GraphPlan,
         values: ModelValues,
-    ) -> tuple[Proposals, int]:
-        """What is proposed, and how many kernels were measured; the runner starts when needed."""
+    ) -> tuple[Proposals, Counter[str]]:
+        """What is proposed, and how measurements of kernels ended; the runner starts when needed."""
         settings, target = self.settings, programs.target
         total = settings.search.total_trials
         trials: list[DefaultTrials] = []
@@ -337,7 +340,7 @@ class JobPlans:
                 partial(by_estimates, threads=settings.compile.threads),
             )
             found = search.run().mapped(lambda plan: values.simplified(programs, plan, base))
-        return found, sum(each.measured for each in trials)
+        return found, sum((each.measured for each in trials), Counter[str]())
 
     def _costs(self, programs: Programs) -> KernelCosts:
         compile, target = self.settings.compile, programs.target

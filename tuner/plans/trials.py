@@ -5,6 +5,7 @@ They are ordinary trials: the search that follows, other jobs and `tune db` have
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class _Asked:
 class DefaultTrials:
     """Measures default schedules and records them; `stop` ends it early.
 
-    `measured` counts those that were answered.
+    `measured` counts those that were answered, by how they ended.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class DefaultTrials:
         most: int | None = None,
     ) -> None:
         """At most so many are measured; None: any number."""
-        self.measured = 0
+        self.measured: Counter[str] = Counter()
         self._store, self._target, self._settings = store, target, settings
         self._runner, self._job = runner, job
         self._most = most
@@ -131,5 +132,5 @@ class DefaultTrials:
                 )
             )
         self._store.add(records)
-        self.measured += len(records)
+        self.measured.update(str(result.status) for result in results)
         return keys
