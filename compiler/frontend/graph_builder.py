@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from weakref import WeakValueDictionary
@@ -20,7 +20,7 @@ from tunefarm.compiler.operators.registry import infer_type
 from tunefarm.compiler.types.dims import Dims, extent_of, is_whole
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
-from tunefarm.compiler.types.signature import SIZES, Check, ResultSource, Signature
+from tunefarm.compiler.types.signature import SIZES, Check, Equality, ResultSource, Signature
 from tunefarm.compiler.types.structure import Words, WordTable
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
@@ -259,7 +259,7 @@ class GraphBuilder(SizeValues):
         renamed: dict[str, str] = {}
         outputs = [(name, self.readable(value)) for name, value in outputs]
         ports = [(name, _stored(value.type), value.dims) for name, value in outputs]
-        self._require_late_equalities()
+        self.check_equalities(self.run_time.late_equalities())
         outputs += self._result_sizes()
         outputs += [(check.output, flags) for check, flags in self._checks]
         for name, value in outputs:
@@ -298,12 +298,12 @@ class GraphBuilder(SizeValues):
         )
         return replace(graph, signature=signature, padded=padded, unread=unread, zeros=zeros)
 
-    def _require_late_equalities(self) -> None:
-        """What must be equal of sizes that the graph computes is checked by the graph."""
-        for item in self.run_time.late_equalities():
+    def check_equalities(self, equalities: Iterable[Equality]) -> None:
+        """Have the graph itself check what must be equal of sizes."""
+        for item in equalities:
             equal = self.emit("equal", *map(self.computed_size, (item.left, item.right)))
-            reason = f"which must be equal, as {item.reason} asks"
-            self.require(self.emit("not", equal), f"{item.left} and {item.right}", reason)
+            reason = f"{item.left} and {item.right} must be equal, as {item.reason} asks"
+            self.require(self.emit("not", equal), SIZES, reason)
 
     def _result_sizes(self) -> list[tuple[str, Value]]:
         """The outputs that sizes are read from after the run."""

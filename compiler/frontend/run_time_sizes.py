@@ -98,6 +98,16 @@ class RunTimeSizes:
         if left != right and (right, left) not in self._equalities:
             self._equalities.setdefault((left, right), Equality(left, right, reason))
 
+    @property
+    def equality_count(self) -> int:
+        """How many pairs of sizes must be equal so far."""
+        return len(self._equalities)
+
+    def take_equalities(self, first: int) -> list[Equality]:
+        """Those from number `first` on, which must be equal no more."""
+        taken = list(self._equalities)[first:]
+        return [self._equalities.pop(pair) for pair in taken]
+
     def late_equalities(self) -> list[Equality]:
         """Those of sizes that the graph computes."""
         return [item for item in self._equalities.values() if self._is_late(item)]

@@ -28,11 +28,22 @@ class Subgraphs(Protocol):
 
 
 def body_of(node: OnnxNode, name: str) -> GraphProto:
-    """The graph that an attribute of a node is."""
+    """The graph that an attribute of a node is, with the inputs alone that the node passes.
+
+    Before IR version 4 a graph lists its initializers among its inputs.
+    """
     body = node.attributes.get(name)
     if not isinstance(body, GraphProto):
         raise node.invalid(f"the attribute {name} is no graph")
-    return body
+    initialized = {tensor.name for tensor in body.initializer}
+    passed = [info for info in body.input if info.name not in initialized]
+    if len(passed) == len(body.input):
+        return body
+    whole = GraphProto()
+    whole.CopyFrom(body)
+    del whole.input[:]
+    whole.input.extend(passed)
+    return whole
 
 
 def constant_bool(node: OnnxNode, condition: Value) -> bool:
