@@ -50,11 +50,12 @@ def build(
     target: Target | None = None,
     threads: int = 1,
     shapes: Shapes | None = None,
+    inputs: Mapping[str, object] | None = None,
     dump_after: DumpAfter = None,
     numerics: Numerics | str = "default",
 ) -> Executable:
     """Compile a model and load it; the arguments are those of
-    `tunefarm.compiler.pipeline.compile_model`.
+    `tunefarm.compiler.pipeline.compile_model`, and `inputs`, the values of inputs that are fixed.
 
     Raises `TunefarmError` as that does, `ImportModelError` where only what runs models is
     installed.
@@ -70,13 +71,14 @@ def build(
             "--untuned --output FILE.tuned",
         ) from error
     from tunefarm.compiler.runtime.execution.executable import Executable
+    from tunefarm.compiler.types.extents import with_fixed
 
     compiled = compile_model(
         model,
         choose_schedule,
         target=target,
         threads=threads,
-        shapes=shapes,
+        shapes=with_fixed(shapes, inputs),
         dump_after=dump_after,
         numerics=numerics,
     )

@@ -11,12 +11,12 @@ What a call needs is imported when it is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import UntunedWarning
-from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.extents import Shapes, with_fixed
 
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.execution.executable import Executable
@@ -39,6 +39,7 @@ def tune(
     config: str | None = None,
     seed: int | None = None,
     shapes: Shapes | None = None,
+    inputs: Mapping[str, object] | None = None,
     plan: str | None = None,
     runner: str | None = None,
     address: str | None = None,
@@ -49,10 +50,11 @@ def tune(
     `trials` and `minutes` bound the whole job, `numerics` names how exact the model is (int8 takes
     its ranges from the data `calibration`; `choose` does what auto is), `targets` are the CPUs of a
     cluster's nodes, each tuned for on its own (`host` is this machine), `config` is a preset or a
-    TOML file, `shapes` fixes symbolic dimensions by input name, `plan` has what the graph decides
-    searched ("search") or left to rules ("rules"); what is None comes from the configuration.
-    Ctrl-C ends it early with everything measured kept. `progress` shows the job: None is a table in
-    a notebook, updated in place, and nothing elsewhere. Raises TunefarmError.
+    TOML file, `shapes` fixes symbolic dimensions by input name and `inputs` the values of inputs,
+    `plan` has what the graph decides searched ("search") or left to rules ("rules"); what is None
+    comes from the configuration. Ctrl-C ends it early with everything measured kept. `progress`
+    shows the job: None is a table in a notebook, updated in place, and nothing elsewhere. Raises
+    TunefarmError.
     """
     from tunefarm.configs.settings import load_settings
     from tunefarm.tuner.calibration.options import PrecisionOptions
@@ -76,7 +78,11 @@ def tune(
         },
     )
     options = PrecisionOptions(None if calibration is None else fspath(calibration))
-    return tune_sizes(JobRequest(model, settings, options, shapes, progress or library_progress()))
+    return tune_sizes(
+        JobRequest(
+            model, settings, options, with_fixed(shapes, inputs), progress or library_progress()
+        )
+    )
 
 
 def choose(
@@ -91,6 +97,7 @@ def choose(
     config: str | None = None,
     seed: int | None = None,
     shapes: Shapes | None = None,
+    inputs: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> PrecisionChoice:
     """Tune a model in every precision, and choose one for each of its contractions.
@@ -119,7 +126,11 @@ def choose(
     )
     data = None if calibration is None else fspath(calibration)
     options = PrecisionOptions(data, max_error=max_error)
-    return tune_auto(JobRequest(model, settings, options, shapes, progress or library_progress()))
+    return tune_auto(
+        JobRequest(
+            model, settings, options, with_fixed(shapes, inputs), progress or library_progress()
+        )
+    )
 
 
 def build(
@@ -134,6 +145,7 @@ def build(
     point: int | None = None,
     config: str | None = None,
     shapes: Shapes | None = None,
+    inputs: Mapping[str, object] | None = None,
     plan: str | None = None,
     require_tuned: float = 0.0,
 ) -> Executable:
@@ -168,7 +180,7 @@ def build(
         fspath(model),
         "",
         settings,
-        shapes or {},
+        with_fixed(shapes, inputs),
         require_tuned=require_tuned,
         precision=PrecisionOptions(data, max_error=max_error, point=point),
     )

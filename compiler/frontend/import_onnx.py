@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import onnx
 
@@ -17,7 +16,12 @@ from tunefarm.compiler.frontend.given_results import check_given
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.import_step import Frame
 from tunefarm.compiler.frontend.model_importer import ModelImporter, refuse_sparse
-from tunefarm.compiler.frontend.model_inputs import input_types, named_dimensions, result_dimensions
+from tunefarm.compiler.frontend.model_inputs import (
+    fixed_array,
+    input_types,
+    named_dimensions,
+    result_dimensions,
+)
 from tunefarm.compiler.frontend.name_scope import NameScope
 from tunefarm.compiler.frontend.read_model import check_text, read_model, read_opsets
 from tunefarm.compiler.frontend.shape_hints import graph_hints
@@ -31,24 +35,27 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.widen_places import widen_places
 from tunefarm.compiler.limits import Allowance, Limits
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.extents import Shapes, check_lists
+from tunefarm.compiler.types.extents import (
+    FixedInput,
+    Shapes,
+    check_lists,
+    fixed_inputs,
+    open_shapes,
+)
 from tunefarm.compiler.types.sizes import Dimension
-from tunefarm.compiler.types.structure import Structure, StructuredPort
+from tunefarm.compiler.types.structure import FixedPort, Structure, StructuredPort
 from tunefarm.compiler.types.tensor_type import Array
-
-_NONE: Mapping[str, Array] = MappingProxyType({})
 
 
 def import_onnx(
     path: str | Path,
     shapes: Shapes | None = None,
-    constants: Mapping[str, Array] | None = None,
     limits: Limits | None = None,
 ) -> Graph:
     """Import an ONNX file.
 
-    `shapes` fixes or bounds symbolic dimensions, by input or by symbol, `constants` fixes the
-    contents of inputs, which are then no inputs of the graph any more. External data is found as in
+    `shapes` fixes or bounds symbolic dimensions, by input or by symbol, and fixes the contents of
+    inputs, which are then no inputs of the graph any more. External data is found as in
     `tunefarm.compiler.frontend.external_data`. `limits` are this machine's if None.
 
     Raises ImportModelError for everything that is wrong with the file or the arguments:
@@ -59,14 +66,13 @@ def import_onnx(
     file, allowance = Path(path), Allowance(limits)
     model = read_model(file, allowance)
     check_text(model)
-    return _import(model, shapes or {}, ExternalData.of(file), constants or _NONE, allowance)
+    return _import(model, shapes or {}, ExternalData.of(file), allowance)
 
 
 def import_model_proto(
     model: onnx.ModelProto,
     shapes: Shapes | None = None,
     base_dir: Path | None = None,
-    constants: Mapping[str, Array] | None = None,
     limits: Limits | None = None,
 ) -> Graph:
     """Import a model that is already parsed; `base_dir` is the folder of its external data.
@@ -75,14 +81,13 @@ def import_model_proto(
     """
     check_text(model)
     external = None if base_dir is None else ExternalData((base_dir,))
-    return _import(model, shapes or {}, external, constants or _NONE, Allowance(limits))
+    return _import(model, shapes or {}, external, Allowance(limits))
 
 
 def _import(
     model: onnx.ModelProto,
     shapes: Shapes,
     external: ExternalData | None,
-    constants: Mapping[str, Array],
     allowance: Allowance,
 ) -> Graph:
     check_lists(shapes)
@@ -98,11 +103,12 @@ def _import(
     initialized = {tensor.name for tensor in graph.initializer}
     inputs = [info for info in graph.input if info.name not in initialized]
     importer = ModelImporter(builder, model.functions, external)
-    _define_constants(constants, inputs, builder, scope)
-    runtime = [info for info in inputs if info.name not in constants]
+    fixed = _define_fixed(fixed_inputs(shapes), inputs, builder, scope)
+    runtime = [info for info in inputs if info.name not in fixed]
+    shapes = open_shapes(shapes)
     results = result_dimensions([*graph.output, *graph.value_info], runtime, shapes)
-    shapes = {name: shape for name, shape in shapes.items() if name not in results}
-    structured, named = _define_inputs(runtime, shapes, builder, scope)
+    asked = {name: shape for name, shape in shapes.items() if name not in results}
+    structured, named = _define_inputs(runtime, asked, builder, scope)
     hints = graph_hints(graph, {**named, **results})
     importer.convert_nodes(graph.node, Frame(scope, opsets, hints=hints))
     importer.problems.raise_if_any()
@@ -116,7 +122,9 @@ def _import(
     finished = widen_places(builder.finish(outputs))
     texts = (*builder.text_inputs, *(n for n, v in outputs if v.dtype is DType.STRING))
     words = builder.words.all if texts else ()
-    return replace(finished, structure=Structure(structured, structured_outputs, texts, words))
+    ports = tuple(FixedPort.of(name, array) for name, array in fixed.items())
+    structure = Structure(structured, structured_outputs, texts, words, ports)
+    return replace(finished, structure=structure)
 
 
 def _define_inputs(
@@ -140,22 +148,24 @@ def _define_inputs(
     return taken_apart.ports, named_dimensions(taken_apart.tensors, types)
 
 
-def _define_constants(
-    constants: Mapping[str, Array],
+def _define_fixed(
+    given: Mapping[str, FixedInput],
     inputs: Sequence[onnx.ValueInfoProto],
     builder: GraphBuilder,
     scope: NameScope,
-) -> None:
-    known = [info.name for info in inputs]
-    for name, array in constants.items():
-        if name not in known:
-            raise ImportModelError(f"the model has no input {name!r} to fix")
-        try:
-            value = builder.constant(array)
-        except ValueError as error:
-            raise ImportModelError(f"input {name!r} cannot be fixed: {error}") from error
+) -> dict[str, Array]:
+    """Define inputs whose contents are fixed as constants, which are returned."""
+    infos = {info.name: info for info in inputs}
+    found: dict[str, Array] = {}
+    for name, item in given.items():
+        if name not in infos:
+            known = ", ".join(map(repr, infos)) or "none"
+            raise ImportModelError(f"the model has no input {name!r} to fix (its inputs: {known})")
+        found[name] = fixed_array(infos[name], item)
+        value = builder.constant(found[name])
         scope.define(name, value)
         builder.name_value(value, name)
+    return found
 
 
 def _check_names(what: str, names: Sequence[str]) -> None:

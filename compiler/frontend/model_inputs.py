@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 from onnx import ValueInfoProto
 
 from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
@@ -15,9 +16,10 @@ from tunefarm.compiler.frontend.symbol_names import expression_names, expression
 from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.types import extents
 from tunefarm.compiler.types.dims import Dims, true_shape
-from tunefarm.compiler.types.extents import Extent, Shapes
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.extents import Extent, FixedInput, Given
 from tunefarm.compiler.types.sizes import Dimension, Symbol, bounds_of, known
-from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 Declared: TypeAlias = tuple[int | str, ...] | None
 """A shape with a symbol or "?" where the extent is not known; None where there is no shape."""
@@ -33,7 +35,7 @@ class InputType:
 
 
 def input_types(
-    inputs: Sequence[ValueInfoProto], shapes: Shapes, allowance: Allowance
+    inputs: Sequence[ValueInfoProto], shapes: Mapping[str, Sequence[Given]], allowance: Allowance
 ) -> dict[str, InputType]:
     """The type of every input; `shapes` has extents by input, or a single one by symbol.
 
@@ -64,6 +66,35 @@ def input_types(
     return types
 
 
+def fixed_array(info: ValueInfoProto, given: FixedInput) -> Array:
+    """The contents of an input that is fixed, in the type and shape that the model declares.
+
+    Raises ImportModelError for a value that is no value of that type, and for one of another shape.
+    """
+    name, array = info.name, given.array
+    number, declared = _declared(info)
+    dtype = dtype_of(number, f"input {name!r}")
+    is_text = array.dtype.kind in "US"
+    fits = is_text == (dtype is DType.STRING)
+    if fits:
+        with np.errstate(all="ignore"):
+            found = array.astype(object if is_text else dtype.numpy)
+        fits = is_text or not dtype.is_integer or np.array_equal(found, array)
+    if not fits:
+        raise ImportModelError(f"input {name!r} is of {dtype}, and {given} is no value of it")
+    if declared is None:
+        return found
+    if found.size == 1 and len(declared) != found.ndim:
+        found = found.reshape((1,) * len(declared))
+    pairs = zip(found.shape, declared, strict=False)
+    if len(declared) != found.ndim or any(isinstance(b, int) and a != b for a, b in pairs):
+        raise ShapeError(
+            f"input {name!r} has the shape {_text(declared)}, and the value given has "
+            f"{_text(found.shape)}"
+        )
+    return found
+
+
 def named_dimensions(
     inputs: Sequence[ValueInfoProto], types: Mapping[str, InputType]
 ) -> dict[str, Dimension]:
@@ -79,7 +110,9 @@ def named_dimensions(
 
 
 def result_dimensions(
-    infos: Iterable[ValueInfoProto], inputs: Iterable[ValueInfoProto], shapes: Shapes
+    infos: Iterable[ValueInfoProto],
+    inputs: Iterable[ValueInfoProto],
+    shapes: Mapping[str, Sequence[Given]],
 ) -> dict[str, Dimension]:
     """What `shapes` says of dimensions that results (`infos`) name, and no input does."""
     of_inputs = {dimension for info in inputs for dimension in _names(info)}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import index
-from typing import Final, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias
 
 from tunefarm.compiler.errors import ShapeError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _MOST = 2**31 - 1
 _NAME = r"[^\d\s,:|.=][^,:|=]*"
@@ -46,11 +50,72 @@ class Extent:
         return f"{self.name}:{sizes}" if self.name else sizes
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FixedInput:
+    """What an input always holds: a build folds what follows from it.
+
+    `array` is in any type that holds the numbers, `text` is how a user writes it.
+    """
+
+    array: npt.NDArray[Any]
+    text: str
+
+    @classmethod
+    def of(cls, value: object) -> FixedInput:
+        """A value as given in Python; raises `ShapeError` for what is no array of numbers."""
+        import numpy as np
+
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise ShapeError(f"{value!r} is no value of an input: {error}") from error
+        if array.dtype.kind == "V":  # floats of a few bits
+            array = array.astype(np.float32)
+        if array.dtype.kind not in "biufUS":
+            raise ShapeError(f"{value!r} is no value of an input")
+        return cls(array, str(array.tolist()))
+
+    def to_json(self) -> dict[str, Any]:
+        """The value as JSON has it."""
+        data = base64.b64encode(self.array.tobytes()).decode()
+        return {"type": self.array.dtype.str, "shape": list(self.array.shape), "data": data}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FixedInput:
+        """What `to_json` wrote."""
+        import numpy as np
+
+        array = np.frombuffer(base64.b64decode(data["data"]), data["type"])
+        return cls.of(array.reshape(data["shape"]))
+
+    def __str__(self) -> str:
+        return self.text
+
+
 Given: TypeAlias = int | str | tuple[int, int] | Extent
 """An extent in Python: what `Extent` prints, or (low, high)."""
 
-Shapes: TypeAlias = Mapping[str, Sequence[Given]]
-"""Shapes by the name of an input, or a single extent by that of a symbol."""
+Shapes: TypeAlias = Mapping[str, Sequence[Given] | FixedInput]
+"""What a build is told of inputs, by name: a shape, or the value of an input that is fixed; or a
+single extent by the name of a symbol."""
+
+
+def with_fixed(shapes: Shapes | None, inputs: Mapping[str, object] | None) -> Shapes:
+    """The shapes, and the values of inputs that are fixed."""
+    fixed = {name: FixedInput.of(value) for name, value in (inputs or {}).items()}
+    for name in fixed.keys() & (shapes or {}).keys():
+        raise ShapeError(f"input {name!r} is given a value and a shape", hint="give one of them")
+    return {**(shapes or {}), **fixed}
+
+
+def fixed_inputs(shapes: Shapes) -> dict[str, FixedInput]:
+    """The inputs whose value is fixed."""
+    return {name: item for name, item in shapes.items() if isinstance(item, FixedInput)}
+
+
+def open_shapes(shapes: Shapes) -> dict[str, Sequence[Given]]:
+    """The shapes of the inputs whose value is not fixed, and the extents of symbols."""
+    return {name: item for name, item in shapes.items() if not isinstance(item, FixedInput)}
 
 
 def extent_of(given: Given) -> int | Extent:
@@ -87,6 +152,8 @@ def check_lists(shapes: Shapes) -> None:
             hint="write {'input': [1, 3, 224, 224]}, or {'batch': ['1..8']}",
         )
     for name, shape in shapes.items():
+        if isinstance(shape, FixedInput):
+            continue
         if isinstance(shape, str) or not isinstance(shape, Sequence | None):
             parts = shape.split(",") if isinstance(shape, str) else [shape]
             raise ShapeError(
@@ -100,11 +167,20 @@ def named(extent: Extent, name: str) -> Extent:
     return extent if extent.name else replace(extent, name=name)
 
 
-def texts(shapes: Shapes) -> dict[str, list[int | str]]:
-    """Shapes as JSON has them; `extent_of` reads each entry again."""
-    return {
+def shapes_to_json(shapes: Shapes) -> dict[str, Any]:
+    """What a build is told of inputs, as JSON has it."""
+    found: dict[str, Any] = {
         name: [item if isinstance(item, int) else str(item) for item in map(extent_of, shape)]
-        for name, shape in shapes.items()
+        for name, shape in open_shapes(shapes).items()
+    }
+    return found | {name: item.to_json() for name, item in fixed_inputs(shapes).items()}
+
+
+def shapes_from_json(data: Mapping[str, Any]) -> Shapes:
+    """What `shapes_to_json` wrote."""
+    return {
+        name: FixedInput.from_json(item) if isinstance(item, Mapping) else tuple(item)
+        for name, item in data.items()
     }
 
 

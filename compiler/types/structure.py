@@ -7,15 +7,19 @@ whose columns have labels is a list of dictionaries, one a row.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.types.dtypes import DType
 
 Label: TypeAlias = str | int
+_SHOWN = 60  # characters of a value, for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +37,63 @@ class StructuredPort:
 
 
 @dataclass(frozen=True, slots=True)
+class FixedPort:
+    """An input whose value was fixed by the build; `digest` is of its elements, `text` for people.
+
+    Callers may go on to give it, and give that value alone.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    digest: str
+    text: str
+
+    @classmethod
+    def of(cls, name: str, array: npt.NDArray[Any]) -> FixedPort:
+        """The port of an input that holds this array."""
+        text = str(array.tolist())
+        text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        return cls(name, DType.from_numpy(array.dtype), array.shape, _digest(array), text)
+
+    def check(self, given: Any) -> None:
+        """Raise `InputError` unless a caller gives the value that the model was built for."""
+        array = np.asarray(given)
+        if array.shape == self.shape and _digest(array) == self.digest:
+            return
+        shown = FixedPort.of("", array).text if array.dtype.kind in "biuf" else repr(given)
+        raise InputError(
+            f"input {self.name!r} is {shown}, and the model was built for {self.text}",
+            hint="build without fixing it, or build for this value as well",
+        )
+
+
+def _digest(array: npt.NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def without_fixed(ports: Sequence[FixedPort], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, without the inputs whose value is fixed; `InputError` for another value."""
+    left = dict(given)
+    for port in ports:
+        if port.name in left:
+            port.check(left.pop(port.name))
+    return left
+
+
+@dataclass(frozen=True, slots=True)
 class Structure:
     """All inputs and outputs of a model that are no plain tensors of numbers.
 
     `texts` are the tensors, inputs and outputs, that hold the numbers of words; `words` are the
-    first ones.
+    first ones. `fixed` are inputs that callers may give and nobody reads.
     """
 
     inputs: tuple[StructuredPort, ...] = ()
     outputs: tuple[StructuredPort, ...] = ()
     texts: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    fixed: tuple[FixedPort, ...] = ()
 
 
 NO_STRUCTURE = Structure()
@@ -55,7 +105,14 @@ def structure_from_json(data: Mapping[str, Any] | None) -> Structure:
         return NO_STRUCTURE
     inputs, outputs = (tuple(map(_structured, data[kind])) for kind in ("inputs", "outputs"))
     texts, words = (tuple(map(str, data.get(kind, ()))) for kind in ("texts", "words"))
-    return Structure(inputs, outputs, texts, words)
+    fixed = tuple(map(_fixed, data.get("fixed", ())))
+    return Structure(inputs, outputs, texts, words, fixed)
+
+
+def _fixed(data: Mapping[str, Any]) -> FixedPort:
+    shape = tuple(map(int, data["shape"]))
+    dtype = DType(data["dtype"])
+    return FixedPort(str(data["name"]), dtype, shape, str(data["digest"]), str(data["text"]))
 
 
 def _structured(data: Mapping[str, Any]) -> StructuredPort:

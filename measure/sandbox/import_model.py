@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.limits import Limits
-from tunefarm.compiler.types.extents import Shapes, texts
+from tunefarm.compiler.types.extents import Shapes, shapes_to_json
 from tunefarm.configs.remains import make_folder
 from tunefarm.measure.machine import available_cores
 from tunefarm.measure.measurement import Status
@@ -58,7 +58,7 @@ def import_model(
         try:
             fields = {
                 "path": os.fspath(path),
-                "shapes": texts(shapes or {}),
+                "shapes": shapes_to_json(shapes or {}),
                 "limits": asdict(limits),
                 "cpu_seconds": 2 * timeout + 1,
             }

@@ -28,9 +28,10 @@ class ImportRole:
         from tunefarm.compiler.frontend.import_onnx import import_onnx
         from tunefarm.compiler.graph.serialize import structure_to_json
         from tunefarm.compiler.limits import Limits
+        from tunefarm.compiler.types.extents import shapes_from_json
 
         fields = message.fields
-        shapes = {name: tuple(shape) for name, shape in fields["shapes"].items()}
+        shapes = shapes_from_json(fields["shapes"])
         try:
             graph = import_onnx(fields["path"], shapes, limits=Limits(**fields["limits"]))
         except TunefarmError as error:

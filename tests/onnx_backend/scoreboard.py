@@ -45,6 +45,7 @@ from tunefarm.compiler.errors import ImportModelError, InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
 from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.extents import with_fixed
 from tunefarm.compiler.types.signature import ResultSource
 from tunefarm.compiler.types.structure import Words, WordTable, gathered, spread
 from tunefarm.compiler.types.tensor_type import Array
@@ -162,7 +163,7 @@ def _import_fixing(
     while True:
         try:
             open_shapes = {name: shape for name, shape in shapes.items() if name not in fixed}
-            return import_model_proto(model, open_shapes, constants=fixed), fixed
+            return import_model_proto(model, with_fixed(open_shapes, fixed)), fixed
         except ImportModelError as error:
             wanted = inputs_to_fix(str(error), values, fixed)
             if not wanted:

@@ -44,6 +44,7 @@ from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.operators.loop import INDEX, RESULT, STATE
+from tunefarm.compiler.types.extents import with_fixed
 from tunefarm.compiler.types.tensor_type import Array
 
 MORE = 3
@@ -175,7 +176,7 @@ def _imported(
     while True:
         try:
             given = {name: shape for name, shape in shapes.items() if name not in fixed}
-            return import_model_proto(model, given, constants=fixed), fixed
+            return import_model_proto(model, with_fixed(given, fixed)), fixed
         except ImportModelError as error:
             sized = {name for name, _ in item.axes}
             able = {name: v for name, v in item.inputs.items() if name not in sized}

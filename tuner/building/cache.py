@@ -33,7 +33,7 @@ from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from tunefarm.compiler.runtime.artefact.large_files import ChangedFileError, copy_file
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.types.extents import texts
+from tunefarm.compiler.types.extents import shapes_to_json
 from tunefarm.configs.private_folder import make_private
 from tunefarm.configs.settings import cache_folder
 from tunefarm.db.file_state import file_digest, records_stamp
@@ -86,7 +86,7 @@ class BuildCache:
     def __init__(self, folder: Path, request: BuildRequest, target: Target, digest: str) -> None:
         """`digest` is that of the model's file."""
         compile = request.settings.compile
-        shapes = sorted(texts(request.shapes).items())
+        shapes = sorted(shapes_to_json(request.shapes).items())
         made_from = [program(), digest, request.name, shapes, target.to_json(), compile.numerics]
         if modules := modules_digests():  # what their type rules say is part of the model
             made_from.append(modules)

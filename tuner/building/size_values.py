@@ -13,7 +13,15 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
-from tunefarm.compiler.types.extents import Extent, Given, Shapes, check_lists, extent_of
+from tunefarm.compiler.types.extents import (
+    Extent,
+    Given,
+    Shapes,
+    check_lists,
+    extent_of,
+    fixed_inputs,
+    open_shapes,
+)
 from tunefarm.configs.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -59,14 +67,16 @@ def programs_of(shapes: Shapes) -> tuple[ProgramSizes, ...]:
     found = []
     for values in product(*lists.values()):
         chosen = dict(zip(lists, values, strict=True))
-        fixed = {name: tuple(_fixed(shape, name, chosen)) for name, shape in shapes.items()}
+        fixed: Shapes = fixed_inputs(shapes) | {
+            name: tuple(_fixed(shape, name, chosen)) for name, shape in open_shapes(shapes).items()
+        }
         found.append(ProgramSizes(fixed if lists else shapes, chosen))
     return tuple(found)
 
 
 def _with_values(shapes: Shapes) -> Iterator[tuple[str, Extent]]:
     """The extents that are lists of values, each with the name of its symbol."""
-    for name, shape in shapes.items():
+    for name, shape in open_shapes(shapes).items():
         for axis, given in enumerate(shape):
             extent = extent_of(given)
             if isinstance(extent, Extent) and extent.parts:

@@ -13,6 +13,7 @@ from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
     FunctionsOption,
+    InputOption,
     JsonOption,
     ModelOption,
     NumericsOption,
@@ -38,12 +39,13 @@ def bench(
     numerics: NumericsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
+    input: InputOption = None,
     functions: FunctionsOption = None,
     json: JsonOption = None,
 ) -> None:
     """Time the built model against other engines in interleaved runs, at several sizes if open."""
     load_modules(functions or ())
-    shapes = shapes_of(shape)
+    shapes = shapes_of(shape, input)
     from tunefarm.configs.settings import load_settings
 
     values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}

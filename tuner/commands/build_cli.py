@@ -16,6 +16,7 @@ from tunefarm.tuner.commands.options import (
     DbOption,
     DumpOption,
     FunctionsOption,
+    InputOption,
     JsonOption,
     MemoryOption,
     ModelOption,
@@ -88,6 +89,7 @@ def build(
     max_memory: MemoryOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
+    input: InputOption = None,
     functions: FunctionsOption = None,
     dump_after: DumpOption = None,
     json: JsonOption = None,
@@ -99,7 +101,7 @@ def build(
     """
     load_modules(functions or ())
     short_lived()
-    shapes = shapes_of(shape)
+    shapes = shapes_of(shape, input)
     if cc is not None and (emit not in _C_FORMS or not cc.strip()):
         raise UsageError(f"--cc names the C compiler of --emit {' or '.join(_C_FORMS)}")
     from tunefarm.tuner.building.model_file import begin_digest

@@ -30,6 +30,7 @@ from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
     FunctionsOption,
+    InputOption,
     JsonOption,
     MemoryOption,
     MetricsOption,
@@ -98,6 +99,7 @@ def tune(
     plan: PlanOption = None,
     max_memory: MemoryOption = None,
     shape: ShapeOption = None,
+    input: InputOption = None,
     functions: FunctionsOption = None,
     address: Annotated[
         str | None, typer.Option(metavar="A", help="Ray cluster to join [default: this machine].")

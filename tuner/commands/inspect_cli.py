@@ -14,6 +14,7 @@ from tunefarm.tuner.commands.options import (
     DbOption,
     DumpOption,
     FunctionsOption,
+    InputOption,
     ModelOption,
     NumericsOption,
     ShapeOption,
@@ -35,12 +36,13 @@ def inspect(
     numerics: NumericsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
+    input: InputOption = None,
     functions: FunctionsOption = None,
     dump_after: DumpOption = None,
 ) -> None:
     """Print a model's program at a stage of the compiler; with --db by the best records."""
     load_modules(functions or ())
-    shapes = shapes_of(shape)
+    shapes = shapes_of(shape, input)
     check_files(model=model)
     from tunefarm.configs.settings import load_settings
     from tunefarm.tuner.building.model_file import other_file

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.extents import Shapes, fixed_inputs, open_shapes
 
 if TYPE_CHECKING:  # Pydantic, which may be missing
     from tunefarm.configs.settings import Settings
@@ -40,6 +40,8 @@ def next_build(
         command += ["--config", config]
     for module in functions:
         command += ["--functions", module]
-    for name, shape in shapes.items():
+    for name, value in fixed_inputs(shapes).items():
+        command += ["--input", f"{name}={value}"]
+    for name, shape in open_shapes(shapes).items():
         command += ["--shape", f"{name}={','.join(map(str, shape))}"]
     return shlex.join(command)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.types.extents import extent_of
+from tunefarm.compiler.types.extents import FixedInput, Shapes, extent_of
 
 DbOption = Annotated[
     str | None,
@@ -42,6 +44,15 @@ ShapeOption = Annotated[
         metavar="NAME=1,3,224,224",
         help="An input's extents (repeatable): numbers, bounds (batch:1..8) or values "
         "(batch:1|4|16) known when it runs; or those of a symbol: batch=1..8.",
+    ),
+]
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="NAME=VALUE|FILE.npy",
+        help="The value that an input always has (repeatable), as in sr=16000: what follows from "
+        "it is folded.",
     ),
 ]
 TargetsOption = Annotated[
@@ -145,9 +156,10 @@ def target_names(text: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def shapes_of(values: Iterable[str] | None) -> dict[str, tuple[int | str, ...]]:
-    """`--shape` options as extents by the name of an input or of a symbol."""
-    shapes = {}
+def shapes_of(values: Iterable[str] | None, inputs: Iterable[str] | None = None) -> Shapes:
+    """`--shape` options as extents by the name of an input or of a symbol, and `--input` options
+    as values of inputs."""
+    shapes: dict[str, tuple[int | str, ...] | FixedInput] = {}
     for name, text in named_values(values, "--shape", "NAME=1,3,224,224").items():
         try:
             given = [extent_of(extent) for extent in text.split(",")]
@@ -157,7 +169,30 @@ def shapes_of(values: Iterable[str] | None) -> dict[str, tuple[int | str, ...]]:
         if any(isinstance(extent, int) and extent < 1 for extent in given):
             raise UsageError(f"--shape {name}={text}: extents must be 1 or more")
         shapes[name] = tuple(item if isinstance(item, int) else str(item) for item in given)
-    return shapes
+    fixed = _fixed_inputs(inputs)
+    for name in fixed.keys() & shapes.keys():
+        raise UsageError(f"--input {name} and --shape {name}: a value has its own shape")
+    return {**shapes, **fixed}
+
+
+def _fixed_inputs(values: Iterable[str] | None) -> dict[str, FixedInput]:
+    """`--input` options: numbers as JSON has them, or files of arrays."""
+    found = {}
+    for name, text in named_values(values, "--input", "NAME=16000, or NAME=FILE.npy").items():
+        try:
+            value: object = _read_array(text) if text.endswith(".npy") else json.loads(text)
+            fixed = FixedInput.of(value)
+        except (ShapeError, OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "numbers as in 16000 or [1,2], or FILE.npy"
+            raise UsageError(f"--input {name}={_shortened(text)}: {reason}") from error
+        found[name] = replace(fixed, text=text)
+    return found
+
+
+def _read_array(path: str) -> object:
+    import numpy as np
+
+    return np.load(path, allow_pickle=False)
 
 
 def _shortened(text: str) -> str:

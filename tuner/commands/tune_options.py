@@ -31,7 +31,7 @@ def tune_options(given: Mapping[str, Any]) -> TuneOptions:
 
     Raises UsageError and SettingsError for values that make no sense, alone or together.
     """
-    shapes = shapes_of(given["shape"])
+    shapes = shapes_of(given["shape"], given["input"])
     from tunefarm.configs.settings import load_settings
 
     values = {

@@ -13,6 +13,7 @@ from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
     FunctionsOption,
+    InputOption,
     JsonOption,
     ModelOption,
     NumericsOption,
@@ -45,6 +46,7 @@ def verify(
     numerics: NumericsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
+    input: InputOption = None,
     functions: FunctionsOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -55,7 +57,7 @@ def verify(
     recorded to compare with).
     """
     load_modules(functions or ())
-    shapes = shapes_of(shape)
+    shapes = shapes_of(shape, input)
     from tunefarm.configs.settings import load_settings
 
     values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}

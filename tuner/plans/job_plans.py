@@ -307,7 +307,7 @@ class JobPlans:
         base: GraphPlan,
         values: ModelValues,
     ) -> tuple[Proposals, Counter[str]]:
-        """What is proposed, and how measurements of kernels ended; the runner starts when needed."""
+        """What is proposed, and how measurements ended; the runner starts when it is needed."""
         settings, target = self.settings, programs.target
         total = settings.search.total_trials
         trials: list[DefaultTrials] = []

@@ -33,7 +33,13 @@ from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.runtime.spec.ports import AnyArray, ports_of
 from tunefarm.compiler.types.chosen_sizes import Sizes, choose_sizes, types_at
 from tunefarm.compiler.types.signature import Signature, SizedPort
-from tunefarm.compiler.types.structure import Words, WordTable, gathered, spread
+from tunefarm.compiler.types.structure import (
+    Words,
+    WordTable,
+    gathered,
+    spread,
+    without_fixed,
+)
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 if TYPE_CHECKING:
@@ -237,6 +243,8 @@ class Executable:
     def _tensors(self, inputs: Mapping[str, object], words: Words) -> Mapping[str, object]:
         """Inputs with lists and optionals taken apart, and texts as numbers of words."""
         structure = self.spec.structure
+        if structure.fixed:
+            inputs = without_fixed(structure.fixed, inputs)
         if structure.inputs:
             inputs = spread(structure.inputs, inputs)
         return words.read(structure.texts, inputs) if structure.texts else inputs
@@ -267,7 +275,7 @@ class Executable:
                 hint="call run, which returns outputs of the sizes that were computed",
             )
         frame = self.new_frame()
-        arrays = frame.bind_inputs(inputs)
+        arrays = frame.bind_inputs(without_fixed(self.spec.structure.fixed, inputs))
         for port, array in zip(self._inputs, arrays, strict=True):
             if not frame.reads(port, array):
                 raise InputError(

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from tests.compiler.frontend.onnx_models import INT64, integers, model, outputs_of, tensor
 from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
-from tunefarm.compiler.types.extents import Given
+from tunefarm.compiler.types.extents import FixedInput, Given
 
 
 def relu(shape: Sequence[int | str | None] | None, dtype: int = 1) -> onnx.ModelProto:
@@ -109,7 +109,7 @@ def test_input_can_be_fixed_to_a_constant() -> None:
     )
     with pytest.raises(ShapeError, match="'shape'"):
         import_model_proto(proto)
-    graph = import_model_proto(proto, constants={"shape": integers(2, -1)})
+    graph = import_model_proto(proto, {"shape": FixedInput.of(integers(2, -1))})
     assert graph.inputs == ("x",)
     x = np.arange(6, dtype=np.float32)
     np.testing.assert_array_equal(outputs_of(graph, {"x": x})[0], x.reshape(2, 3))
@@ -117,7 +117,7 @@ def test_input_can_be_fixed_to_a_constant() -> None:
 
 def test_fixing_an_unknown_input() -> None:
     with pytest.raises(ImportModelError, match="no input 'z'"):
-        import_model_proto(relu([2]), constants={"z": integers(1)})
+        import_model_proto(relu([2]), {"z": FixedInput.of(integers(1))})
 
 
 def test_repeated_and_unnamed_inputs() -> None:

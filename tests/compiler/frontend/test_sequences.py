@@ -14,6 +14,7 @@ from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError, InputError, ShapeError, TunefarmError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.types.extents import FixedInput
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 B = np.arange(4, dtype=np.float32) - 7
@@ -250,5 +251,5 @@ def test_a_loop_that_appends_what_has_a_size_of_its_own_says_so() -> None:
     )
     with pytest.raises(TunefarmError, match=r"whose sizes each step computes .* at run time"):
         import_model_proto(proto)
-    graph = import_model_proto(proto, constants={"m": np.array(3)})
+    graph = import_model_proto(proto, {"m": FixedInput.of(np.array(3))})
     assert graph.types["y"].shape == (3,)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.types.extents import Extent, Given, check_lists, extent_of, texts
+from tunefarm.compiler.types.extents import Extent, Given, check_lists, extent_of, shapes_to_json
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_extents_are_read_and_printed(given: Given, expected: int | Extent) -> N
     extent = extent_of(given)
     assert extent == expected
     assert extent_of(str(extent)) == expected
-    assert extent_of(texts({"x": [given]})["x"][0]) == expected
+    assert extent_of(shapes_to_json({"x": [given]})["x"][0]) == expected
 
 
 @pytest.mark.parametrize(
