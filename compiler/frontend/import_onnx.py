@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +20,11 @@ from tunefarm.compiler.frontend.model_importer import ModelImporter, refuse_spar
 from tunefarm.compiler.frontend.model_inputs import (
     fixed_array,
     input_types,
+    most_open_axes,
     named_dimensions,
+    open_symbols,
     result_dimensions,
+    shapes_for,
 )
 from tunefarm.compiler.frontend.name_scope import NameScope
 from tunefarm.compiler.frontend.read_model import check_text, read_model, read_opsets
@@ -36,15 +40,20 @@ from tunefarm.compiler.graph.widen_places import widen_places
 from tunefarm.compiler.limits import Allowance, Limits
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.extents import (
+    Extent,
     FixedInput,
     Shapes,
     check_lists,
     fixed_inputs,
+    is_name,
     open_shapes,
 )
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.structure import FixedPort, Structure, StructuredPort
 from tunefarm.compiler.types.tensor_type import Array
+
+_ANY_ELEMENTS = 2**36
+"""Of a value all of whose axes are open, where the operators are asked for sizes."""
 
 
 def import_onnx(
@@ -91,40 +100,100 @@ def _import(
     allowance: Allowance,
 ) -> Graph:
     check_lists(shapes)
-    opsets = read_opsets(model)
-    graph = model.graph
-    refuse_sparse(graph)
-    _check_names("input", [info.name for info in graph.input])
-    _check_names("output", [info.name for info in graph.output])
-    builder = GraphBuilder(graph.name or "model", allowance)
-    builder.by_onnxruntime = "com.microsoft" in opsets
-    scope = NameScope(builder, external)
-    scope.add_initializers(graph.initializer)
-    initialized = {tensor.name for tensor in graph.initializer}
-    inputs = [info for info in graph.input if info.name not in initialized]
-    importer = ModelImporter(builder, model.functions, external)
-    fixed = _define_fixed(fixed_inputs(shapes), inputs, builder, scope)
-    runtime = [info for info in inputs if info.name not in fixed]
-    shapes = open_shapes(shapes)
-    results = result_dimensions([*graph.output, *graph.value_info], runtime, shapes)
-    asked = {name: shape for name, shape in shapes.items() if name not in results}
-    structured, named = _define_inputs(runtime, asked, builder, scope)
-    hints = graph_hints(graph, {**named, **results})
-    importer.convert_nodes(graph.node, Frame(scope, opsets, hints=hints))
-    importer.problems.raise_if_any()
-    outputs, structured_outputs = _outputs(graph, scope)
-    for info in graph.output:
-        check_given(info, scope.lookup(info.name), results, builder)
-    if not outputs:
-        raise UnsupportedOperatorError(
-            "the outputs of the model are empty sequences and optionals, and nothing is computed"
-        )
-    finished = widen_places(builder.finish(outputs))
-    texts = (*builder.text_inputs, *(n for n, v in outputs if v.dtype is DType.STRING))
-    words = builder.words.all if texts else ()
-    ports = tuple(FixedPort.of(name, array) for name, array in fixed.items())
-    structure = Structure(structured, structured_outputs, texts, words, ports)
-    return replace(finished, structure=structure)
+    _check_names("input", [info.name for info in model.graph.input])
+    _check_names("output", [info.name for info in model.graph.output])
+    sizes = _followed_sizes(model, shapes, external, allowance.limits)
+    return _Import(model, {**shapes, **sizes}, external, allowance).graph()
+
+
+def _followed_sizes(
+    model: onnx.ModelProto, shapes: Shapes, external: ExternalData | None, limits: Limits
+) -> Shapes:
+    """The sizes of symbols without any that follow from the operators, as the head size of a cache
+    that is joined to keys of known weights: the model is converted for any sizes to see them."""
+    inputs = _runtime_inputs(model, shapes)
+    if any(info.type.WhichOneof("value") != "tensor_type" for info in inputs):
+        return {}
+    results = result_dimensions([*model.graph.output, *model.graph.value_info], inputs, shapes)
+    given = {name: shape for name, shape in open_shapes(shapes).items() if name not in results}
+    symbols = [name for name in open_symbols(inputs, given) if is_name(name)]
+    if not symbols:
+        return {}
+    found: dict[str, int | Extent] = {}
+    count = most_open_axes(inputs, symbols)
+    for axes in (count, count + 1):  # values may have one open axis more than any input has
+        high = int(_ANY_ELEMENTS ** (1 / axes))
+        any_size = {name: found.get(name, Extent(name, 1, high)) for name in symbols}
+        trial_shapes = {**shapes, **shapes_for(any_size, inputs, given)}
+        trial = _Import(model, trial_shapes, external, Allowance(replace(limits, bytes=2**60)))
+        with suppress(ImportModelError):
+            trial.convert()
+        numbers = trial.builder.run_time.fixed_sizes()
+        found |= {name: numbers[name] for name in symbols if name in numbers}
+    return shapes_for(found, inputs, given)
+
+
+def _runtime_inputs(model: onnx.ModelProto, shapes: Shapes) -> list[onnx.ValueInfoProto]:
+    """The inputs that are neither initializers nor fixed."""
+    known = {tensor.name for tensor in model.graph.initializer} | fixed_inputs(shapes).keys()
+    return [info for info in model.graph.input if info.name not in known]
+
+
+class _Import:
+    """The import of one model for one set of shapes."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        shapes: Shapes,
+        external: ExternalData | None,
+        allowance: Allowance,
+    ) -> None:
+        self._model, self._shapes = model, shapes
+        self._opsets = read_opsets(model)
+        refuse_sparse(model.graph)
+        self.builder = GraphBuilder(model.graph.name or "model", allowance)
+        self.builder.by_onnxruntime = "com.microsoft" in self._opsets
+        self._scope = NameScope(self.builder, external)
+        self._importer = ModelImporter(self.builder, model.functions, external)
+        self._results: dict[str, Dimension] = {}
+        self._structured: tuple[StructuredPort, ...] = ()
+        self._fixed: dict[str, Array] = {}
+
+    def convert(self) -> None:
+        """Convert every node."""
+        graph, shapes, builder, scope = self._model.graph, self._shapes, self.builder, self._scope
+        scope.add_initializers(graph.initializer)
+        initialized = {tensor.name for tensor in graph.initializer}
+        inputs = [info for info in graph.input if info.name not in initialized]
+        self._fixed = _define_fixed(fixed_inputs(shapes), inputs, builder, scope)
+        runtime = _runtime_inputs(self._model, shapes)
+        given = open_shapes(shapes)
+        self._results = result_dimensions([*graph.output, *graph.value_info], runtime, given)
+        asked = {name: shape for name, shape in given.items() if name not in self._results}
+        self._structured, named = _define_inputs(runtime, asked, builder, scope)
+        hints = graph_hints(graph, {**named, **self._results})
+        self._importer.convert_nodes(graph.node, Frame(scope, self._opsets, hints=hints))
+
+    def graph(self) -> Graph:
+        """The model as a graph."""
+        self.convert()
+        self._importer.problems.raise_if_any()
+        builder = self.builder
+        outputs, structured_outputs = _outputs(self._model.graph, self._scope)
+        for info in self._model.graph.output:
+            check_given(info, self._scope.lookup(info.name), self._results, builder)
+        if not outputs:
+            raise UnsupportedOperatorError(
+                "the outputs of the model are empty sequences and optionals, and nothing is "
+                "computed"
+            )
+        finished = widen_places(builder.finish(outputs))
+        texts = (*builder.text_inputs, *(n for n, v in outputs if v.dtype is DType.STRING))
+        words = builder.words.all if texts else ()
+        ports = tuple(FixedPort.of(name, array) for name, array in self._fixed.items())
+        structure = Structure(self._structured, structured_outputs, texts, words, ports)
+        return replace(finished, structure=structure)
 
 
 def _define_inputs(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -43,14 +44,7 @@ def input_types(
     in `shapes` that neither an input nor a symbol has and for a shape that contradicts the declared
     one, ShapeError for dimensions that stay unknown.
     """
-    declared = {info.name: _declared(info) for info in inputs}
-    missing = [name for name, shape in shapes.items() if shape is None]
-    if missing:
-        raise ShapeError(f"{missing[0]!r} is no optional, and has a shape")
-    given = {name: tuple(map(extents.extent_of, shape)) for name, shape in shapes.items()}
-    symbols = _Symbols({name: shape for name, (_, shape) in declared.items()})
-    for name, shape in given.items():
-        symbols.give(name, shape)
+    declared, symbols = _symbols_of(inputs, shapes)
     sizes = symbols.sizes()
     types: dict[str, InputType] = {}
     unresolved: list[str] = []
@@ -62,8 +56,23 @@ def input_types(
         else:
             types[name] = _checked(name, TensorType(dtype, _greatest(settled)), settled, allowance)
     if unresolved:
-        raise _unresolved_error(unresolved, symbols)
+        raise _open_error(unresolved, symbols, sizes)
     return types
+
+
+def _symbols_of(
+    inputs: Sequence[ValueInfoProto], shapes: Mapping[str, Sequence[Given]]
+) -> tuple[dict[str, tuple[int, Declared]], _Symbols]:
+    """What the inputs declare, and what the user says of it."""
+    declared = {info.name: _declared(info) for info in inputs}
+    missing = [name for name, shape in shapes.items() if shape is None]
+    if missing:
+        raise ShapeError(f"{missing[0]!r} is no optional, and has a shape")
+    given = {name: tuple(map(extents.extent_of, shape)) for name, shape in shapes.items()}
+    symbols = _Symbols({name: shape for name, (_, shape) in declared.items()})
+    for name, shape in sorted(given.items(), key=lambda item: item[0] not in declared):
+        symbols.give(name, shape)
+    return declared, symbols
 
 
 def fixed_array(info: ValueInfoProto, given: FixedInput) -> Array:
@@ -138,16 +147,20 @@ class _Symbols:
     def __init__(self, declared: Mapping[str, Declared]) -> None:
         self.declared = dict(declared)
         self._extents: dict[str, int | Extent] = {}
+        self._users: dict[str, str] = {}  # the user's names of symbols
         dimensions = [d for shape in declared.values() for d in shape or ()]
         self.names = list(dict.fromkeys(d for d in dimensions if isinstance(d, str) and d != "?"))
 
     def give(self, name: str, shape: GivenShape) -> None:
         """Take what the user says of an input, or of a symbol."""
+        called = [symbol for symbol, user in self._users.items() if user == name]
         if name in self.declared:
             self._give_shape(name, shape)
+        elif called and len(shape) == 1:
+            for symbol in called:
+                self._give_symbol(symbol, shape[0])
         elif name in self.names and len(shape) == 1:
-            (extent,) = shape
-            self._settle(name, extent if isinstance(extent, int) else extents.named(extent, name))
+            self._give_symbol(name, shape[0])
         else:
             raise self._unknown(name, shape)
 
@@ -161,7 +174,9 @@ class _Symbols:
             )
         settled: list[int | str] = []
         for axis, (dimension, extent) in enumerate(zip(dimensions, shape, strict=True)):
-            if isinstance(dimension, int):
+            if dimension == 0 and extent != 0:  # what some exporters write for any size
+                settled.append(self._named(f"{name}_{axis}", extent))
+            elif isinstance(dimension, int):
                 if dimension != extent:
                     raise ImportModelError(
                         f"input {name!r} has the shape {_text(dimensions)}, "
@@ -171,7 +186,7 @@ class _Symbols:
             elif dimension == "?":
                 settled.append(self._named(f"{name}_{axis}", extent))
             else:
-                self._give_symbol(name, dimension, extent)
+                self._give_symbol(dimension, extent)
                 settled.append(dimension)
         self.declared[name] = tuple(settled)
 
@@ -183,16 +198,39 @@ class _Symbols:
         self._settle(extent.name, extent)
         return extent.name
 
-    def _give_symbol(self, name: str, symbol: str, extent: int | Extent) -> None:
-        if isinstance(extent, Extent) and extent.name not in ("", symbol):
+    def _give_symbol(self, symbol: str, extent: int | Extent) -> None:
+        """Take what the user says of a symbol of the model, and what it is called."""
+        if isinstance(extent, Extent) and extent.name:
+            self._call(symbol, extent.name)
+        called = self._users.get(symbol, symbol)
+        self._settle(symbol, extent if isinstance(extent, int) else replace(extent, name=called))
+
+    def _call(self, symbol: str, name: str) -> None:
+        """A symbol of the model has another name from now on; equal names are one size."""
+        before = self._users.get(symbol, name)
+        if before != name:
+            raise ImportModelError(f"the symbol {symbol!r} is named {before!r} and {name!r}")
+        if name == symbol:
+            return
+        if name in self.names:
             raise ImportModelError(
-                f"--shape {name} names the symbol {extent.name!r} where the model has {symbol!r}",
+                f"the symbol {symbol!r} cannot be named {name!r}: the model has another one of "
+                "that name",
                 hint=f"did you mean {symbol!r}? The model's symbols: {', '.join(self.names)}",
             )
-        self._settle(symbol, extent if isinstance(extent, int) else extents.named(extent, symbol))
+        self._users[symbol] = name
+        known = self._extents.get(symbol)
+        if isinstance(known, Extent):
+            self._extents[symbol] = replace(known, name=name)
+        for other, user in self._users.items():
+            if user == name and other in self._extents:
+                self._settle(symbol, self._extents[other])
 
     def _settle(self, symbol: str, extent: int | Extent) -> None:
         before = self._extents.get(symbol)
+        for other, user in self._users.items():  # those that the user calls the same
+            if before is None and other != symbol and user == self._users.get(symbol):
+                before = self._extents.get(other)
         if isinstance(extent, Extent) and extent.low is None:
             self._extents.setdefault(symbol, extent)
             return
@@ -291,7 +329,7 @@ def _declared(info: ValueInfoProto) -> tuple[int, Declared]:
         return tensor.elem_type, None
     dimensions: list[int | str] = []
     for dimension in tensor.shape.dim:
-        if dimension.WhichOneof("value") == "dim_value":
+        if dimension.WhichOneof("value") == "dim_value" and dimension.dim_value >= 0:
             dimensions.append(int(dimension.dim_value))
         else:
             dimensions.append(dimension.dim_param or "?")
@@ -311,28 +349,94 @@ def _checked(
     )
 
 
-def _unresolved_error(names: Sequence[str], symbols: _Symbols) -> ShapeError:
-    """The dimensions of these inputs: what is said of them, or the names of what is not known."""
-    described: list[str] = []
-    fixed: list[str] = []
-    bounded: list[str] = []
+def _open_error(
+    names: Sequence[str], symbols: _Symbols, sizes: Mapping[str, Dimension]
+) -> ShapeError:
+    """The dimensions of these inputs that nobody has given a size, each once, and what to type."""
+    texts: list[str] = []
+    whole: dict[str, Declared] = {}  # inputs whose shape says it best
+    named = _open_symbols(names, symbols, sizes)
     for name in names:
         declared = symbols.declared[name]
         if declared is None:
-            described.append(f"{name!r} has no shape at all")
-            fixed.append(f"--shape {name}=D0,D1,...")
+            texts.append(f"{name!r} has no shape at all")
+            whole[name] = None
             continue
-        dimensions = [symbols.said(dimension) for dimension in declared]
-        described.append(f"{name!r} has the shape {_text(dimensions)}")
-        fixed.append(f"--shape {name}={','.join(str(_one(d)) for d in dimensions)}")
-        if any(isinstance(d, str) and not expression_names(d) for d in dimensions):
-            texts = (_bounded(dimension) for dimension in dimensions)
-            bounded.append(f"--shape {name}={','.join(texts)}")
-    ranges = f"; or give bounds: {' '.join(bounded)}" if bounded else ""
-    return ShapeError(
-        f"the shapes of the inputs must be known: {'; '.join(described)}",
-        hint=f"fix the unknown dimensions, for example {' '.join(fixed)}{ranges}",
+        axes = [str(axis) for axis, dimension in enumerate(declared) if dimension == "?"]
+        if axes:
+            texts.append(f"{'axis' if len(axes) == 1 else 'axes'} {', '.join(axes)} of {name!r}")
+            whole[name] = declared
+    for symbol, inputs in named.items():
+        more = f" and {len(inputs) - 2} more" if len(inputs) > 2 else ""
+        texts.append(f"{symbol!r} of {', '.join(map(repr, inputs[:2]))}{more}")
+        if symbol in symbols.declared or not extents.is_name(symbol):
+            whole[inputs[0]] = symbols.declared[inputs[0]]
+    fixed, bounded = [], []
+    for name, declared in whole.items():
+        known = [symbols.said(dimension) for dimension in declared or ()]
+        some = ",".join(str(_one(dimension)) for dimension in known) or "D0,D1,..."
+        fixed.append(f"{name}={some}")
+        bounded.append(f"{name}={','.join(map(_bounded, known)) or some}")
+    there = {dimension for declared in whole.values() for dimension in declared or ()}
+    for symbol in named:
+        if symbol not in there:
+            fixed.append(f"{symbol}=1")
+            bounded.append(f"{symbol}={_bounded(symbol)}")
+    first, second = (
+        " ".join(shlex.join(["--shape", text]) for text in texts) for texts in (fixed, bounded)
     )
+    return ShapeError(
+        f"the sizes of these dimensions must be known: {'; '.join(texts)}",
+        hint=f"fix them, as in {first}; or give bounds, as in {second}",
+    )
+
+
+def _open_symbols(
+    names: Iterable[str], symbols: _Symbols, sizes: Mapping[str, Dimension]
+) -> dict[str, list[str]]:
+    """The symbols of inputs that have no size, with these inputs; what is computed of them not."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        for dimension in dict.fromkeys(symbols.declared[name] or ()):
+            if isinstance(dimension, str) and dimension != "?" and dimension not in sizes:
+                found.setdefault(dimension, []).append(name)
+    return {s: inputs for s, inputs in found.items() if not expression_names(s) & found.keys()}
+
+
+def open_symbols(
+    inputs: Sequence[ValueInfoProto], shapes: Mapping[str, Sequence[Given]]
+) -> tuple[str, ...]:
+    """The symbols of inputs that nobody has given a size. Raises as `input_types` does."""
+    declared, symbols = _symbols_of(inputs, shapes)
+    return tuple(_open_symbols(declared, symbols, symbols.sizes()))
+
+
+def most_open_axes(inputs: Iterable[ValueInfoProto], symbols: Collection[str]) -> int:
+    """The most axes of one input that have these symbols."""
+    return max(sum(d in symbols for d in _declared(info)[1] or ()) for info in inputs)
+
+
+def shapes_for(
+    symbols: Mapping[str, int | Extent],
+    inputs: Sequence[ValueInfoProto],
+    shapes: Mapping[str, Sequence[Given]],
+) -> dict[str, Sequence[Given]]:
+    """What gives symbols extents: each by its name, or in the shape of an input that has it where
+    an input has the name; nothing for one of which the user gives all such shapes."""
+    declared = {info.name: _declared(info)[1] or () for info in inputs}
+    found: dict[str, Sequence[Given]] = {}
+    for symbol, extent in symbols.items():
+        if symbol not in declared:
+            found[symbol] = (extent,)
+            continue
+        for name, dimensions in declared.items():
+            if symbol in dimensions and name not in shapes and "?" not in dimensions:
+                others = (Extent(d) if isinstance(d, str) else d for d in dimensions)
+                before = found.get(name, tuple(others))
+                pairs = zip(dimensions, before, strict=True)
+                found[name] = tuple(extent if d == symbol else old for d, old in pairs)
+                break
+    return found
 
 
 def _one(dimension: int | str | Extent) -> int | Extent:

@@ -103,6 +103,16 @@ class RunTimeSizes:
         """How many pairs of sizes must be equal so far."""
         return len(self._equalities)
 
+    def fixed_sizes(self) -> dict[str, int]:
+        """The symbols that must be equal to numbers, by name."""
+        found: dict[str, int] = {}
+        for item in self._equalities.values():
+            for size, number in ((item.left, item.right), (item.right, item.left)):
+                symbol = size.symbol if isinstance(size, Size) else None
+                if symbol is not None and isinstance(number, int):
+                    found[symbol.name] = number
+        return found
+
     def take_equalities(self, first: int) -> list[Equality]:
         """Those from number `first` on, which must be equal no more."""
         taken = list(self._equalities)[first:]

@@ -134,6 +134,11 @@ def extent_of(given: Given) -> int | Extent:
     return _parsed(given.strip())
 
 
+def is_name(text: str) -> bool:
+    """Whether a symbol of that name can be given an extent by it."""
+    return re.fullmatch(_NAME, text) is not None
+
+
 def _between(given: tuple[int, int]) -> Extent:
     if len(given) != 2 or not all(isinstance(bound, SupportsIndex) for bound in given):
         raise ShapeError(f"{given!r} is no extent", hint="bounds are two numbers, as in (1, 8)")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnx.parser import parse_model
 
 from tests.compiler.frontend.onnx_models import INT64, integers, model, outputs_of, tensor
 from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
@@ -27,7 +31,7 @@ def test_symbolic_dimension_is_fixed() -> None:
 def test_unresolved_dimensions_name_the_input_and_what_to_type() -> None:
     with pytest.raises(ShapeError) as caught:
         import_model_proto(relu(["N", 3, None]))
-    assert "'x' has the shape [N, 3, ?]" in str(caught.value)
+    assert "axis 2 of 'x'; 'N' of 'x'" in str(caught.value)
     assert "--shape x=1,3,1" in str(caught.value)
 
 
@@ -179,7 +183,8 @@ def test_sizes_of_different_symbols_are_compared_at_run_time() -> None:
 @pytest.mark.parametrize(
     ("shapes", "reason", "hint"),
     [
-        ({"x0": ("M:1..4", 3)}, "names the symbol 'M' where the model has 'N'", "N"),
+        ({"x0": ("M:1..4", 3), "x1": ("K:1..4", 3)}, "symbol 'N' is named 'M' and 'K'", ""),
+        ({"x0": ("M:1..4", 3), "x1": ("M:1..5", 3)}, "'N' to 1..4 and to 1..5", ""),
         ({"x0": ("N:1..4", 3), "x1": ("N:1..5", 3)}, "'N' to 1..4 and to 1..5", ""),
         ({"x0": ("N:1..4", 3), "x1": (2, 3)}, "'N' to 1..4 and to 2", ""),
         ({"x0": ("1..4",)}, "has 2 dimensions", ""),
@@ -215,16 +220,119 @@ def test_a_size_where_a_constant_is_needed_names_node_symbol_and_what_to_fix() -
 
 def test_what_is_said_of_a_shape_stays_in_the_example_of_what_is_missing() -> None:
     proto = relu(["batch", "seq"])
-    with pytest.raises(ShapeError, match=r"has the shape \[batch:1\.\.8, seq\]") as caught:
+    with pytest.raises(ShapeError, match="known: 'seq' of 'x'") as caught:
         import_model_proto(proto, {"batch": ("1..8",)})
-    assert "--shape x=batch:1..8,1; or give bounds: --shape x=batch:1..8,1..512" in (
-        caught.value.hint
+    assert caught.value.hint == (
+        "fix them, as in --shape seq=1; or give bounds, as in --shape seq=1..512"
     )
-    with pytest.raises(ShapeError, match=r"has the shape \[2, seq\]"):
-        import_model_proto(proto, {"batch": (2,)})
+    with pytest.raises(ShapeError, match="known: axis 1 of 'x'") as caught:
+        import_model_proto(relu(["batch", None]), {"batch": ("1..8",)})
+    assert "as in --shape x=batch:1..8,1..8" in caught.value.hint
 
 
 def test_a_symbol_of_another_axis_is_told_the_one_that_is_there() -> None:
-    with pytest.raises(ImportModelError, match="'batch' where the model has 'seq'") as caught:
+    with pytest.raises(ImportModelError, match="'seq' cannot be named 'batch'") as caught:
         import_model_proto(relu(["batch", "seq"]), {"x": ("batch:1..8", "batch:1..512")})
     assert "did you mean 'seq'" in caught.value.hint
+
+
+def test_one_error_lists_what_is_missing_once_with_a_line_that_works() -> None:
+    proto = sum_of(["N", "a b", None], ["N", "a b", 4], ["N", 1, 1], ["x3"])
+    with pytest.raises(ShapeError) as caught:
+        import_model_proto(proto)
+    assert "axis 2 of 'x0'; 'N' of 'x0', 'x1' and 1 more; 'a b' of 'x0', 'x1'" in str(caught.value)
+    assert "'x3' of 'x3'" in str(caught.value)
+    for line in re.findall(r"as in ((?:--shape [^;]*)+)", caught.value.hint):
+        typed = (text.rpartition("=") for text in shlex.split(line)[1::2])
+        given: dict[str, list[Given]] = {name: list(text.split(",")) for name, _, text in typed}
+        with suppress(ShapeError):  # of sizes that do not fit each other
+            import_model_proto(proto, given)
+        assert set(given) >= {"x0", "x3"} and "N" not in given
+
+
+@pytest.mark.parametrize(
+    ("declared", "given", "shape", "text"),
+    [
+        ([-1, 3], ("1..4", 3), (4, 3), "f32[x_0:1..4, 3]"),
+        ([0, 3], ("b:1..4", 3), (4, 3), "f32[b:1..4, 3]"),
+        ([-1, 0], ("1..4", 5), (4, 5), "f32[x_0:1..4, 5]"),
+        ([None, 3], ("rows:1..4", 3), (4, 3), "f32[rows:1..4, 3]"),
+        (["N", -1], ("b:1..4", "w:2..5"), (4, 5), "f32[b:1..4, w:2..5]"),
+    ],
+)
+def test_dimensions_that_exporters_write_for_any_size(
+    declared: list[int | str | None], given: tuple[Given, ...], shape: tuple[int, int], text: str
+) -> None:
+    graph = import_model_proto(relu(declared), {"x": given})
+    assert graph.types["y"].shape == shape
+    assert graph.signature is not None
+    assert str(graph.signature.inputs[0]) == text
+
+
+def test_no_elements_are_declared_by_a_zero_that_nobody_gives_another_size() -> None:
+    assert import_model_proto(relu([0, 3])).types["y"].shape == (0, 3)
+    with pytest.raises(ShapeError, match="axis 0 of 'x'"):
+        import_model_proto(relu([-1, 3]))
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"x0": ("b:1..4", 3)},
+        {"x1": ("b:1..4", 3)},
+        {"x0": ("b:1..4", 3), "x1": ("1..4", 3)},
+        {"x0": ("1..4", 3), "x1": ("b:1..4", 3)},
+        {"x0": ("b", 3), "b": ("1..4",)},
+        {"b": ("1..4",), "x1": ("b", 3)},
+        {"N": ("b:1..4",)},
+    ],
+)
+def test_users_name_dimensions_as_they_like(shapes: dict[str, tuple[Given, ...]]) -> None:
+    graph = import_model_proto(sum_of(["N", 3], ["N", 3]), shapes)
+    assert graph.signature is not None
+    assert [str(port) for port in graph.signature.inputs] == ["f32[b:1..4, 3]"] * 2
+    assert graph.signature.equalities == ()
+
+
+def test_symbols_that_users_give_one_name_are_one() -> None:
+    shapes = {"x0": ("b:1..4", 3), "x1": ("b:1..4", 3)}
+    graph = import_model_proto(sum_of(["N", 3], ["M", 3]), shapes)
+    assert graph.signature is not None
+    assert graph.signature.equalities == ()
+    with pytest.raises(ImportModelError, match=r"to 1\.\.4 and to 1\.\.5"):
+        import_model_proto(sum_of(["N", 3], ["M", 3]), {"x0": ("b:1..4", 3), "x1": ("b:1..5", 3)})
+
+
+def cache_model() -> onnx.ModelProto:
+    """Keys of 4 heads of 8, by the weights, behind those of a cache."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[batch, seq, 32] x, float[batch, heads, past, head_size] cache) => (float[a,b,e,d] y)
+    <int64[4] shape = {0, 0, 4, 8}> {
+        q = Reshape (x, shape)
+        k = Transpose <perm = [0, 2, 1, 3]> (q)
+        y = Concat <axis = 2> (cache, k)
+    }"""
+    return parse_model(text)
+
+
+def test_sizes_that_follow_from_the_operators_need_not_be_given() -> None:
+    shapes = {"batch": (2,), "seq": (3,), "past": ("0..5",)}
+    graph = import_model_proto(cache_model(), shapes)
+    assert graph.signature is not None
+    assert str(graph.signature.inputs[1]) == "f32[2, 4, past:0..5, 8]"
+    with pytest.raises(ShapeError) as caught:
+        import_model_proto(cache_model(), {"batch": (2,)})
+    assert "head" not in str(caught.value) and "'past'" in str(caught.value)
+    with pytest.raises(ImportModelError):
+        import_model_proto(cache_model(), {**shapes, "heads": (5,)})
+
+
+def test_features_of_a_product_and_channels_of_a_convolution_follow() -> None:
+    weights = {"w": np.ones((700, 2), np.float32)}
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    product = model([node], [tensor("x", ["n", "f"])], ["y"], weights)
+    assert import_model_proto(product, {"n": (2,)}).types["x"].shape == (2, 700)
+    taps = {"w": np.ones((2, 3, 1, 1), np.float32)}
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    conv = model([node], [tensor("x", ["n", "c", 4, 4])], ["y"], taps)
+    assert import_model_proto(conv, {"n": ("1..2",)}).types["x"].shape == (2, 3, 4, 4)
