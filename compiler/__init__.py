@@ -31,11 +31,23 @@ if TYPE_CHECKING:
     from tunefarm.compiler.runtime.execution.executable import Executable
     from tunefarm.compiler.runtime.spec.ports import AnyArray
     from tunefarm.compiler.schedule.choice import ScheduleChoice
-    from tunefarm.compiler.session.inference_session import (
+    from tunefarm.compiler.session import (
+        ExecutionMode,
+        ExecutionOrder,
+        GraphOptimizationLevel,
         InferenceSession,
+        IOBinding,
+        ModelMetadata,
+        NodeArg,
+        OrtValue,
+        RunOptions,
+        SessionOptions,
+        get_all_providers,
         get_available_providers,
+        get_device,
+        set_default_logger_severity,
+        set_default_logger_verbosity,
     )
-    from tunefarm.compiler.session.options import SessionOptions
     from tunefarm.compiler.stages import DumpAfter
     from tunefarm.compiler.target import Target
     from tunefarm.compiler.types.extents import Shapes
@@ -113,24 +125,52 @@ def __getattr__(name: str) -> object:
 
         return getattr(functions, name)
     if name in _SESSIONS:
-        import tunefarm.compiler.session.inference_session as sessions
+        import tunefarm.compiler.session as sessions
 
         return getattr(sessions, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 _FUNCTIONS = ("CFunction", "register_function", "unregister_function")
-_SESSIONS = ("InferenceSession", "SessionOptions", "get_available_providers")
+_SESSIONS = (
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtValue",
+    "RunOptions",
+    "SessionOptions",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+)
 
 __all__ = [
     "VERSION",
     "CFunction",
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtValue",
+    "RunOptions",
     "SessionOptions",
     "build",
+    "get_all_providers",
     "get_available_providers",
+    "get_device",
     "load",
     "register_function",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
     "try_function",
     "unregister_function",
 ]

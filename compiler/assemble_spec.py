@@ -67,6 +67,7 @@ def assemble_spec(
         fallback=fallback,
         numerics=spaces.numerics.name,
         structure=graph.structure,
+        metadata=graph.metadata,
         guards=guards,
         signature=graph.signature,
         functions=function_links(program),

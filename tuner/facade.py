@@ -7,6 +7,8 @@
     outputs = tunefarm.load("resnet18.tuned").run({"x": array})
     session = tunefarm.InferenceSession("resnet18.onnx")
 
+What programs import from onnxruntime is here by the same names: `import tunefarm as onnxruntime`.
+
 `load` and `InferenceSession` of a built model need NumPy and llvmlite only; the distribution
 tunefarm-runtime has what they import, and this same file. What a name needs is imported when it is
 first asked for.
@@ -25,10 +27,22 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tunefarm.compiler import (
         CFunction,
+        ExecutionMode,
+        ExecutionOrder,
+        GraphOptimizationLevel,
+        IOBinding,
+        ModelMetadata,
+        NodeArg,
+        OrtValue,
+        RunOptions,
         SessionOptions,
+        get_all_providers,
         get_available_providers,
+        get_device,
         load,
         register_function,
+        set_default_logger_severity,
+        set_default_logger_verbosity,
         try_function,
         unregister_function,
     )
@@ -36,15 +50,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CFunction",
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtValue",
+    "RunOptions",
     "SessionOptions",
     "UntunedWarning",
     "__version__",
     "build",
     "choose",
+    "get_all_providers",
     "get_available_providers",
+    "get_device",
     "load",
     "register_function",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
     "try_function",
     "tune",
     "unregister_function",

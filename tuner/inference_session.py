@@ -13,9 +13,9 @@ from typing import Any
 
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.session.inference_session import InferenceSession as BuiltSession
-from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.extents import Shapes, with_fixed
 from tunefarm.configs.settings import load_settings
-from tunefarm.tuner.building.in_memory import build_in_memory
+from tunefarm.tuner.building.in_memory import build_and_note
 from tunefarm.tuner.building.request import BuildRequest
 
 
@@ -24,7 +24,7 @@ class InferenceSession(BuiltSession):
 
     def __init__(
         self,
-        path_or_bytes: str | PathLike[str] | Executable,
+        path_or_bytes: str | PathLike[str] | bytes | Executable,
         sess_options: object = None,
         providers: Sequence[object] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
@@ -33,10 +33,12 @@ class InferenceSession(BuiltSession):
         config: str | None = None,
         numerics: str | None = None,
         shapes: Shapes | None = None,
+        inputs: Mapping[str, object] | None = None,
+        **ignored: object,
     ) -> None:
         """Load an artefact, or build an ONNX file from the best records of `db`.
 
-        `db`, `config` (a preset or TOML file), `numerics` and `shapes` are those of
+        `db`, `config` (a preset or TOML file), `numerics`, `shapes` and `inputs` are those of
         `tunefarm.build`, and of no account for an artefact. Code that was compiled before comes
         from the cache.
         Raises as `tunefarm.InferenceSession` and `tunefarm.build` do.
@@ -46,10 +48,23 @@ class InferenceSession(BuiltSession):
             "compile.numerics": numerics,
         }
         self._config = config
-        super().__init__(path_or_bytes, sess_options, providers, provider_options, shapes=shapes)
+        super().__init__(
+            path_or_bytes,
+            sess_options,
+            providers,
+            provider_options,
+            shapes=shapes,
+            inputs=inputs,
+            **ignored,
+        )
 
-    def build(self, path: str, threads: int | None, shapes: Shapes | None) -> Executable:
+    def build(
+        self,
+        path: str,
+        threads: int | None,
+        shapes: Shapes,
+        inputs: Mapping[str, object] | None,
+    ) -> tuple[Executable, str]:
         """Build an ONNX file for the session; `threads` None: those of the configuration."""
         settings = load_settings(self._config, {**self._overrides, "compile.threads": threads})
-        # The caller of this is the session's opening, of that its __init__, twice.
-        return build_in_memory(BuildRequest(path, "", settings, shapes or {}), stacklevel=5)
+        return build_and_note(BuildRequest(path, "", settings, with_fixed(shapes, inputs)))

@@ -48,6 +48,7 @@ from tunefarm.compiler.types.extents import (
     is_name,
     open_shapes,
 )
+from tunefarm.compiler.types.metadata import Metadata
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.structure import FixedPort, Structure, StructuredPort
 from tunefarm.compiler.types.tensor_type import Array
@@ -114,7 +115,8 @@ def _followed_sizes(
     inputs = _runtime_inputs(model, shapes)
     if any(info.type.WhichOneof("value") != "tensor_type" for info in inputs):
         return {}
-    results = result_dimensions([*model.graph.output, *model.graph.value_info], inputs, shapes)
+    infos = [*model.graph.output, *model.graph.value_info]
+    results = result_dimensions(infos, inputs, open_shapes(shapes))
     given = {name: shape for name, shape in open_shapes(shapes).items() if name not in results}
     symbols = [name for name in open_symbols(inputs, given) if is_name(name)]
     if not symbols:
@@ -131,6 +133,18 @@ def _followed_sizes(
         numbers = trial.builder.run_time.fixed_sizes()
         found |= {name: numbers[name] for name in symbols if name in numbers}
     return shapes_for(found, inputs, given)
+
+
+def metadata_of(model: onnx.ModelProto) -> Metadata:
+    """What the model says of itself."""
+    return Metadata(
+        model.producer_name,
+        model.domain,
+        model.doc_string,
+        model.graph.doc_string,
+        model.model_version,
+        tuple((item.key, item.value) for item in model.metadata_props),
+    )
 
 
 def _runtime_inputs(model: onnx.ModelProto, shapes: Shapes) -> list[onnx.ValueInfoProto]:
@@ -193,7 +207,7 @@ class _Import:
         words = builder.words.all if texts else ()
         ports = tuple(FixedPort.of(name, array) for name, array in self._fixed.items())
         structure = Structure(self._structured, structured_outputs, texts, words, ports)
-        return replace(finished, structure=structure)
+        return replace(finished, structure=structure, metadata=metadata_of(self._model))
 
 
 def _define_inputs(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.metadata import NO_METADATA, Metadata
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure
@@ -27,7 +28,7 @@ class Graph:
     kept the value. `unread` has the axes of values behind whose true sizes nobody reads what
     results depend on: there they may hold anything, or not be computed at all. `zeros` has those of
     values that the importer saw to hold 0 there. `structure` says which inputs and
-    outputs are parts of sequences and optionals.
+    outputs are parts of sequences and optionals, `metadata` what the model's file says of it.
     """
 
     name: str
@@ -41,3 +42,4 @@ class Graph:
     padded: Mapping[str, Dims] = field(default_factory=dict)
     unread: Mapping[str, Dims] = field(default_factory=dict)
     zeros: Mapping[str, Dims] = field(default_factory=dict)
+    metadata: Metadata = NO_METADATA

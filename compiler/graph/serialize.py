@@ -14,6 +14,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.serialize import number_from_json, number_to_json
 from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.metadata import metadata_from_json, metadata_to_json
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.signature_json import (
     padded_from_json,
@@ -42,6 +43,7 @@ def structure_to_json(graph: Graph) -> dict[str, Any]:
         **({"unread": padded_to_json(graph.unread)} if graph.unread else {}),
         **({"zeros": padded_to_json(graph.zeros)} if graph.zeros else {}),
         **({} if graph.structure == NO_STRUCTURE else {"structure": asdict(graph.structure)}),
+        **metadata_to_json(graph.metadata),
         "format": FORMAT,
         "name": graph.name,
         "inputs": list(graph.inputs),
@@ -91,6 +93,7 @@ def graph_from_structure(value: Any, constants: Mapping[str, Array]) -> Graph:
             unread=_axes_from_json(value, "unread"),
             zeros=_axes_from_json(value, "zeros"),
             structure=structure_from_json(value.get("structure")),
+            metadata=metadata_from_json(value),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TunefarmError(f"damaged graph JSON: {type(error).__name__}: {error}") from error

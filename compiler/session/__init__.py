@@ -1,5 +1,38 @@
-"""Models behind the interface of onnxruntime's sessions: options, ports, and the session itself.
+"""Sessions for programs that use onnxruntime: the names that these import, in our form."""
 
-A room above the compiler: whoever runs artefacts needs nothing of it but
-`tunefarm.compiler.runtime`.
-"""
+from tunefarm.compiler.session.inference_session import (
+    InferenceSession,
+    ModelMetadata,
+    get_all_providers,
+    get_available_providers,
+    get_device,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+)
+from tunefarm.compiler.session.options import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    RunOptions,
+    SessionOptions,
+)
+from tunefarm.compiler.session.ort_values import IOBinding, OrtValue
+from tunefarm.compiler.session.ports import NodeArg
+
+__all__ = [
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtValue",
+    "RunOptions",
+    "SessionOptions",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+]

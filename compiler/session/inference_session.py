@@ -1,66 +1,75 @@
-"""InferenceSession: a built model behind the interface that onnxruntime's sessions have.
+"""InferenceSession: a model behind the interface that onnxruntime's sessions have.
 
     import tunefarm
 
     session = tunefarm.InferenceSession("resnet18.tuned")
     (scores,) = session.run(None, {"input": array})
 
-Names, their order, types and shapes are onnxruntime's. A session has the CPU alone, and what it
-cannot do is refused by name. An artefact needs NumPy and llvmlite only; an ONNX file is compiled,
-untuned, where the compiler is installed (`tunefarm.InferenceSession` takes a database).
+Names, their order, types and shapes are onnxruntime's. A session has the CPU alone; what would
+change results and cannot be done is refused by name. An artefact needs NumPy and llvmlite only; an
+ONNX file is compiled, untuned, where the compiler is installed (`tunefarm.InferenceSession` takes a
+database).
 """
 
 from __future__ import annotations
 
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
 from tunefarm import compiler
 from tunefarm.compiler.counted import counted
-from tunefarm.compiler.errors import ArtefactError, InputError, SettingsError, UntunedWarning
+from tunefarm.compiler.errors import InputError, SettingsError, UntunedWarning
 from tunefarm.compiler.runtime.artefact.artefact import is_artefact
 from tunefarm.compiler.runtime.execution.executable import Executable, load
 from tunefarm.compiler.runtime.spec.ports import refuse_unknown
+from tunefarm.compiler.session.builds_by_size import BuildsBySize
+from tunefarm.compiler.session.declared_ports import DeclaredModel, declared_model
 from tunefarm.compiler.session.options import (
     CPU,
+    LOG,
     SessionOptions,
-    check_providers,
     check_run_options,
+    note_providers,
     threads_of,
 )
+from tunefarm.compiler.session.ort_values import IOBinding, OrtValue
 from tunefarm.compiler.session.ports import NodeArg, inputs_of, outputs_of
+from tunefarm.compiler.types.metadata import Metadata
 from tunefarm.configs.file_kinds import is_onnx
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.runtime.spec.ports import AnyArray
     from tunefarm.compiler.types.extents import Shapes
 
 _NUMBERS = (list, tuple, int, float)
 
 _INSTEAD: Final = {
-    "create_ortvalue_from_shape_and_type": "arrays are NumPy's",
     "end_profiling": "executable.profile times every kernel",
-    "io_binding": "executable.bind runs the same arrays again and again",
-    "run_async": "run may be called from several threads at once",
-    "run_with_iobinding": "executable.bind runs the same arrays again and again",
-    "run_with_ort_values": "run takes arrays, and whatever has __dlpack__",
+    "get_profiling_start_time_ns": "executable.profile times every kernel",
     "run_with_ortvaluevector": "run takes arrays, and whatever has __dlpack__",
-    "set_providers": "models run on the CPU",
 }
 """What sessions of onnxruntime have and these do not, and what there is in its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What a model says of itself; `custom_metadata_map` says how it was built."""
+    """What a model's file says of the model.
+
+    `custom_metadata_map` has its own keys, and how it was built under keys that begin with
+    `tunefarm.`.
+    """
 
     graph_name: str
     custom_metadata_map: dict[str, str] = field(default_factory=dict)
-    producer_name: str = "tunefarm"
+    producer_name: str = ""
     domain: str = ""
     description: str = ""
     graph_description: str = ""
@@ -68,63 +77,125 @@ class ModelMetadata:
 
 
 class InferenceSession:
-    """A model that is run as with onnxruntime; `executable` is what runs it."""
+    """A model that is run as with onnxruntime.
+
+    `executable` is what runs it; of a model that leaves sizes open and was given no `shapes` what
+    served the last run, and `builds` are all.
+    """
 
     def __init__(
         self,
-        path_or_bytes: str | PathLike[str] | Executable,
+        path_or_bytes: str | PathLike[str] | bytes | Executable,
         sess_options: object = None,
         providers: Sequence[object] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
         shapes: Shapes | None = None,
+        inputs: Mapping[str, object] | None = None,
+        **ignored: object,
     ) -> None:
         """Load an artefact, or compile an ONNX file with default schedules, or take an Executable.
 
-        `shapes` fixes or bounds what an ONNX file leaves open, as in `tunefarm.compiler.build`. An
-        untuned build says so with an `UntunedWarning`. Raises `ArtefactError` for a file that
-        cannot be loaded, `ImportModelError` for one that cannot be imported, and `SettingsError`
-        for a provider or an option that there is not.
+        A file may be given as its bytes. `shapes` fixes or bounds what an ONNX file leaves open,
+        and `inputs` fixes values, as in `tunefarm.compiler.build`; without `shapes` such a file is
+        built for the sizes of the first run, and for a range once they vary. An untuned build says
+        so with an `UntunedWarning`. Raises `ArtefactError` for a file that cannot be loaded,
+        `ImportModelError` for one that cannot be imported, and `SettingsError` for an option that
+        would change results and cannot be followed.
         """
-        check_providers(providers, provider_options)
+        note_providers(providers, provider_options)
+        for name in ignored:
+            LOG.debug("the argument %s of a session means nothing here", name)
         self._options = SessionOptions() if sess_options is None else sess_options
-        threads = threads_of(self._options)
+        self._threads = threads_of(self._options)
+        self._inputs_fixed = inputs
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self.builds: BuildsBySize | None = None
+        self._executable: Executable | None = None
+        sizes: Shapes = {
+            name: (size,) for name, size in getattr(self._options, "symbol_sizes", {}).items()
+        }
         if isinstance(path_or_bytes, Executable):
-            self.executable = _taken(path_or_bytes, threads, shapes)
+            self._executable = _taken(path_or_bytes, self._threads, shapes)
         else:
-            self.executable = self._opened(path_or_bytes, threads, shapes)
-        self._inputs, self._outputs = inputs_of(self.executable), outputs_of(self.executable)
-        self._names = [port.name for port in self._outputs]
-        texts = self.executable.spec.structure.texts
-        self._dtypes = {n: t.dtype for n, t in self.executable.inputs.items() if n not in texts}
+            self._open(path_or_bytes, {**sizes, **(shapes or {})})
+        if self._executable is not None:
+            self._take_ports(self._executable)
 
-    def _opened(
-        self, given: str | PathLike[str], threads: int | None, shapes: Shapes | None
-    ) -> Executable:
-        if isinstance(given, bytes | bytearray | memoryview):
-            raise ArtefactError(
-                "a session is made of a file, not of its bytes",
-                hint="write them to a file and give its name",
-            )
-        path = fspath(given)
-        if not is_artefact(path) and (path.endswith(".onnx") or is_onnx(path)):
-            return self.build(path, threads, shapes)
-        if shapes and is_artefact(path):
+    @property
+    def executable(self) -> Executable:
+        """What runs the model; raises `SettingsError` before the first run of open sizes."""
+        found = self._executable or (self.builds and self.builds.latest)
+        if not found:
             raise SettingsError(
-                f"{path} is built already, so that it takes no shapes",
-                hint="give them where it is built",
+                "the model leaves sizes open, and nothing is built before the first run",
+                hint="give the session shapes, or run it first",
             )
-        return load(path, threads)
+        return found
 
-    def build(self, path: str, threads: int | None, shapes: Shapes | None) -> Executable:
-        """Compile an ONNX file for the session; one thread if `threads` is None."""
-        executable = compiler.build(path, threads=threads or 1, shapes=shapes)
-        warnings.warn(
-            f"{path} is built untuned, and anew for each session: tune build makes a file of it",
-            UntunedWarning,
-            stacklevel=4,
+    def _take_ports(self, executable: Executable) -> None:
+        spec = executable.spec
+        self._inputs, self._outputs = inputs_of(executable), outputs_of(executable)
+        self._names = [port.name for port in self._outputs]
+        self._metadata, self._name = spec.metadata, spec.name
+        texts = spec.structure.texts
+        self._dtypes = {n: t.dtype for n, t in executable.inputs.items() if n not in texts}
+
+    def _declare(self, model: DeclaredModel) -> None:
+        """Tell of a model what its file declares, until it is built."""
+        self._inputs, self._outputs = list(model.inputs), list(model.outputs)
+        self._names = [port.name for port in self._outputs]
+        self._metadata, self._name = model.metadata, model.name
+        self._dtypes = {}
+
+    def _open(self, given: str | PathLike[str] | bytes, shapes: Shapes) -> None:
+        if isinstance(given, bytes | bytearray | memoryview):
+            self._folder = tempfile.TemporaryDirectory(prefix="tunefarm-session-")
+            path = str(Path(self._folder.name) / "model")
+            Path(path).write_bytes(given)
+        else:
+            path = fspath(given)
+        if is_artefact(path) or not (path.endswith(".onnx") or is_onnx(path)):
+            if shapes and is_artefact(path):
+                raise SettingsError(
+                    f"{path} is built already, so that it takes no shapes",
+                    hint="give them where it is built",
+                )
+            self._executable = load(path, self._threads)
+            return
+        model = None if shapes or self._inputs_fixed else declared_model(path)
+        if model is None or not model.is_open:
+            self._executable, note = self.build(path, self._threads, shapes, self._inputs_fixed)
+            self._warn(note)
+            return
+        self._declare(model)
+        self.builds = BuildsBySize(
+            path, model.inputs, lambda sizes: self.build(path, self._threads, sizes, None)[0]
         )
-        return executable
+        self._warn(
+            f"{path} leaves sizes open: it is built for those of each run, and for a range once "
+            f"they vary; to build ahead: {self.builds.advice()}"
+        )
+
+    def _warn(self, note: str) -> None:
+        if note:
+            level = 4 if type(self) is InferenceSession else 5  # who makes the session
+            warnings.warn(note, UntunedWarning, stacklevel=level)
+
+    def build(
+        self,
+        path: str,
+        threads: int | None,
+        shapes: Shapes,
+        inputs: Mapping[str, object] | None,
+    ) -> tuple[Executable, str]:
+        """Compile an ONNX file for the session, and what to say of it; one thread if `threads` is
+        None."""
+        executable = compiler.build(path, threads=threads or 1, shapes=shapes, inputs=inputs)
+        return executable, (
+            f"{path} is built untuned, and anew for each session: tune build makes a file of it"
+        )
 
     def run(
         self,
@@ -143,11 +214,24 @@ class InferenceSession:
         if isinstance(output_names, str):
             raise InputError("outputs are a list of names, or None", hint=f"[{output_names!r}]")
         refuse_unknown("output", self._names, output_names or ())
-        feed = input_feed
+        results = self.run_arrays(input_feed)
+        return [results[name] for name in output_names or self._names]
+
+    def run_arrays(
+        self, feed: Mapping[str, Any], out: Mapping[str, AnyArray] | None = None
+    ) -> dict[str, Any]:
+        """Run the model; the outputs by name, new arrays or those in `out`. Raises `InputError`."""
+        executable = self._executable
+        if executable is None:
+            assert self.builds is not None
+            executable = self.builds.executable_for(feed)
+            if not self._dtypes:
+                texts = executable.spec.structure.texts
+                types = executable.inputs.items()
+                self._dtypes = {n: t.dtype for n, t in types if n not in texts}
         if isinstance(feed, Mapping) and any(isinstance(v, _NUMBERS) for v in feed.values()):
             feed = {name: self._as_array(name, value) for name, value in feed.items()}
-        results = self.executable.run(feed)
-        return [results[name] for name in output_names or self._names]
+        return executable.run(feed, out)
 
     def _as_array(self, name: str, value: object) -> object:
         """Numbers as an array of the input's type; anything else as it is."""
@@ -158,6 +242,56 @@ class InferenceSession:
             return np.asarray(value, dtype.numpy)
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"input {name!r} cannot be read as {dtype}: {error}") from error
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, object],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: object,
+        run_options: object = None,
+    ) -> None:
+        """Run the model in another thread, then call `callback(results, user_data, error)`.
+
+        `error` is "" if it went well; else there are no results.
+        """
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, "run_async")
+
+        def work() -> None:
+            try:
+                results, error = self.run(output_names, input_feed, run_options), ""
+            except Exception as failure:  # noqa: BLE001 - whoever asked is told
+                results, error = [], str(failure)
+            callback(results, user_data, error)
+
+        self._executor.submit(work)
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, Any],
+        run_options: object = None,
+    ) -> list[OrtValue]:
+        """As `run`, with arrays in the form of OrtValues."""
+        feed = {name: value.numpy() for name, value in input_dict_ort_values.items()}
+        return [OrtValue(value) for value in self.run(output_names, feed, run_options)]
+
+    def io_binding(self) -> IOBinding:
+        """Inputs and outputs of later runs, to be bound by name."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: object = None) -> None:
+        """Run the model on what is bound. Raises `InputError` as `run` does."""
+        if run_options is not None:
+            check_run_options(run_options)
+        iobinding.run()
+
+    def create_ortvalue_from_shape_and_type(
+        self, shape: Sequence[int], element_type: object = np.float32, *device: object
+    ) -> OrtValue:
+        """A new array of any content."""
+        return OrtValue.ortvalue_from_shape_and_type(shape, element_type)
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs in the model's order."""
@@ -172,14 +306,23 @@ class InferenceSession:
         return []
 
     def get_modelmeta(self) -> ModelMetadata:
-        """The model's name, and how it was built."""
-        spec = self.executable.spec
-        built = {
-            "target": spec.target.cpu,
-            "threads": str(spec.threads),
-            "numerics": spec.numerics,
-        }
-        return ModelMetadata(spec.name, built)
+        """What the model's file says of the model, and how it was built."""
+        own: Metadata = self._metadata
+        entries = dict(own.properties)
+        if self._executable is not None:
+            spec = self._executable.spec
+            entries["tunefarm.target"] = spec.target.cpu
+            entries["tunefarm.threads"] = str(spec.threads)
+            entries["tunefarm.numerics"] = spec.numerics
+        return ModelMetadata(
+            self._name,
+            entries,
+            own.producer,
+            own.domain,
+            own.description,
+            own.graph_description,
+            own.version,
+        )
 
     def get_providers(self) -> list[str]:
         """The CPU's alone."""
@@ -188,6 +331,14 @@ class InferenceSession:
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """The CPU's, which has none."""
         return {CPU: {}}
+
+    def set_providers(
+        self,
+        providers: Sequence[object] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Do nothing: models run on the CPU."""
+        note_providers(providers, provider_options)
 
     def get_session_options(self) -> object:
         """The options that the session was made with."""
@@ -200,7 +351,8 @@ class InferenceSession:
         """Do nothing: there is no other provider to fall back on."""
 
     def __repr__(self) -> str:
-        return f"<InferenceSession of {self.executable!r}>"
+        what = self._executable or (self.builds and self.builds.latest) or self._name
+        return f"<InferenceSession of {what}>"
 
     if not TYPE_CHECKING:  # to a type checker a name that is not there stays an error
 
@@ -214,6 +366,29 @@ class InferenceSession:
 def get_available_providers() -> list[str]:
     """The execution providers that there are: the CPU's."""
     return [CPU]
+
+
+def get_all_providers() -> list[str]:
+    """The execution providers that there could be: the CPU's."""
+    return [CPU]
+
+
+def get_device() -> str:
+    """What models run on."""
+    return "CPU"
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Log what is as severe as this: 0 everything, 1 notes, 2 warnings, 3 errors, 4 nothing less
+    than fatal."""
+    levels = (10, 20, 30, 40, 50)
+    if not 0 <= severity < len(levels):
+        raise SettingsError(f"the severity {severity} is none: it must be 0 to 4")
+    LOG.setLevel(levels[severity])
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Do nothing: one level of notes is all that there is."""
 
 
 def _taken(executable: Executable, threads: int | None, shapes: Shapes | None) -> Executable:

@@ -1,59 +1,167 @@
-"""Options and providers of a session: those that it has, and errors for those that it has not."""
+"""Options and providers of sessions and runs, with the names that onnxruntime has for them.
+
+What has no meaning here is accepted and logged at debug level, so that programs which set it go on.
+What would change results and cannot be done is refused.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final
 
 from tunefarm.compiler.errors import SettingsError
 
 CPU: Final = "CPUExecutionProvider"
-
-_REFUSED: Final = {
-    "enable_profiling": "session.executable.profile times every kernel",
-    "optimized_model_filepath": "tune build --emit graph writes the graph",
-}
+LOG: Final = logging.getLogger("tunefarm.session")
 
 
-@dataclass(slots=True)
-class SessionOptions:
+class GraphOptimizationLevel(IntEnum):
+    """How much onnxruntime rewrites a graph; of no meaning here."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(IntEnum):
+    """Whether onnxruntime runs nodes beside each other; kernels here run one after another."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(IntEnum):
+    """In which order onnxruntime runs nodes; of no meaning here."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+
+
+class _Entries:
+    """Configuration entries by name, kept and not read."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, str] = {}
+
+    def _add(self, key: str, value: str) -> None:
+        LOG.debug("the configuration entry %s=%s means nothing here", key, value)
+        self._entries[key] = value
+
+    def _get(self, key: str) -> str:
+        if key not in self._entries:
+            raise SettingsError(f"there is no configuration entry {key!r}")
+        return self._entries[key]
+
+
+class SessionOptions(_Entries):
     """Options of a session; those of onnxruntime itself may be given in their place.
 
     `intra_op_num_threads`: threads of a run; 0: those that an artefact was built for, and one for
-    an ONNX file. Kernels run one after another, so `inter_op_num_threads` must be 0 or 1. The rest
-    says nothing here, and is there so that code which sets it goes on.
+    an ONNX file. `add_free_dimension_override_by_name` gives a symbol of an ONNX file its size. The
+    rest says nothing here.
     """
 
-    intra_op_num_threads: int = 0
-    inter_op_num_threads: int = 0
-    enable_profiling: bool = False
-    optimized_model_filepath: str = ""
-    graph_optimization_level: object = None
-    execution_mode: object = None
-    execution_order: object = None
-    enable_cpu_mem_arena: bool = True
-    enable_mem_pattern: bool = True
-    enable_mem_reuse: bool = True
-    use_deterministic_compute: bool = True
-    log_severity_level: int = 2
-    log_verbosity_level: int = 0
-    logid: str = ""
+    def __init__(self, **values: object) -> None:
+        """`values` are attributes to begin with."""
+        super().__init__()
+        self.intra_op_num_threads = 0
+        self.inter_op_num_threads = 0
+        self.enable_profiling = False
+        self.profile_file_prefix = "onnxruntime_profile_"
+        self.optimized_model_filepath = ""
+        self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
+        self.execution_mode = ExecutionMode.ORT_SEQUENTIAL
+        self.execution_order = ExecutionOrder.DEFAULT
+        self.enable_cpu_mem_arena = True
+        self.enable_mem_pattern = True
+        self.enable_mem_reuse = True
+        self.use_deterministic_compute = False
+        self.use_per_session_threads = True
+        self.log_severity_level = 2
+        self.log_verbosity_level = 0
+        self.logid = ""
+        self.symbol_sizes: dict[str, int] = {}
+        for name, value in values.items():
+            if not hasattr(self, name):
+                raise TypeError(f"SessionOptions has no {name}")
+            setattr(self, name, value)
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Keep a configuration entry, which means nothing here."""
+        self._add(key, value)
+
+    def get_session_config_entry(self, key: str) -> str:
+        """An entry that was added; raises `SettingsError` for any other."""
+        return self._get(key)
+
+    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
+        """Give a symbol of an ONNX file its size."""
+        self.symbol_sizes[name] = int(size)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
+        """Do nothing: sizes come with the first run."""
+        LOG.debug("the size %d of dimensions denoted %s comes with the first run", size, denotation)
+
+    def add_initializer(self, name: str, value: object) -> None:
+        """Raise `SettingsError`: constants are packed when a model is built."""
+        raise SettingsError(
+            f"the initializer {name!r} cannot be replaced",
+            hint="save the model with the array that it should have",
+        )
+
+    def add_external_initializers(self, names: Sequence[str], values: Sequence[object]) -> None:
+        """Raise `SettingsError` as `add_initializer` does."""
+        for name, value in zip(names, values, strict=False):
+            self.add_initializer(name, value)
+
+    def register_custom_ops_library(self, path: str) -> None:
+        """Raise `SettingsError`: operators are registered as functions."""
+        raise SettingsError(
+            f"{path} has kernels for onnxruntime alone",
+            hint="tunefarm.register_function binds operators to Python or C",
+        )
+
+
+class RunOptions(_Entries):
+    """Options of a run, which say nothing here; `terminate` must stay false."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_severity_level = -1
+        self.log_verbosity_level = 0
+        self.logid = ""
+        self.only_execute_path_to_fetches = False
+        self.terminate = False
+        self.training_mode = False
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Keep a configuration entry, which means nothing here."""
+        self._add(key, value)
+
+    def get_run_config_entry(self, key: str) -> str:
+        """An entry that was added; raises `SettingsError` for any other."""
+        return self._get(key)
+
+
+_WITHOUT_MEANING: Final = {
+    "enable_profiling": "session.executable.profile times every kernel",
+    "optimized_model_filepath": "tune build --emit graph writes the graph",
+    "inter_op_num_threads": "kernels run one after another",
+}
 
 
 def threads_of(options: object) -> int | None:
     """The threads that options of a session ask for, None if they leave that open.
 
-    Raises `SettingsError` for options that cannot be.
+    Raises `SettingsError` for a number that cannot be.
     """
-    for name, instead in _REFUSED.items():
+    for name, instead in _WITHOUT_MEANING.items():
         if getattr(options, name, None):
-            raise SettingsError(f"a session has no {name}", hint=instead)
-    if int(getattr(options, "inter_op_num_threads", 0)) > 1:
-        raise SettingsError(
-            "inter_op_num_threads is more than 1, but kernels run one after another",
-            hint="intra_op_num_threads says how many threads share each",
-        )
+            LOG.debug("the option %s of a session means nothing here: %s", name, instead)
     threads = int(getattr(options, "intra_op_num_threads", 0))
     if threads < 0:
         raise SettingsError(f"intra_op_num_threads is {threads}: it must be 0 or more")
@@ -64,27 +172,21 @@ def check_run_options(options: object) -> None:
     """Raise `SettingsError` for what a run cannot do."""
     if getattr(options, "terminate", False):
         raise SettingsError("a run cannot be ended by its options: terminate must be false")
+    if getattr(options, "training_mode", False):
+        raise SettingsError("a model is built for inference: training_mode must be false")
 
 
-def check_providers(
+def note_providers(
     providers: Sequence[object] | None, options: Sequence[Mapping[str, Any]] | None
 ) -> None:
-    """Raise `SettingsError` unless the CPU's provider is among these, without options of its own.
+    """Log what is asked of providers: there is the CPU's, without options.
 
-    As with onnxruntime others may be named beside it: what is not there is passed over.
+    As with onnxruntime others may be named, and what is not there is passed over.
     """
-    names: list[str] = []
-    given: list[Mapping[str, Any]] = []
-    for provider in providers or (CPU,):
+    for number, provider in enumerate(providers or ()):
         name, own = provider if isinstance(provider, tuple) else (provider, {})
-        names.append(str(name))
-        given.append(own)
-    if CPU not in names:
-        raise SettingsError(
-            f"there is no provider {names[0]}: models run on the CPU",
-            hint=f"leave providers out, or add {CPU}",
-        )
-    position = names.index(CPU)
-    for own in (given[position], *(options or ())[position : position + 1]):
-        if own:
-            raise SettingsError(f"{CPU} has no option {next(iter(own))}")
+        if name != CPU:
+            LOG.debug("there is no provider %s: models run on the CPU", name)
+        for given in (own, *(options or ())[number : number + 1]):
+            for option in given:
+                LOG.debug("the option %s of %s means nothing here", option, name)

@@ -32,27 +32,31 @@ _ELEMENTS: Final = {
 class NodeArg:
     """An input or output: its name, its type (`tensor(float)`), and its shape.
 
-    The shape has numbers, and the names or sums (`past + 1`) of sizes that are known at run time;
-    that of a list or an optional is empty.
+    The shape has numbers, and the names or sums (`past + 1`) of dynamic dimensions, or None for one
+    without a name; that of a list or an optional is empty.
     """
 
     name: str
     type: str
-    shape: list[int | str]
+    shape: list[int | str | None]
 
     def __str__(self) -> str:
         return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
 
 
 def inputs_of(executable: Executable) -> list[NodeArg]:
-    """The inputs in the model's order; lists and optionals where their first tensor is."""
+    """The inputs in the model's order; lists and optionals where their first tensor is.
+
+    Those whose value a build has fixed come last: callers may go on to give them.
+    """
     spec, signature = executable.spec, executable.signature
     texts = spec.structure.texts
     if signature is None:
         plain = [_node_arg(name, type.dtype, type.shape, texts) for name, type in spec.inputs]
     else:
         plain = [_node_arg(p.name, p.dtype, p.shape, texts) for p in signature.inputs]
-    return _gathered(plain, spec.structure.inputs)
+    fixed = [_node_arg(p.name, p.dtype, p.shape, texts) for p in spec.structure.fixed]
+    return _gathered([*plain, *fixed], spec.structure.inputs)
 
 
 def outputs_of(executable: Executable) -> list[NodeArg]:
@@ -67,8 +71,13 @@ def outputs_of(executable: Executable) -> list[NodeArg]:
 
 
 def _node_arg(name: str, dtype: DType, shape: Sequence[Dimension], texts: Sequence[str]) -> NodeArg:
-    extents = [extent if isinstance(extent, int) else str(extent) for extent in shape]
-    return NodeArg(name, f"tensor({_element(DType.STRING if name in texts else dtype)})", extents)
+    extents: list[int | str | None] = [e if isinstance(e, int) else str(e) for e in shape]
+    return NodeArg(name, type_text(DType.STRING if name in texts else dtype), extents)
+
+
+def type_text(dtype: DType) -> str:
+    """The type of a tensor: `tensor(float)`."""
+    return f"tensor({_element(dtype)})"
 
 
 def _element(dtype: DType) -> str:

@@ -24,6 +24,14 @@ def build_in_memory(request: BuildRequest, *, stacklevel: int) -> Executable:
     `stacklevel` is as in `warnings.warn`, counted from the caller of this function. Raises
     TunefarmError.
     """
+    executable, note = build_and_note(request)
+    if note:
+        warnings.warn(note, UntunedWarning, stacklevel=stacklevel + 1)
+    return executable
+
+
+def build_and_note(request: BuildRequest) -> tuple[Executable, str]:
+    """What `build_in_memory` builds, and the text of its warning, "" for none."""
     settings = request.settings
     url = settings.database.url
     without = not names_database(settings) and not Path(url).exists()
@@ -37,6 +45,5 @@ def build_in_memory(request: BuildRequest, *, stacklevel: int) -> Executable:
     elif left and (untuned := sum(source != TUNED for source in sources)):
         text = f"is built with {untuned} of {len(sources)} kernels untuned: {left}"
     else:
-        return executable
-    warnings.warn(f"{request.model} {text}", UntunedWarning, stacklevel=stacklevel + 1)
-    return executable
+        return executable, ""
+    return executable, f"{request.model} {text}"

@@ -10,7 +10,7 @@ from tunefarm.compiler.runtime.artefact.seal import json_text
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 
 _DESCRIPTIONS = frozenset(
-    ("name", "compiler_version", "llvm_version", "kernels", "arena_lower_bound", "numerics")
+    "name compiler_version llvm_version kernels arena_lower_bound numerics metadata".split()
 )
 """What a manifest says of where the code is from and how good it is, and no run depends on."""
 

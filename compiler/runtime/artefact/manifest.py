@@ -32,6 +32,7 @@ from tunefarm.compiler.runtime.spec.step_json import (
 )
 from tunefarm.compiler.target import Target, llvm_version
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.metadata import metadata_from_json, metadata_to_json
 from tunefarm.compiler.types.signature_json import signature_from_json, signature_to_json
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure, structure_from_json
 from tunefarm.compiler.types.tensor_type import Array, TensorType
@@ -79,6 +80,7 @@ def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
         "fallback": spec.fallback,
         "numerics": spec.numerics,
         **_structure_to_json(spec.structure),
+        **metadata_to_json(spec.metadata),
         **_functions_to_json(spec.functions),
         "operands": [list(map(_type_to_json, types)) for types in spec.operands],
     }
@@ -118,6 +120,7 @@ def spec_from_json(
         fallback=bool(data["fallback"]),
         numerics=str(data.get("numerics", "default")),
         structure=structure_from_json(data.get("structure")),
+        metadata=metadata_from_json(data),
         guards=tuple(SizeGuard.from_json(guard) for guard in data.get("guards", ())),
         signature=signature_from_json(data["signature"]) if "signature" in data else None,
         functions=tuple(FunctionLink(**link) for link in data.get("functions", ())),

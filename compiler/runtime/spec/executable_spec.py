@@ -10,6 +10,7 @@ from typing import TypeAlias
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.metadata import NO_METADATA, Metadata
 from tunefarm.compiler.types.open_axes import OpenAxes
 from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure
@@ -252,7 +253,8 @@ class ExecutableSpec:
     in hex digits. `fallback` marks the variant for CPUs that cannot run another. `numerics` names
     those that it was compiled with. `arena_lower_bound` is what liveness says any plan needs, for
     reports. `structure` says what callers give and get as lists and optionals, `guards` for which
-    sizes it is, where an artefact has programs for several.
+    sizes it is, where an artefact has programs for several. `metadata` is what the model's file
+    says of the model.
 
     `signature` is there if some sizes are known at run time only: `inputs`, `outputs` and `steps`
     are those of the padded program then, and the entry's code has the functions of
@@ -286,6 +288,7 @@ class ExecutableSpec:
     signature: Signature | None = None
     functions: tuple[FunctionLink, ...] = ()
     operands: tuple[tuple[TensorType, ...], ...] = ()
+    metadata: Metadata = NO_METADATA
 
     def of_tensors(self) -> ExecutableSpec:
         """The same, called with tensors alone: no lists and optionals, and numbers for texts."""

@@ -316,7 +316,7 @@ def cache_model() -> onnx.ModelProto:
 
 
 def test_sizes_that_follow_from_the_operators_need_not_be_given() -> None:
-    shapes = {"batch": (2,), "seq": (3,), "past": ("0..5",)}
+    shapes: dict[str, tuple[Given, ...]] = {"batch": (2,), "seq": (3,), "past": ("0..5",)}
     graph = import_model_proto(cache_model(), shapes)
     assert graph.signature is not None
     assert str(graph.signature.inputs[1]) == "f32[2, 4, past:0..5, 8]"

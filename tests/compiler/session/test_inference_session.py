@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from onnx import TensorProto, helper
 from tests.end_to_end.tiny_model import tiny_model
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
-from tunefarm.compiler import InferenceSession, SessionOptions
+from tunefarm.compiler import InferenceSession, OrtValue, RunOptions, SessionOptions
 from tunefarm.compiler.errors import (
     ArtefactError,
     ImportModelError,
@@ -26,7 +27,10 @@ from tunefarm.compiler.errors import (
 )
 
 ML = "ai.onnx.ml"
+CPU = ["CPUExecutionProvider"]
 X, Y = (np.random.default_rng(seed).standard_normal((2, 3)).astype(np.float32) for seed in (1, 2))
+
+FEED = {"x": X, "y": Y}
 
 
 def model_of(
@@ -210,8 +214,8 @@ def test_files_that_cannot_be_are_refused(tmp_path: Path) -> None:
         InferenceSession(tmp_path / "no.onnx")
     with pytest.raises(ArtefactError, match=r"no\.tuned"):
         InferenceSession(str(tmp_path / "no.tuned"))
-    with pytest.raises(ArtefactError, match="not of its bytes"):
-        InferenceSession(tiny_model().SerializeToString())
+    with pytest.raises((ArtefactError, ImportModelError)):
+        InferenceSession(b"no model at all")
 
 
 def test_options_of_either_kind_say_how_many_threads(sized: Pair, tmp_path: Path) -> None:
@@ -225,20 +229,42 @@ def test_options_of_either_kind_say_how_many_threads(sized: Pair, tmp_path: Path
     assert unsaid.executable.threads == 1
 
 
+def test_options_that_cannot_be_are_errors(sized: Pair) -> None:
+    with pytest.raises(SettingsError, match="it must be 0 or more"):
+        InferenceSession(sized.ours.executable, SessionOptions(intra_op_num_threads=-1))
+    options = SessionOptions()
+    with pytest.raises(SettingsError, match="'w' cannot be replaced"):
+        options.add_initializer("w", X)
+    with pytest.raises(SettingsError, match="'w' cannot be replaced"):
+        options.add_external_initializers(["w"], [X])
+    with pytest.raises(SettingsError, match="register_function"):
+        options.register_custom_ops_library("ops.so")
+    with pytest.raises(TypeError, match="no thread_count"):
+        SessionOptions(thread_count=3)
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"enable_profiling": True}, "no enable_profiling .*executable.profile"),
-        ({"optimized_model_filepath": "m.onnx"}, "no optimized_model_filepath"),
-        ({"inter_op_num_threads": 2}, "kernels run one after another"),
-        ({"intra_op_num_threads": -1}, "it must be 0 or more"),
+        {"enable_profiling": True},
+        {"optimized_model_filepath": "m.onnx"},
+        {"inter_op_num_threads": 2},
+        {"graph_optimization_level": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL},
     ],
 )
-def test_options_that_cannot_be_are_errors(
-    sized: Pair, options: dict[str, Any], message: str
+def test_options_without_meaning_are_logged(
+    sized: Pair, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(SettingsError, match=message):
-        InferenceSession(sized.ours.executable, SessionOptions(**options))
+    caplog.set_level("DEBUG", "tunefarm.session")
+    own = SessionOptions(**options)
+    own.add_session_config_entry("session.x", "1")
+    assert own.get_session_config_entry("session.x") == "1"
+    with pytest.raises(SettingsError, match=r"session\.y"):
+        own.get_session_config_entry("session.y")
+    session = InferenceSession(sized.ours.executable, own, disabled_optimizers=["all"])
+    assert len(session.run(None, {"x": X, "y": Y})) == 4
+    assert "session.x=1 means nothing here" in caplog.text
+    assert "disabled_optimizers" in caplog.text
 
 
 def test_threads_and_shapes_come_too_late_for_an_executable(sized: Pair) -> None:
@@ -248,18 +274,24 @@ def test_threads_and_shapes_come_too_late_for_an_executable(sized: Pair) -> None
         InferenceSession(sized.ours.executable, shapes={"batch": (1,)})
 
 
-def test_the_cpu_is_the_one_provider(sized: Pair) -> None:
+def test_the_cpu_is_the_one_provider(sized: Pair, caplog: pytest.LogCaptureFixture) -> None:
     executable = sized.ours.executable
     cuda, cpu = "CUDAExecutionProvider", "CPUExecutionProvider"
+    caplog.set_level("DEBUG", "tunefarm.session")
     session = InferenceSession(executable, providers=[(cuda, {"device_id": 0}), cpu])
     assert session.get_providers() == compiler.get_available_providers() == [cpu]
     assert session.get_provider_options() == {cpu: {}}
-    with pytest.raises(SettingsError, match=f"no provider {cuda}: .*add {cpu}"):
-        InferenceSession(executable, providers=[cuda])
-    with pytest.raises(SettingsError, match=f"{cpu} has no option a"):
-        InferenceSession(executable, providers=[(cpu, {"a": 1})])
-    with pytest.raises(SettingsError, match=f"{cpu} has no option b"):
-        InferenceSession(executable, None, [cuda, cpu], [{"a": 1}, {"b": 1}])
+    assert f"there is no provider {cuda}" in caplog.text and "device_id" in caplog.text
+    asked: list[tuple[list[Any], list[dict[str, Any]] | None]] = [
+        ([cuda], None),
+        ([(cpu, {"arena_extend_strategy": "kSameAsRequested"})], None),
+        ([cuda, cpu], [{"a": 1}, {"b": 1}]),
+    ]
+    for providers, options in asked:
+        assert len(InferenceSession(executable, None, providers, options).run(None, FEED)) == 4
+    assert "arena_extend_strategy of CPUExecutionProvider" in caplog.text
+    session.set_providers([cuda])
+    assert session.get_providers() == [cpu]
 
 
 def test_what_sessions_have_and_these_have_not_is_named(sized: Pair) -> None:
@@ -269,8 +301,8 @@ def test_what_sessions_have_and_these_have_not_is_named(sized: Pair) -> None:
         if not hasattr(sized.ours, name):
             with pytest.raises(AttributeError, match=f"InferenceSession has no {name}"):
                 getattr(sized.ours, name)
-    with pytest.raises(AttributeError, match=r"no io_binding: executable.bind"):
-        sized.ours.io_binding()  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"no end_profiling: executable.profile"):
+        sized.ours.end_profiling()  # type: ignore[attr-defined]
     options = onnxruntime.RunOptions()
     assert len(sized.ours.run(None, {"x": X, "y": Y}, options)) == 4
     options.terminate = True
@@ -284,3 +316,185 @@ def test_sizes_of_one_name_must_be_equal(sized: Pair) -> None:
     """Where onnxruntime spreads one sentence over two if the operators happen to allow it."""
     with pytest.raises(InputError, match="batch"):
         sized.ours.run(None, {"x": X, "y": Y[:1]})
+
+
+def test_metadata_is_that_of_the_file(tmp_path: Path) -> None:
+    model = arithmetic()
+    model.producer_name, model.domain, model.model_version = "maker", "org.maker", 7
+    model.doc_string, model.graph.doc_string = "what it is", "the graph"
+    helper.set_model_props(model, {"character": "a\nb\nç", "names": "{0: 'cat'}"})
+    onnx.save(model, tmp_path / "m.onnx")
+    theirs = exact_session(tmp_path / "m.onnx").get_modelmeta()
+    compiler.build(tmp_path / "m.onnx", shapes={"batch": (2,)}).save(tmp_path / "m.tuned")
+    with pytest.warns(UntunedWarning):
+        unbuilt = InferenceSession(tmp_path / "m.onnx")
+    for session in (InferenceSession(tmp_path / "m.tuned"), unbuilt):
+        ours = session.get_modelmeta()
+        own = {k: v for k, v in ours.custom_metadata_map.items() if not k.startswith("tunefarm.")}
+        assert own == theirs.custom_metadata_map
+        for name in ("graph_name", "producer_name", "domain", "description", "version"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        assert ours.graph_description == theirs.graph_description
+
+
+@pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
+def test_models_and_artefacts_come_as_bytes(tmp_path: Path) -> None:
+    sized = arithmetic().SerializeToString()
+    compiler.build(_saved(tmp_path), shapes={"batch": (2,)}).save(tmp_path / "m.tuned")
+    for given in (sized, bytearray(sized), (tmp_path / "m.tuned").read_bytes()):
+        results = InferenceSession(given).run(["sum"], FEED)
+        np.testing.assert_array_equal(results[0], X + Y)
+
+
+def _saved(folder: Path) -> Path:
+    onnx.save(arithmetic(), folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def test_a_model_with_open_sizes_is_built_for_those_that_come(tmp_path: Path) -> None:
+    path = _saved(tmp_path)
+    with pytest.warns(UntunedWarning, match=r"leaves sizes open.*tune build --model") as caught:
+        session = InferenceSession(path)
+    assert caught[0].filename == __file__
+    theirs = exact_session(path)
+    for method in ("get_inputs", "get_outputs"):
+        declared = [(p.name, p.type, p.shape) for p in getattr(session, method)()]
+        assert declared == [(p.name, p.type, p.shape) for p in getattr(theirs, method)()]
+    with pytest.raises(SettingsError, match="before the first run"):
+        _ = session.executable
+    assert session.builds is not None
+    for rows in (1, 2, 3, 2, 50, 1, 200, 7):
+        feed = {name: np.full((rows, 3), rows + n, np.float32) for n, name in enumerate("xy")}
+        ours, expected = session.run(None, feed), theirs.run(None, feed)
+        for value, other in zip(ours, expected, strict=True):
+            np.testing.assert_array_equal(value, other)
+        assert session.builds.wait(60)
+    assert session.executable.signature is not None  # a range, of which there was a third size
+    served = session.executable
+    session.run(None, {"x": np.zeros((9, 3)).tolist(), "y": np.zeros((9, 3), np.float32)})
+    assert session.executable is served
+
+
+@pytest.mark.parametrize(
+    ("feed", "message"),
+    [
+        ({"x": X}, "input 'y' is missing; the model's inputs are 'y', 'x'"),
+        ({**FEED, "u": X}, "the model has no input 'u'"),
+        ({"x": X, "y": Y[:, :2]}, "input 'y' has the shape [2, 2], the model declares [batch, 3]"),
+        ({"x": X, "y": Y[0]}, "input 'y' has the shape [3]"),
+        ({"x": X, "y": Y[:1]}, "another input has the size 1 for 'batch'"),
+        ({"x": X.astype(np.float64), "y": Y}, "input 'x' has elements of type f64"),
+        ([X, Y], "inputs are given by name, as a dict, not as list"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
+def test_errors_of_a_run_name_the_input_and_what_was_expected(
+    tmp_path: Path, feed: Any, message: str
+) -> None:
+    session = InferenceSession(_saved(tmp_path))
+    with pytest.raises(InputError) as refused:
+        session.run(None, feed)
+    assert message in refused.value.message
+
+
+@pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
+def test_sizes_that_the_model_cannot_have_are_errors_of_the_run() -> None:
+    value = helper.make_tensor_value_info
+    model = model_of(
+        [helper.make_node("MatMul", ["x", "y"], ["z"])],
+        [value("x", TensorProto.FLOAT, ["n", "k"]), value("y", TensorProto.FLOAT, ["m", 3])],
+        [value("z", TensorProto.FLOAT, ["n", 3])],
+    )
+    session = InferenceSession(model.SerializeToString())
+    with pytest.raises(InputError, match=r"cannot be built for inputs of x \[2, 3\], y \[2, 3\]"):
+        session.run(None, FEED)
+    (found,) = session.run(None, {"x": X[:, :2], "y": Y})
+    np.testing.assert_allclose(found, X[:, :2] @ Y, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
+def test_options_give_symbols_their_sizes(tmp_path: Path) -> None:
+    options = SessionOptions()
+    options.add_free_dimension_override_by_name("batch", 2)
+    session = InferenceSession(_saved(tmp_path), options)
+    assert session.get_inputs()[0].shape == [2, 3]
+    assert session.executable.signature is None
+
+
+def test_inputs_and_outputs_are_bound(sized: Pair) -> None:
+    session, theirs = sized.ours, sized.other
+    (expected,) = theirs.run(["sum"], FEED)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_ortvalue_input("y", OrtValue.ortvalue_from_numpy(Y))
+    binding.bind_output("sum")
+    session.run_with_iobinding(binding, RunOptions())
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], expected)
+    np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), expected)
+
+    place = OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32, "cpu", 0)
+    binding.clear_binding_outputs()
+    binding.bind_ortvalue_output("sum", place)
+    other = np.zeros((2, 3), np.float16)
+    binding.bind_output("half", "cpu", 0, np.float16, [2, 3], other.ctypes.data)
+    binding.clear_binding_inputs()
+    binding.bind_input("x", "cpu", 0, np.float32, X.shape, X.ctypes.data)
+    binding.bind_input("y", "cpu", 0, 1, Y.shape, Y.ctypes.data)
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(place.numpy(), expected)
+    np.testing.assert_array_equal(other, X.astype(np.float16))
+
+
+def test_ort_values_tell_what_those_of_onnxruntime_tell(sized: Pair) -> None:
+    ours = OrtValue.ortvalue_from_numpy(X.copy())
+    theirs = onnxruntime.OrtValue.ortvalue_from_numpy(X.copy())
+    for name in (
+        "shape",
+        "data_type",
+        "element_type",
+        "device_name",
+        "has_value",
+        "is_tensor",
+        "is_sparse_tensor",
+        "is_tensor_sequence",
+        "tensor_size_in_bytes",
+    ):
+        assert getattr(ours, name)() == getattr(theirs, name)()
+    ours.update_inplace(Y)
+    np.testing.assert_array_equal(np.asarray(ours), Y)
+    np.testing.assert_array_equal(np.from_dlpack(ours), Y)
+    assert ours.data_ptr() == ours.numpy().ctypes.data
+    found = sized.ours.run_with_ort_values(["sum"], {"x": theirs, "y": ours})
+    np.testing.assert_array_equal(found[0].numpy(), X + Y)
+
+
+def test_runs_are_asynchronous(sized: Pair) -> None:
+    told: Queue[tuple[list[Any], Any, str]] = Queue()
+    sized.ours.run_async(["sum"], FEED, lambda *results: told.put(results), "mine")
+    results, user, error = told.get(timeout=60)
+    assert (user, error) == ("mine", "")
+    np.testing.assert_array_equal(results[0], X + Y)
+    sized.ours.run_async(["sum"], {"x": X}, lambda *results: told.put(results), None)
+    results, _, error = told.get(timeout=60)
+    assert results == [] and "'y' is missing" in error
+
+
+def test_the_names_that_programs_import_are_there() -> None:
+    import tunefarm
+
+    for name in tunefarm.compiler.session.__all__:
+        assert hasattr(onnxruntime, name) and hasattr(tunefarm, name)
+    assert tunefarm.get_device() == "CPU"
+    assert tunefarm.get_all_providers() == tunefarm.get_available_providers() == CPU
+    for name in ("GraphOptimizationLevel", "ExecutionMode", "ExecutionOrder"):
+        theirs = getattr(onnxruntime, name).__members__
+        ours = getattr(tunefarm, name).__members__
+        assert set(theirs) >= set(ours)
+        assert {key: int(value) for key, value in ours.items()} == {
+            key: int(theirs[key].value) for key in ours
+        }
+    tunefarm.set_default_logger_severity(3)
+    tunefarm.set_default_logger_severity(2)
+    tunefarm.set_default_logger_verbosity(0)
+    with pytest.raises(SettingsError, match="severity 9"):
+        tunefarm.set_default_logger_severity(9)
