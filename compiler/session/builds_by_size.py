@@ -11,6 +11,7 @@ import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -101,7 +102,8 @@ class BuildsBySize:
         for port in self._inputs:
             if port.name not in feed:
                 raise InputError(f"input {port.name!r} is missing; the model's inputs are {names}")
-            shape = tuple(np.shape(feed[port.name]))  # type: ignore[arg-type]
+            value: Any = feed[port.name]
+            shape = tuple(np.shape(value))
             pairs = zip(shape, port.shape, strict=False)
             if len(shape) != len(port.shape) or any(
                 isinstance(declared, int) and given != declared for given, declared in pairs
@@ -120,7 +122,7 @@ class BuildsBySize:
         for port, shape in zip(self._inputs, key, strict=True):
             for axis, (declared, size) in enumerate(zip(port.shape, shape, strict=True)):
                 if not isinstance(declared, int):
-                    label = declared or (port.name, axis)
+                    label = _label(port.name, axis, declared)
                     if found.setdefault(label, size) != size:
                         raise InputError(
                             f"input {port.name!r} has the shape {list(shape)}, and another input "
@@ -156,7 +158,7 @@ class BuildsBySize:
         bounds = {label: _bounds_of(seen) for label, seen in self._seen.items()}
         shapes = {
             port.name: tuple(
-                declared if isinstance(declared, int) else bounds[declared or (port.name, axis)]
+                declared if isinstance(declared, int) else bounds[_label(port.name, axis, declared)]
                 for axis, declared in enumerate(port.shape)
             )
             for port in self._inputs
@@ -177,6 +179,11 @@ class BuildsBySize:
         with self._lock:
             self._range, self._bounds = found, dict(bounds)
             self._exact.clear()
+
+
+def _label(name: str, axis: int, declared: str | None) -> object:
+    """What tells a dimension from others: its name, or where it is; "?" is what some call any."""
+    return (name, axis) if declared in (None, "?") else declared
 
 
 def _bounds_of(seen: set[int]) -> tuple[int, int]:

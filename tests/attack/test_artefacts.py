@@ -30,6 +30,7 @@ def test_changed_artefacts_are_refused(attack: Artefacts) -> None:
     assert {outcome.label for _, outcome in made} >= {"edit refused", "damage refused"}
 
 
+@pytest.mark.nightly
 def test_manifest_that_is_believed_is_found(
     attack: Artefacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def test_changed_entries_are_not_used(attack: CacheEntries) -> None:
     assert not list(broken(attack, range(3, 10)))
 
 
+@pytest.mark.nightly
 def test_entries_that_are_believed_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def test_every_command_that_reads_a_database_is_attacked() -> None:
     assert reading_commands() - attacked == set(databases.READ_OTHERWISE)
 
 
+@pytest.mark.nightly
 def test_a_few_attempts_find_nothing(attack: DatabaseAttack) -> None:
     for seed in range(6):
         outcome = attack.attempt(seed)

@@ -27,6 +27,7 @@ def attempted(folder: Path, seeds: range) -> None:
     assert same >= 0.95 * len(outcomes)
 
 
+@pytest.mark.nightly
 def test_networks_under_drawn_plans_are_equal(tmp_path: Path) -> None:
     attempted(tmp_path, range(BY_DAY))
 

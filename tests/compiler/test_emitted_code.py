@@ -41,7 +41,17 @@ def check_emitted(name: str, make: Callable[[], Json], update: bool) -> None:
     )
 
 
-_LARGE = ("resnet34", "vgg11", "yolov8n")
+_LARGE = (
+    "resnet34",
+    "resnet50",
+    "vgg11",
+    "yolov8n",
+    "unet",
+    "deeplab_v3plus",
+    "efficientnet_b0",
+    "squeezenet1_1",
+    "decoder_prefill",
+)
 """Looked at by night (`pytest -m nightly -k model_code`): others have kernels of the same kinds."""
 
 

@@ -199,8 +199,15 @@ def wait_until_gone(tag: str, noted: set[Process]) -> None:
         assert time.monotonic() < deadline, f"processes are left: {left}"
 
 
-@pytest.mark.parametrize("kind", ["local", "ray"])
-@pytest.mark.parametrize("signal_name", ["INT", "KILL"])
+@pytest.mark.parametrize(
+    ("signal_name", "kind"),
+    [
+        ("INT", "local"),
+        ("KILL", "local"),
+        ("INT", "ray"),
+        pytest.param("KILL", "ray", marks=pytest.mark.nightly),
+    ],
+)
 def test_no_process_is_left_when_the_driver_is_interrupted_or_killed(
     kind: str, signal_name: str
 ) -> None:
@@ -228,7 +235,7 @@ def test_no_process_is_left_when_the_driver_is_interrupted_or_killed(
 
 
 @pytest.mark.parametrize(
-    "daemon", [pytest.param("raylet", marks=pytest.mark.nightly), "gcs_server"]
+    "daemon", [pytest.param(name, marks=pytest.mark.nightly) for name in ("raylet", "gcs_server")]
 )
 def test_the_death_of_ray_ends_the_job_and_leaves_no_process(daemon: str) -> None:
     tag = f"{os.getpid()}-{daemon}"

@@ -175,6 +175,7 @@ def test_an_unknown_strategy_is_refused_with_the_nearest() -> None:
     assert caught.value.hint == "did you mean cost_model?"
 
 
+@pytest.mark.nightly
 def test_the_cost_model_finds_good_candidates_in_fewer_trials_than_chance() -> None:
     def trials_until_good(name: str, seed: int) -> int:
         latencies = Searched(name, tile_space(), seed)

@@ -28,7 +28,7 @@ FAILING_CALLS = 3
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (cc)")
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["full", "failing"])
 def test_every_write_waits_for_the_disk(error: int, step: int, tmp_path: Path) -> None:
     """Every call that changes the database's files fails once; by default every third one."""

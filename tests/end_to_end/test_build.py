@@ -153,7 +153,7 @@ def files_of(path: Path) -> dict[str, bytes]:
     return {file.name if path.is_dir() else "": file.read_bytes() for file in paths}
 
 
-@pytest.mark.parametrize("form", [ARTEFACT, LIBRARY])
+@pytest.mark.parametrize("form", [ARTEFACT, pytest.param(LIBRARY, marks=pytest.mark.nightly)])
 def test_the_same_model_and_records_give_the_same_bytes(form: str, folder: Path) -> None:
     onnx.save(two_convolutions(), folder / "two.onnx")
     write_database(folder / "tuning.db", folder / "two.onnx")

@@ -42,6 +42,7 @@ def tune(
     return Discreet(tmp_path, capsys)
 
 
+@pytest.mark.nightly
 def test_tuned_on_a_server_and_built_from_it(tune: Discreet, postgresql_url: str) -> None:
     db = "--db", postgresql_url
     first = tune.run("--model", "tiny.onnx", *db, *TUNING)

@@ -75,6 +75,7 @@ def test_a_model_is_built_and_run_with_functions_of_a_file(folder: Path) -> None
     assert "my.domain::Twice" in missing.stderr and "Traceback" not in missing.stderr
 
 
+@pytest.mark.nightly
 def test_a_crash_of_a_c_function_is_told_in_one_line(folder: Path) -> None:
     (folder / "twice.c").write_text(CRASHING)
     cc(folder, "-shared", "-fPIC", "-o", "libtwice.so", "twice.c")

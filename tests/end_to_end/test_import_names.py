@@ -49,6 +49,7 @@ print([module.__name__ for module in own if module.MINE != "the program's"])
 
 @pytest.mark.slow
 @pytest.mark.alone
+@pytest.mark.nightly
 def test_no_process_of_a_job_a_build_or_a_load_imports_a_bare_name(
     tmp_path: Path,
 ) -> None:

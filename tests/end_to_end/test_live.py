@@ -65,6 +65,11 @@ def tune(
     return CommandLine(tmp_path, capsys)
 
 
+def _take_ctrl_c() -> None:
+    """Ctrl-C ends the process, also where this one was started with it ignored (nohup, &)."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def started(folder: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """A command as a process, which is gone in the end."""
@@ -75,6 +80,7 @@ def started(folder: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[s
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_take_ctrl_c,
     )
     try:
         yield process
@@ -189,6 +195,7 @@ def test_a_database_that_is_renamed_under_a_job_is_followed(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_database_that_is_deleted_under_a_job_is_saved(tune: CommandLine, folder: Path) -> None:
     db, copy = folder / "night.db", folder / "night.db.saved"
     typed = "--model", "tiny.onnx", "--db", "night.db", "--config", "slow.toml", "--trials", "40"

@@ -142,6 +142,7 @@ def test_buckets_of_bounds_make_a_program_each(
         loaded.run({"x": np.zeros((10, 3, 12, 12), np.float32)})
 
 
+@pytest.mark.nightly
 def test_each_bucket_is_tuned_and_their_latencies_are_drawn(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,6 +82,7 @@ for length in map(int, sys.argv[3:]):
 """
 
 
+@pytest.mark.nightly
 def test_what_a_job_finds_for_a_range_of_sizes_serves_it_in_any_process(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -266,6 +266,7 @@ def test_waits_of_a_driver_are_seen_by_its_other_processes(tmp_path: Path) -> No
 
 def test_signal_ends_a_wait(tmp_path: Path) -> None:
     code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys; from pathlib import Path; from tunefarm.measure.core_locks import CoreLocks\n"
         "tell = lambda text: print(text, flush=True)\n"
         "from tunefarm.measure import core_locks; core_locks.TOLD_SECONDS = 0.0\n"

@@ -102,7 +102,7 @@ def _constants() -> dict[str, Array]:
     }
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@settings(max_examples=6, deadline=None, derandomize=True, database=None)
 @given(
     steps=st.lists(st.sampled_from(STEPS), min_size=2, max_size=4),
     sizes=st.lists(

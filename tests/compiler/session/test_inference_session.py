@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from queue import Queue
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -341,6 +341,7 @@ def test_metadata_is_that_of_the_file(tmp_path: Path) -> None:
 def test_models_and_artefacts_come_as_bytes(tmp_path: Path) -> None:
     sized = arithmetic().SerializeToString()
     compiler.build(_saved(tmp_path), shapes={"batch": (2,)}).save(tmp_path / "m.tuned")
+    given: Any
     for given in (sized, bytearray(sized), (tmp_path / "m.tuned").read_bytes()):
         results = InferenceSession(given).run(["sum"], FEED)
         np.testing.assert_array_equal(results[0], X + Y)
@@ -462,7 +463,7 @@ def test_ort_values_tell_what_those_of_onnxruntime_tell(sized: Pair) -> None:
         assert getattr(ours, name)() == getattr(theirs, name)()
     ours.update_inplace(Y)
     np.testing.assert_array_equal(np.asarray(ours), Y)
-    np.testing.assert_array_equal(np.from_dlpack(ours), Y)
+    np.testing.assert_array_equal(np.from_dlpack(cast(Any, ours)), Y)
     assert ours.data_ptr() == ours.numpy().ctypes.data
     found = sized.ours.run_with_ort_values(["sum"], {"x": theirs, "y": ours})
     np.testing.assert_array_equal(found[0].numpy(), X + Y)

@@ -70,6 +70,7 @@ def drain(node: str) -> None:
     assert accepted, reason
 
 
+@pytest.mark.nightly
 def test_nodes_join_leave_and_are_lost_while_requests_run(cluster: Any) -> None:
     """One joins, one is told to leave, one is killed: each request has its one good answer."""
     told: list[str] = []

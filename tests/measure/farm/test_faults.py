@@ -311,7 +311,7 @@ def test_flushed_caches_are_part_of_the_request(measurer: Supervisor) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.nightly)])
 def test_a_fault_is_never_selected_however_often(measurer: Supervisor, times: int) -> None:
     rng = random.Random(10)
     key = TaskKey("w", "t", 1, "default", "1")

@@ -78,6 +78,7 @@ def test_int8_is_built_again_from_the_record_without_the_data(folder: Path) -> N
     assert (record.numerics, record.model_name) == ("int8", "tiny")
 
 
+@pytest.mark.nightly
 def test_auto_builds_the_chosen_point_or_another(folder: Path) -> None:
     first, second = (item.identity for item in contractions(prepare(graph())))
     points = (

@@ -29,7 +29,13 @@ def section(page: str, name: str) -> str:
     return found.group(1)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly) if name in ("strategy", "runner") else name
+        for name in EXAMPLES
+    ],
+)
 def test_worked_example_works(name: str, repository: Path, tmp_path: Path) -> None:
     page = (PAGES / "extending.md").read_text(encoding="utf-8")
     for package in PACKAGES:

@@ -78,7 +78,7 @@ def drive(path: Path, tell: Connection, trials: int) -> None:
     tell.send(("finished", ""))
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.nightly)])
 def test_killed_drivers_lose_nothing_and_repeat_nothing(kills: int, tmp_path: Path) -> None:
     path = tmp_path / "tuning.db"
     rng = random.Random(kills)
