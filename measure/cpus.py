@@ -139,6 +139,13 @@ def usable_cpus(root: Path = Path("/"), allowed: Iterable[int] | None = None) ->
     return Cpus(cores, known, read_quota(root))
 
 
+def run_threads() -> int:
+    """How many threads a run may keep busy here: one a physical core, within the CPU quota."""
+    cpus = usable_cpus()
+    count = len(cpus.physical(cpus.cores))
+    return max(1, count if cpus.quota is None else min(count, int(cpus.quota.cpus)))
+
+
 def physical_cores(cores: Iterable[int], root: Path = Path("/")) -> tuple[int, ...]:
     """The physical cores of some cores of this machine, each by its lowest thread, in order."""
     return Cpus((), {core: _read_core(root, core, frozenset()) for core in cores}).physical(cores)

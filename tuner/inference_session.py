@@ -15,7 +15,8 @@ from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.session.inference_session import InferenceSession as BuiltSession
 from tunefarm.compiler.types.extents import Shapes, with_fixed
 from tunefarm.configs.settings import load_settings
-from tunefarm.tuner.building.in_memory import build_and_note
+from tunefarm.measure.cpus import run_threads
+from tunefarm.tuner.building.in_memory import build_and_note, has_database
 from tunefarm.tuner.building.request import BuildRequest
 
 
@@ -65,6 +66,13 @@ class InferenceSession(BuiltSession):
         shapes: Shapes,
         inputs: Mapping[str, object] | None,
     ) -> tuple[Executable, str]:
-        """Build an ONNX file for the session; `threads` None: those of the configuration."""
+        """Build an ONNX file for the session.
+
+        `threads` None: those of the configuration, for which its records are, and where there are
+        no records all cores, as onnxruntime has it.
+        """
         settings = load_settings(self._config, {**self._overrides, "compile.threads": threads})
+        if threads is None and self._config is None and not has_database(settings):
+            threads = run_threads()
+            settings = load_settings(None, {**self._overrides, "compile.threads": threads})
         return build_and_note(BuildRequest(path, "", settings, with_fixed(shapes, inputs)))
