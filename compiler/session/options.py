@@ -61,8 +61,9 @@ class SessionOptions(_Entries):
     """Options of a session; those of onnxruntime itself may be given in their place.
 
     `intra_op_num_threads`: threads of a run; 0: those that an artefact was built for; for an ONNX
-    file those of the configuration, and all cores where no database has records for a number. `add_free_dimension_override_by_name` gives a symbol of an ONNX file its size. The
-    rest says nothing here.
+    file those of the configuration, and all cores where no database has records for a number.
+    `add_free_dimension_override_by_name` gives a symbol of an ONNX file its size. The rest says
+    nothing here.
     """
 
     def __init__(self, **values: object) -> None:
