@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,16 @@ class BuildsBySize:
     """The executables of one model, each for some sizes. Runs may come from several threads."""
 
     def __init__(
-        self, path: str, inputs: Sequence[NodeArg], build: Callable[[Shapes], Executable]
+        self,
+        path: str,
+        inputs: Sequence[NodeArg],
+        build: Callable[[Shapes], Executable],
+        unranked: Collection[str] = (),
     ) -> None:
-        """`inputs` are the model's, `build` compiles it for shapes."""
+        """`inputs` are the model's, `build` compiles it for shapes. Of `unranked` inputs the model
+        does not say the rank."""
         self._path, self._inputs, self._build = path, inputs, build
+        self._unranked = unranked
         self._exact: OrderedDict[Key, Executable] = OrderedDict()
         self._range: Executable | None = None
         self._bounds: dict[object, tuple[int, int]] = {}
@@ -57,15 +63,34 @@ class BuildsBySize:
         key = self._key(feed)
         sizes = self._sizes(key)
         with self._lock:
-            found = self._range if self._is_within(sizes) else self._exact.get(key)
+            found = self._range if self._is_within(sizes) else None
             if found is None:
-                found = self._built(key)
-                self._exact[key] = found
-                while len(self._exact) > _KEPT:
-                    self._exact.popitem(last=False)
-                self._note(sizes)
+                found, is_new = self._of_size(key)
+                if is_new:
+                    self._note(sizes)
             self.latest = found
         return found
+
+    def is_range(self, executable: Executable) -> bool:
+        """Whether an executable serves a range of sizes."""
+        return executable is self._range
+
+    def exact_for(self, feed: Mapping[str, object]) -> Executable:
+        """What runs inputs of these shapes alone. Raises `InputError` as `executable_for` does."""
+        with self._lock:
+            self.latest = self._of_size(self._key(feed))[0]
+            return self.latest
+
+    def _of_size(self, key: Key) -> tuple[Executable, bool]:
+        """The build for one size, and whether it was made now."""
+        found = self._exact.get(key)
+        if found is not None:
+            self._exact.move_to_end(key)
+            return found, False
+        found = self._exact[key] = self._built(key)
+        while len(self._exact) > _KEPT:
+            self._exact.popitem(last=False)
+        return found, True
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no build goes on in the background; whether that came true."""
@@ -105,6 +130,9 @@ class BuildsBySize:
             value: Any = feed[port.name]
             shape = tuple(np.shape(value))
             pairs = zip(shape, port.shape, strict=False)
+            if port.name in self._unranked:
+                shapes.append(shape)
+                continue
             if len(shape) != len(port.shape) or any(
                 isinstance(declared, int) and given != declared for given, declared in pairs
             ):
@@ -120,7 +148,7 @@ class BuildsBySize:
         """The size of each dimension that the model leaves open: by its name, or by its place."""
         found: dict[object, int] = {}
         for port, shape in zip(self._inputs, key, strict=True):
-            for axis, (declared, size) in enumerate(zip(port.shape, shape, strict=True)):
+            for axis, (declared, size) in enumerate(zip(port.shape, shape, strict=False)):
                 if not isinstance(declared, int):
                     label = _label(port.name, axis, declared)
                     if found.setdefault(label, size) != size:
@@ -153,7 +181,7 @@ class BuildsBySize:
         for label, size in sizes.items():
             self._seen.setdefault(label, set()).add(size)
         varied = any(len(seen) >= VARIED for seen in self._seen.values())
-        if not varied or self._failed or not self.wait(0):
+        if self._unranked or not varied or self._failed or not self.wait(0):
             return
         bounds = {label: _bounds_of(seen) for label, seen in self._seen.items()}
         shapes = {
@@ -178,7 +206,6 @@ class BuildsBySize:
             return
         with self._lock:
             self._range, self._bounds = found, dict(bounds)
-            self._exact.clear()
 
 
 def _label(name: str, axis: int, declared: str | None) -> object:

@@ -171,7 +171,10 @@ class InferenceSession:
             return
         self._declare(model)
         self.builds = BuildsBySize(
-            path, model.inputs, lambda sizes: self.build(path, self._threads, sizes, None)[0]
+            path,
+            model.inputs,
+            lambda sizes: self.build(path, self._threads, sizes, None)[0],
+            model.unranked,
         )
         self._warn(
             f"{path} leaves sizes open: it is built for those of each run, and for a range once "
@@ -231,7 +234,12 @@ class InferenceSession:
                 self._dtypes = {n: t.dtype for n, t in types if n not in texts}
         if isinstance(feed, Mapping) and any(isinstance(v, _NUMBERS) for v in feed.values()):
             feed = {name: self._as_array(name, value) for name, value in feed.items()}
-        return executable.run(feed, out)
+        try:
+            return executable.run(feed, out)
+        except InputError:
+            if self.builds is None or not self.builds.is_range(executable):
+                raise
+        return self.builds.exact_for(feed).run(feed, out)  # of sizes that the range does not serve
 
     def _as_array(self, name: str, value: object) -> object:
         """Numbers as an array of the input's type; anything else as it is."""

@@ -21,7 +21,7 @@ from tunefarm.compiler.frontend.operators.sized_shapes import (
     under_shape,
 )
 from tunefarm.compiler.operators.rules import broadcast_shapes
-from tunefarm.compiler.types.sizes import divide
+from tunefarm.compiler.types.sizes import bounds_of, divide, symbols_of
 
 _REDEFINED = (13, 21, 23, 24, 25)  # opsets that only added element types to the view operators
 
@@ -64,6 +64,7 @@ def squeeze(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, axes = node.input(0), node.given_integers("axes", 1, "the list of axes")
     if axes is None:
         dropped = tuple(axis for axis, extent in enumerate(data.true_shape) if extent == 1)
+        _refuse_open_ranks(node, data)
     else:
         dropped = node.axes(axes, data.rank)
     for axis in dropped:
@@ -71,6 +72,23 @@ def squeeze(node: OnnxNode, graph: GraphBuilder) -> Value:
             raise node.bad_shape(f"axis {axis} of {data.type} is not 1")
     shape = tuple(extent for axis, extent in enumerate(data.shape) if axis not in dropped)
     return graph.reshape(data, shape)
+
+
+def _refuse_open_ranks(node: OnnxNode, data: Value) -> None:
+    """Raise ShapeError where a size that is known at run time says how many axes are left."""
+    for axis, size in enumerate(data.true_shape):
+        low, high = bounds_of(size)
+        if not isinstance(size, int) and low <= 1 <= high:
+            symbols = sorted(symbol.name for symbol in symbols_of(size))
+            error = node.bad_shape(
+                f"the rank of its result depends on axis {axis}, {size}, which may be 1 "
+                f"({low}..{high})"
+            )
+            raise ShapeError(
+                error.message,
+                hint=f"build for sizes of {' and '.join(symbols)} with which it is always 1, or "
+                "never, each in a file of its own; or save the model with the axes as a constant",
+            )
 
 
 @converter("Unsqueeze", 1, 11, *_REDEFINED)

@@ -216,3 +216,30 @@ def test_bodies_that_list_their_initializers_as_inputs(kind: str) -> None:
         feed["flag"] = np.array(True)
     found = compiler.build(import_model_proto(model)).run(feed)["y"]
     np.testing.assert_array_equal(found, X * (8 if kind == "Loop" else 2))
+
+
+SQUEEZES = {
+    "x": "y = Squeeze (x)",
+    "sum": "s = ReduceSum <keepdims = 1> (x, axes) y = Squeeze (s)",
+    "inside": "a = Relu (x) b = Unsqueeze (a, axes) y = Squeeze (b)",
+}
+
+
+@pytest.mark.parametrize("body", SQUEEZES.values(), ids=SQUEEZES)
+@pytest.mark.parametrize("bounds", ["1..2", "0..4", "2..4"])
+def test_a_rank_that_a_size_decides_is_refused(body: str, bounds: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[b, 3] x) => (float[p] y) <int64[1] axes = {{1}}> {{ {body} }}"""
+    model = parse_model(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    if bounds != "2..4":
+        with pytest.raises(ShapeError, match=r"rank of its result depends on axis 0, b") as refused:
+            import_model_proto(model, {"b": [bounds]})
+        assert "sizes of b" in refused.value.hint
+    for sizes, rows in (("2..4", 3), (1, 1), (4, 4)) if bounds == "2..4" else ((1, 1),):
+        executable = compiler.build(import_model_proto(model, {"b": [sizes]}))
+        x = RNG.standard_normal((rows, 3)).astype(np.float32)
+        (expected,) = exact_session(model).run(None, {"x": x})
+        found = executable.run({"x": x})["y"]
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from onnx.parser import parse_model
 
 from tests.end_to_end.tiny_model import tiny_model
 from tests.onnxruntime_session import exact_session
@@ -499,3 +500,44 @@ def test_the_names_that_programs_import_are_there() -> None:
     tunefarm.set_default_logger_verbosity(0)
     with pytest.raises(SettingsError, match="severity 9"):
         tunefarm.set_default_logger_severity(9)
+
+
+@pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
+def test_sizes_that_a_range_does_not_serve_are_built_for_themselves() -> None:
+    """With one row a branch squeezes it away: another rank than with more."""
+    text = """<ir_version: 8, opset_import: ["" : 13]>
+    g (float[batch, 4] x) => (float[p] y)
+    <int64[1] axis = {0}, int64 first = {0}, int64 one = {1}> {
+        shape = Shape (x)
+        size = Gather (shape, first)
+        is_one = Equal (size, one)
+        s = If (is_one) <then_branch = t () => (float[p] a) { a = Squeeze (x, axis) },
+                         else_branch = e () => (float[p] b) { b = Identity (x) }>
+        y = Relu (s)
+    }"""
+    model = parse_model(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    session, theirs = InferenceSession(model.SerializeToString()), exact_session(model)
+    assert session.builds is not None
+    for rows in (2, 3, 4, 1, 5, 1, 3):
+        x = np.full((rows, 4), rows, np.float32)
+        (found,), (expected,) = session.run(None, {"x": x}), theirs.run(None, {"x": x})
+        assert found.shape == expected.shape
+        np.testing.assert_array_equal(found, expected)
+        assert session.builds.wait(60)
+
+
+@pytest.mark.filterwarnings("ignore::tunefarm.compiler.errors.UntunedWarning")
+def test_inputs_without_a_declared_rank_take_any() -> None:
+    model = parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n] x, float[3] w) => (float[n] y) { y = Mul (x, w) }"""
+    )
+    for info in (model.graph.input[0], model.graph.output[0]):
+        info.type.tensor_type.ClearField("shape")
+    session, theirs = InferenceSession(model.SerializeToString()), exact_session(model)
+    assert session.get_inputs()[0].shape == theirs.get_inputs()[0].shape == []
+    w = np.array([1, 2, 3], np.float32)
+    for shape in ((3,), (2, 3), (4, 2, 3), (1, 3)):
+        feed = {"x": np.ones(shape, np.float32), "w": w}
+        np.testing.assert_array_equal(session.run(None, feed)[0], theirs.run(None, feed)[0])
