@@ -112,10 +112,6 @@ _LINES: dict[str, Any] = {
     "sizes": ({"b": 1, "w": 160}, {"b": 6, "w": 320}),
     "bounds": {"b": "1..6", "w": "32..640"},
 }
-_SPEECH: dict[str, Any] = {
-    "sizes": ({"b": 1, "n": 100}, {"b": 1, "n": 400}),
-    "bounds": {"b": "1..2", "n": "16..512"},
-}
 
 
 def _deep_noise(file: str, width: int) -> Network:
@@ -203,6 +199,7 @@ NETWORKS: tuple[Network, ...] = (
         "input1",
         sizes=({"w": 160}, {"w": 400}),
         bounds={"w": "32..512"},
+        tolerance=6e-2,  # each of 21 layers rounds by the range of the one before
     ),
     _image("ddddocr", "common_det.onnx", (1, 3, 416, 416), "images"),
     _image(
@@ -273,7 +270,8 @@ NETWORKS: tuple[Network, ...] = (
         "plcmos_v2.onnx",
         {"degraded_audio": ("b", 1, "n", 257), "rater_embed": ("b", 64)},
         {"degraded_audio": AUDIO, "rater_embed": AUDIO},
-        **_SPEECH,
+        sizes=({"b": 1, "n": 100}, {"b": 1, "n": 400}),
+        bounds={"b": "1..1", "n": "16..512"},  # a Squeeze has another rank at a batch of 1
     ),
     _deep_noise("Run_1663829550_Stage_0.onnx", 64),
     _deep_noise("Run_1663915512_Stage_0.onnx", 64),

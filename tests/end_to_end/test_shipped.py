@@ -1,4 +1,4 @@
-"""Networks and programs as packages ship them: `pytest -m nightly tests/end_to_end/test_shipped.py`.
+"""Networks and programs as packages ship them (`pytest -m nightly -k test_shipped`).
 
 They come from the package registry, so that a machine without a network skips them and says so.
 """

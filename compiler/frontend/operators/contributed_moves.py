@@ -12,6 +12,7 @@ from tunefarm.compiler.frontend.data_sizes import all_there
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.fused import DOMAIN, channels_last
+from tunefarm.compiler.frontend.operators.quantise import dynamically_quantised
 from tunefarm.compiler.frontend.structured_values import Entity
 from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import DType
@@ -126,7 +127,11 @@ def conv_transpose_with_pads(node: OnnxNode, graph: GraphBuilder) -> Entity | Se
 
 @converter("DynamicQuantizeLSTM", 1, domain=DOMAIN)
 def dynamic_quantize_lstm(node: OnnxNode, graph: GraphBuilder) -> Entity | Sequence[Entity]:
-    """An LSTM of the weights as floats: what is fed to them is not rounded to 8 bits."""
+    """An LSTM of the weights as floats; its inputs are rounded to 8 bits by the range of them all.
+
+    onnxruntime's kernel rounds the hidden state as well, before each step's product, by the range
+    of the rows of that step that one of its threads has. Here the state stays as it is.
+    """
     found, convert = as_onnx(node, "LSTM", 14)
     weights = []
     for weight, scale, zero in ((1, 8, 9), (2, 10, 11)):
@@ -143,7 +148,9 @@ def dynamic_quantize_lstm(node: OnnxNode, graph: GraphBuilder) -> Entity | Seque
         centred = graph.emit("sub", floats, shift)
         scaled = graph.emit("mul", centred, graph.reshape(node.input(scale), shape))
         weights.append(graph.transpose(scaled, (0, 2, 1)))
-    inputs = (node.input(0), *weights, *(node.optional(position) for position in range(3, 8)))
+    quantised, scale, zero = dynamically_quantised(node.input(0), graph)
+    rounded = graph.emit("dequantize", quantised, scale, zero, to=str(DType.F32))
+    inputs = (rounded, *weights, *(node.optional(position) for position in range(3, 8)))
     return convert(replace(found, inputs=inputs), graph)
 
 

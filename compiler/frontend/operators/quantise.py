@@ -135,6 +135,32 @@ def dequantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
     return parameters.emit("dequantize", data, _result_type(node, scale.dtype), graph)
 
 
+@converter("DynamicQuantizeLinear", 11)
+def dynamic_quantize_linear(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
+    """Bytes, with a scale and a zero point of the data's own range, which 0 is a part of.
+
+    Where all of the data is 0 the scale is 1, as onnxruntime has it: what is divided by it is then
+    no infinity.
+    """
+    return list(dynamically_quantised(node.input(0), graph))
+
+
+def dynamically_quantised(data: Value, graph: GraphBuilder) -> tuple[Value, Value, Value]:
+    """What DynamicQuantizeLinear gives of data."""
+    zero = graph.scalar(0, DType.F32)
+    axes = tuple(range(data.rank))
+    low = graph.emit("min", graph.emit("reduce_min", data, axes=axes, keepdims=False), zero)
+    high = graph.emit("max", graph.emit("reduce_max", data, axes=axes, keepdims=False), zero)
+    span = graph.emit("sub", high, low)
+    spread = graph.emit("div", span, graph.scalar(255, DType.F32))
+    is_zero = graph.emit("equal", span, zero)
+    scale = graph.emit("where", is_zero, graph.scalar(1, DType.F32), spread)
+    middle = graph.emit("sub", zero, graph.emit("div", low, scale))
+    rounded = graph.emit("round", graph.emit("clip", middle, min=0.0, max=255.0))
+    zero_point = graph.cast(rounded, DType.U8)
+    return graph.emit("quantize", data, scale, zero_point, to=str(DType.U8)), scale, zero_point
+
+
 def _widened(value: Value, zero_point: Value | None, graph: GraphBuilder) -> Value:
     """value - zero_point as i32; a zero point of all zeros is left out."""
     wide = graph.cast(value, DType.I32)

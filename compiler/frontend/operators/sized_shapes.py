@@ -177,7 +177,8 @@ def sized_expand(
             axes.append(axis)
     extents = tuple(map(extent_of, axes))
     if 0 in extents:
-        raise node.bad_shape(f"the shape [{_text(shape)}] has no elements")
+        empty = graph.constant(np.empty(extents, data.dtype.numpy))
+        return graph.with_dims(empty, tuple(axes))
     readable = graph.readable(data)
     plain = graph.with_dims(readable, None)
     same = extents == plain.shape
