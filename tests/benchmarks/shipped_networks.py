@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx
 
 Shape = tuple[int, ...]
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 Sizes = Mapping[str, int]
 
 AUDIO, IMAGE, SIGNAL, BYTES, TABLE = "audio", "image", "signal", "bytes", "table"
@@ -63,18 +63,17 @@ class Network:
         made = {name: _MAKE[self.kinds[name]](rng, shape, self) for name, shape in shapes.items()}
         for name, array in made.items():
             if array.dtype.kind == "f" and how in _SCALE:
-                made[name] = (array * _SCALE[how]).astype(array.dtype)
+                made[name] = np.multiply(array, _SCALE[how], dtype=array.dtype)
         return made | {name: np.asarray(value) for name, value in self.values.items()}
 
 
 _SCALE = {"zeros": 0.0, "silence": 1e-6, "large": 1e3}
 
 
-def _floats(
-    scale: float, shift: float = 0.0, dtype: type[np.floating] = np.float32
-) -> Callable[..., Array]:
+def _floats(scale: float, dtype: type[np.floating] = np.float32) -> Callable[..., Array]:
     def make(rng: np.random.Generator, shape: Shape, network: Network) -> Array:
-        return (rng.standard_normal(shape) * scale + shift).astype(dtype)
+        made: Array = (scale * rng.standard_normal(shape)).astype(dtype)
+        return made
 
     return make
 

@@ -148,8 +148,8 @@ def dynamic_quantize_lstm(node: OnnxNode, graph: GraphBuilder) -> Entity | Seque
         centred = graph.emit("sub", floats, shift)
         scaled = graph.emit("mul", centred, graph.reshape(node.input(scale), shape))
         weights.append(graph.transpose(scaled, (0, 2, 1)))
-    quantised, scale, zero = dynamically_quantised(node.input(0), graph)
-    rounded = graph.emit("dequantize", quantised, scale, zero, to=str(DType.F32))
+    parts = dynamically_quantised(node.input(0), graph)
+    rounded = graph.emit("dequantize", *parts, to=str(DType.F32))
     inputs = (rounded, *weights, *(node.optional(position) for position in range(3, 8)))
     return convert(replace(found, inputs=inputs), graph)
 
