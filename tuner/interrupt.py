@@ -125,6 +125,12 @@ def interrupted() -> bool:
     return _process_handler is not None and _process_handler.number is not None
 
 
+def asked_to_stop() -> bool:
+    """Whether the work of this thread, `interruptible`, was asked to stop."""
+    interrupt = _interrupts.get(threading.get_ident())
+    return interrupt is not None and interrupt.asked
+
+
 def interruption() -> str:
     """What has interrupted this process, for people."""
     if _process_handler is None or _process_handler.number != signal.SIGXCPU:
@@ -179,10 +185,13 @@ def interruptible() -> Iterator[Interrupt]:
     handler = _process_handler or SignalHandler()
     handler.interrupt = interrupt
     before = _install(handler)
+    number_of_thread = threading.get_ident()
+    _interrupts[number_of_thread] = interrupt
     try:
         yield interrupt
     finally:
         handler.interrupt = None
+        del _interrupts[number_of_thread]
         for number, former in before.items():
             signal.signal(number, former)
 

@@ -77,7 +77,12 @@ class Cast(Expr):
 
 
 def const(value: int | float | bool, dtype: DType) -> Const:
-    """A literal of `dtype`; the value is stored as a Python bool, int or float accordingly."""
+    """A literal of `dtype`; the value is stored as a Python bool, int or float accordingly.
+
+    Raises ValueError for a number that its elements cannot be.
+    """
+    if not dtype.has(value):
+        raise ValueError(f"{value} is no {dtype}")
     if dtype is DType.BOOL:
         return Const(dtype, bool(value))
     return Const(dtype, float(value) if dtype.is_float else int(value))

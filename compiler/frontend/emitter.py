@@ -45,7 +45,9 @@ class Emitter(ABC):
         """Integers that are computed of sizes."""
 
     def scalar(self, value: int | float | bool, dtype: DType) -> Value:
-        """A constant of shape ()."""
+        """A constant of shape (). Raises ValueError for a number that its type cannot hold."""
+        if not dtype.has(value):
+            raise ValueError(f"{value} is no {dtype}")
         return self.constant(np.asarray(value, dtype.numpy))
 
     def integers(self, values: Sequence[int]) -> Value:

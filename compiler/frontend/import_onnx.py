@@ -101,6 +101,7 @@ def _import(
     allowance: Allowance,
 ) -> Graph:
     check_lists(shapes)
+    read_opsets(model)
     _check_names("input", [info.name for info in model.graph.input])
     _check_names("output", [info.name for info in model.graph.output])
     sizes = _followed_sizes(model, shapes, external, allowance.limits)

@@ -329,7 +329,7 @@ def _declared(info: ValueInfoProto) -> tuple[int, Declared]:
         return tensor.elem_type, None
     dimensions: list[int | str] = []
     for dimension in tensor.shape.dim:
-        if dimension.WhichOneof("value") == "dim_value" and dimension.dim_value >= 0:
+        if dimension.WhichOneof("value") == "dim_value" and dimension.dim_value != -1:
             dimensions.append(int(dimension.dim_value))
         else:
             dimensions.append(dimension.dim_param or "?")

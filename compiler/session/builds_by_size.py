@@ -7,7 +7,6 @@ runs within the range. A size beyond it is built for by itself, and a wider rang
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +25,6 @@ VARIED = 3
 _KEPT = 8
 """Builds for single sizes that are kept, each with its constants."""
 
-Size = int | str | None
 Key = tuple[tuple[int, ...], ...]
 
 
@@ -98,23 +96,6 @@ class BuildsBySize:
         if thread is not None:
             thread.join(timeout)
         return thread is None or not thread.is_alive()
-
-    def advice(self) -> str:
-        """The command that builds the model ahead, for all sizes."""
-        command = ["tune", "build", "--model", self._path, "--untuned"]
-        for port in self._inputs:
-            if any(not isinstance(size, int) for size in port.shape):
-                text = ",".join(self._advised(size) for size in port.shape)
-                command += ["--shape", f"{port.name}={text}"]
-        return shlex.join([*command, "--output", "model.tuned"])
-
-    def _advised(self, size: Size) -> str:
-        from tunefarm.compiler.frontend.symbol_names import usual_bounds
-
-        if isinstance(size, int):
-            return str(size)
-        low, high = usual_bounds(size or "") or (1, 64)
-        return f"{low}..{high}"
 
     def _key(self, feed: Mapping[str, object]) -> Key:
         if not isinstance(feed, Mapping):

@@ -31,7 +31,6 @@ from tunefarm.compiler.runtime.artefact.artefact import is_artefact
 from tunefarm.compiler.runtime.execution.executable import Executable, load
 from tunefarm.compiler.runtime.spec.ports import refuse_unknown
 from tunefarm.compiler.session.builds_by_size import BuildsBySize
-from tunefarm.compiler.session.declared_ports import DeclaredModel, declared_model
 from tunefarm.compiler.session.options import (
     CPU,
     LOG,
@@ -41,11 +40,12 @@ from tunefarm.compiler.session.options import (
     threads_of,
 )
 from tunefarm.compiler.session.ort_values import IOBinding, OrtValue
-from tunefarm.compiler.session.ports import NodeArg, inputs_of, outputs_of
+from tunefarm.compiler.session.ports import NodeArg, inputs_of, outputs_of, type_text
 from tunefarm.compiler.types.metadata import Metadata
 from tunefarm.configs.file_kinds import is_onnx
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.frontend.declared_ports import DeclaredModel, DeclaredPort
     from tunefarm.compiler.runtime.spec.ports import AnyArray
     from tunefarm.compiler.types.extents import Shapes
 
@@ -144,7 +144,8 @@ class InferenceSession:
 
     def _declare(self, model: DeclaredModel) -> None:
         """Tell of a model what its file declares, until it is built."""
-        self._inputs, self._outputs = list(model.inputs), list(model.outputs)
+        self._inputs = [_declared(port) for port in model.inputs]
+        self._outputs = [_declared(port) for port in model.outputs]
         self._names = [port.name for port in self._outputs]
         self._metadata, self._name = model.metadata, model.name
         self._dtypes = {}
@@ -164,7 +165,7 @@ class InferenceSession:
                 )
             self._executable = load(path, self._threads)
             return
-        model = None if shapes or self._inputs_fixed else declared_model(path)
+        model = None if shapes or self._inputs_fixed else _read(path)
         if model is None or not model.is_open:
             self._executable, note = self.build(path, self._threads, shapes, self._inputs_fixed)
             self._warn(note)
@@ -172,13 +173,13 @@ class InferenceSession:
         self._declare(model)
         self.builds = BuildsBySize(
             path,
-            model.inputs,
+            self._inputs,
             lambda sizes: self.build(path, self._threads, sizes, None)[0],
-            model.unranked,
+            [port.name for port in model.inputs if port.shape is None],
         )
         self._warn(
             f"{path} leaves sizes open: it is built for those of each run, and for a range once "
-            f"they vary; to build ahead: {self.builds.advice()}"
+            f"they vary; to build ahead: {model.build_command(path)}"
         )
 
     def _warn(self, note: str) -> None:
@@ -397,6 +398,21 @@ def set_default_logger_severity(severity: int) -> None:
 
 def set_default_logger_verbosity(verbosity: int) -> None:
     """Do nothing: one level of notes is all that there is."""
+
+
+def _read(path: str) -> DeclaredModel | None:
+    """What a file declares; None where no model can be read, as the build will say."""
+    try:
+        from tunefarm.compiler.frontend.declared_ports import declared_model
+    except ModuleNotFoundError:
+        return None
+    return declared_model(path)
+
+
+def _declared(port: DeclaredPort) -> NodeArg:
+    """A port as onnxruntime tells it: the shape of what has no known rank is empty."""
+    type = "seq" if port.dtype is None else type_text(port.dtype)
+    return NodeArg(port.name, type, list(port.shape or ()))
 
 
 def _taken(executable: Executable, threads: int | None, shapes: Shapes | None) -> Executable:

@@ -113,6 +113,15 @@ class DType(StrEnum):
             return self.bits >= other.bits
         return (own, kind) == ("signed", "unsigned") and self.bits > other.bits
 
+    def has(self, value: int | float | bool) -> bool:
+        """Whether a number is one of its elements: floats round, integers and bools do not."""
+        if self.is_float or isinstance(value, bool):
+            return True
+        if self is DType.BOOL:
+            return value in (0, 1)
+        low, high = (0, 2**63 - 1) if self is DType.STRING else self.limits
+        return value == int(value) and low <= value <= high
+
     @staticmethod
     def from_numpy(dtype: np.dtype[Any]) -> DType:
         """The element type of a NumPy dtype, objects being texts; `ValueError` if there is none."""

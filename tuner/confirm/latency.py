@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from tunefarm.measure.worker.slice_clock import SliceClock
 from tunefarm.measure.worker.stability import relative_mad
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare, standing
+from tunefarm.tuner.interrupt import asked_to_stop
 
 SLOWER = 0.01  # by how much a model must lose to be refused
 LEAST_ROUNDS = 3
@@ -89,10 +90,18 @@ def pinned(threads: int) -> Iterator[None]:
     threads that it starts inherit them.
 
     Raises MeasureError if one may not be used any more, also after the block: what was timed there
-    was timed elsewhere.
+    was timed elsewhere. Raises KeyboardInterrupt where a stop is asked for while it waits.
     """
     cores = usable_cpus().for_threads(threads)
-    with CoreLocks(f"models-{uuid.uuid4().hex}", tell=_note).held(cores), on_cores(cores):
+    locks = CoreLocks(f"models-{uuid.uuid4().hex}", stop=asked_to_stop, tell=_note)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locks.held(cores))
+        except MeasureError:
+            if asked_to_stop():
+                raise KeyboardInterrupt from None
+            raise
+        stack.enter_context(on_cores(cores))
         yield
         check_none_lost(set(cores) - os.sched_getaffinity(0))
 

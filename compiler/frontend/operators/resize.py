@@ -16,6 +16,7 @@ from tunefarm.compiler.frontend.operators.sized_resize import (
     edge_extended,
     fixed_scale,
     sampled,
+    scaled_number,
     scaled_size,
 )
 from tunefarm.compiler.frontend.resize_taps import (
@@ -123,7 +124,7 @@ def _scaled_axes(
         Axis(
             axis,
             data.shape[axis],
-            math.floor(data.shape[axis] * scale),
+            scaled_number(data.shape[axis], scale),
             scale,
             sizes=_scaled_sizes(node, data, axis, scale),
         )
@@ -192,6 +193,38 @@ def _cropped(node: OnnxNode, plan: tuple[Axis, ...]) -> tuple[Axis, ...]:
 
 
 def _resize(
+    node: OnnxNode, data: Value, plan: tuple[Axis, ...], how: Interpolation, graph: GraphBuilder
+) -> Value:
+    """The data resized along every axis of the plan.
+
+    Integers are interpolated as f32. As in onnxruntime what is behind the point is dropped, and
+    with `antialias` each pass rounds; what lies beyond the ends of the type is cut off there.
+    """
+    if not data.dtype.is_integer or how.mode == "nearest":
+        return _resized(node, data, plan, how, graph)
+    floats = graph.cast(data, DType.F32)
+    if how.antialias:
+        for axis in reversed(plan):  # each pass rounds, along rows first
+            floats = _resized(node, floats, (axis,), how, graph)
+            floats = _within(graph.emit("floor", _plus_half(floats, graph)), data.dtype, graph)
+    else:
+        floats = _within(_resized(node, floats, plan, how, graph), data.dtype, graph)
+    return graph.cast(floats, data.dtype)
+
+
+def _plus_half(floats: Value, graph: GraphBuilder) -> Value:
+    return graph.emit("add", floats, graph.scalar(0.5, DType.F32))
+
+
+def _within(floats: Value, dtype: DType, graph: GraphBuilder) -> Value:
+    """Numbers cut off at the ends of a type that f32 holds."""
+    if dtype.bits >= 32:
+        return floats
+    ends = np.iinfo(dtype.numpy)
+    return graph.emit("clip", floats, min=float(ends.min), max=float(ends.max))
+
+
+def _resized(
     node: OnnxNode, data: Value, plan: tuple[Axis, ...], how: Interpolation, graph: GraphBuilder
 ) -> Value:
     sizes = {axis.axis: axis.size for axis in plan}

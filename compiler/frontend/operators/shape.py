@@ -21,6 +21,7 @@ from tunefarm.compiler.frontend.operators.sized_shapes import (
     under_shape,
 )
 from tunefarm.compiler.operators.rules import broadcast_shapes
+from tunefarm.compiler.types.signature import SIZES
 from tunefarm.compiler.types.sizes import bounds_of, divide, symbols_of
 
 _REDEFINED = (13, 21, 23, 24, 25)  # opsets that only added element types to the view operators
@@ -64,7 +65,7 @@ def squeeze(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, axes = node.input(0), node.given_integers("axes", 1, "the list of axes")
     if axes is None:
         dropped = tuple(axis for axis, extent in enumerate(data.true_shape) if extent == 1)
-        _refuse_open_ranks(node, data)
+        _refuse_open_ranks(node, data, graph)
     else:
         dropped = node.axes(axes, data.rank)
     for axis in dropped:
@@ -74,11 +75,19 @@ def squeeze(node: OnnxNode, graph: GraphBuilder) -> Value:
     return graph.reshape(data, shape)
 
 
-def _refuse_open_ranks(node: OnnxNode, data: Value) -> None:
-    """Raise ShapeError where a size that is known at run time says how many axes are left."""
+def _refuse_open_ranks(node: OnnxNode, data: Value, graph: GraphBuilder) -> None:
+    """Refuse runs in which a size that the graph computes is 1, so that an axis more would go.
+
+    Raises ShapeError where a size of inputs says how many axes are left.
+    """
     for axis, size in enumerate(data.true_shape):
         low, high = bounds_of(size)
         if not isinstance(size, int) and low <= 1 <= high:
+            if symbols_of(size) & graph.computed_symbols:
+                is_one = graph.emit("equal", graph.size(size), graph.size(1))
+                reason = f"axis {axis} of what {node.label} squeezes must not have the size 1"
+                graph.require(is_one, SIZES, reason)
+                continue
             symbols = sorted(symbol.name for symbol in symbols_of(size))
             error = node.bad_shape(
                 f"the rank of its result depends on axis {axis}, {size}, which may be 1 "

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, vector
@@ -32,28 +33,42 @@ from tunefarm.compiler.types.dims import Axis, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, Symbol, bounds_of, divide, quotient
 
-_MAX_DENOMINATOR = 1024
-_MOST_TRIED = 1 << 16
+_MOST_TRIED = 1 << 22
+"""Sizes of an axis for which a fraction is tried in the place of a scale."""
 _FIXED = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn")
 """Coordinates that depend on the scale alone."""
 
 
 def scaled_size(size: Dimension, scale: float) -> Dimension | None:
-    """The size times a scale, rounded down; None for scales of too many digits.
+    """The size times a scale, rounded down; None where no fraction says it for all sizes.
 
-    One that is a fraction but for its rounding counts as that, where all sizes are the same.
+    The product is one of f32, as in ONNX's shape inference and onnxruntime: 10 times 2.3 is 23
+    there, though the scale is a little less than 2.3.
     """
     if isinstance(size, int):
-        return int(size * Fraction(scale))
-    ratio = Fraction(scale)
-    if ratio.denominator > _MAX_DENOMINATOR:
-        near, (low, high) = ratio.limit_denominator(_MAX_DENOMINATOR), size.bounds
-        if high - low > _MOST_TRIED or any(
-            int(n * near) != int(n * ratio) for n in range(low, high + 1)
-        ):
-            return None
-        ratio = near
-    return divide(size * ratio.numerator, ratio.denominator)
+        return scaled_number(size, scale)
+    low, high = size.bounds
+    if high - low > _MOST_TRIED:
+        return None
+    numbers = np.arange(low, high + 1, dtype=np.int64)
+    wanted, exact = _scaled(numbers, scale), Fraction(float(np.float32(scale)))
+    for digits in range(1, 6):
+        ratio = exact.limit_denominator(10**digits)
+        if np.array_equal(numbers * ratio.numerator // ratio.denominator, wanted):
+            return divide(size * ratio.numerator, ratio.denominator)
+    if np.array_equal(numbers * exact.numerator // exact.denominator, wanted):
+        return divide(size * exact.numerator, exact.denominator)
+    return None
+
+
+def scaled_number(size: int, scale: float) -> int:
+    """A number times a scale, rounded down as in `scaled_size`."""
+    return int(_scaled(np.array([size]), scale)[0])
+
+
+def _scaled(numbers: npt.NDArray[np.int64], scale: float) -> npt.NDArray[np.int64]:
+    products: npt.NDArray[np.float32] = numbers.astype(np.float32) * np.float32(scale)
+    return np.floor(products).astype(np.int64)
 
 
 def fixed_scale(

@@ -168,7 +168,8 @@ def _pad(draw: st.DrawFn, chain: Chain, value: str, lanes: int) -> str:
     most = {"constant": 5, "reflect": min(shape) - 1, "edge": 5, "wrap": min(shape)}[mode]
     pads = tuple(draw(st.integers(low, min(5, most))) for _ in range(2 * len(shape)))
     assume(all(n + pads[i] + pads[i + len(shape)] >= 1 for i, n in enumerate(shape)))
-    value_attribute = {"value": 2.0} if mode == "constant" else {}
+    filled = 1.0 if chain.types[value].dtype is DType.BOOL else 2.0
+    value_attribute = {"value": filled} if mode == "constant" else {}
     return chain.apply("pad", value, pads=pads, mode=mode, **value_attribute)
 
 

@@ -1,0 +1,91 @@
+"""What a file declares of a model before anything is built, for sessions of open sizes."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from tunefarm.compiler.frontend.element_types import dtype_of
+from tunefarm.compiler.frontend.import_onnx import metadata_of
+from tunefarm.compiler.frontend.read_model import read_model
+from tunefarm.compiler.frontend.symbol_names import usual_bounds
+from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.metadata import Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredPort:
+    """An input or output: None in a shape is a dimension without a name, no `shape` any rank.
+
+    Of what is no tensor there is no `dtype`.
+    """
+
+    name: str
+    dtype: DType | None
+    shape: tuple[int | str | None, ...] | None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a size is left to each run."""
+        return self.shape is None or any(not isinstance(size, int) for size in self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredModel:
+    """A model as its file declares it; `inputs` are those that must be given."""
+
+    name: str
+    inputs: tuple[DeclaredPort, ...]
+    outputs: tuple[DeclaredPort, ...]
+    metadata: Metadata
+
+    @property
+    def is_open(self) -> bool:
+        """Whether inputs, all of them tensors, leave sizes to each run."""
+        return all(port.dtype for port in self.inputs) and any(port.is_open for port in self.inputs)
+
+    def build_command(self, path: str) -> str:
+        """What builds the model of that path ahead, for usual bounds of its sizes."""
+        command = ["tune", "build", "--model", path, "--untuned"]
+        for port in self.inputs:
+            if port.is_open and port.shape is not None:
+                command += ["--shape", f"{port.name}={','.join(map(_usual, port.shape))}"]
+        return shlex.join([*command, "--output", "model.tuned"])
+
+
+def declared_model(path: str) -> DeclaredModel:
+    """The ports of a file. Raises `ImportModelError` for one that is no model."""
+    model = read_model(Path(path), Allowance())
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    inputs = (info for info in model.graph.input if info.name not in initialized)
+    return DeclaredModel(
+        model.graph.name or "model",
+        tuple(map(_declared, inputs)),
+        tuple(map(_declared, model.graph.output)),
+        metadata_of(model),
+    )
+
+
+def _declared(info: onnx.ValueInfoProto) -> DeclaredPort:
+    tensor = info.type.tensor_type
+    if info.type.WhichOneof("value") != "tensor_type":
+        return DeclaredPort(info.name, None, None)
+    dtype = dtype_of(tensor.elem_type, f"the type of {info.name!r}")
+    if not tensor.HasField("shape"):
+        return DeclaredPort(info.name, dtype, None)
+    sizes = tuple(
+        dimension.dim_value if dimension.dim_value > 0 else dimension.dim_param or None
+        for dimension in tensor.shape.dim
+    )
+    return DeclaredPort(info.name, dtype, sizes)
+
+
+def _usual(size: int | str | None) -> str:
+    if isinstance(size, int):
+        return str(size)
+    low, high = usual_bounds(size or "") or (1, 64)
+    return f"{low}..{high}"
