@@ -66,6 +66,16 @@ MICROSOFT: Mapping[str, Form] = {
     "BiasGelu": ("A:T B:T", "", (1, 1)),
     "BiasSoftmax": ("data:T bias:T", "axis:int is_inner_broadcast:int!", (1, 1)),
     "BiasSplitGelu": ("X:T bias:T", "", (1, 1)),
+    "CausalConvWithState": (
+        "input:T weight:T bias:T? past_state:T?",
+        "activation:string ndim:int",
+        (1, 2),
+    ),
+    "LinearAttention": (
+        "query:T key:T value:T past_state:S? decay:T? beta:T?",
+        "chunk_size:int kv_num_heads:int! q_num_heads:int! scale:float update_rule:string",
+        (1, 2),
+    ),
     "CDist": ("A:D B:D", "metric:string", (1, 1)),
     "ConvTransposeWithDynamicPads": (
         "X:T W:T Pads:L? B:T?",

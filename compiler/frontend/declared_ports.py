@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 
 from tunefarm.compiler.frontend.element_types import dtype_of
-from tunefarm.compiler.frontend.import_onnx import metadata_of
+from tunefarm.compiler.frontend.import_onnx import metadata_of, overridable
 from tunefarm.compiler.frontend.read_model import read_model
 from tunefarm.compiler.frontend.symbol_names import usual_bounds
 from tunefarm.compiler.limits import Allowance
@@ -36,12 +36,14 @@ class DeclaredPort:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredModel:
-    """A model as its file declares it; `inputs` are those that must be given."""
+    """A model as its file declares it; `inputs` are those that must be given, `defaults` the names of
+    those that may be."""
 
     name: str
     inputs: tuple[DeclaredPort, ...]
     outputs: tuple[DeclaredPort, ...]
     metadata: Metadata
+    defaults: frozenset[str] = frozenset()
 
     @property
     def is_open(self) -> bool:
@@ -67,6 +69,7 @@ def declared_model(path: str) -> DeclaredModel:
         tuple(map(_declared, inputs)),
         tuple(map(_declared, model.graph.output)),
         metadata_of(model),
+        frozenset(overridable(model)),
     )
 
 

@@ -51,6 +51,27 @@ def schema_function(
     return _instantiate(_parse(data), node, defaults) if data else None
 
 
+_TWINS = {"LinearAttention": 27, "CausalConvWithState": 27}
+"""Operators of onnxruntime that ONNX has taken over, by the opset that defines them."""
+_NO_ATTRIBUTES_OF_TWINS = frozenset(["ndim"])
+
+
+def has_twin(domain: str, operator: str) -> bool:
+    """Whether an operator of onnxruntime is one of ONNX's own by now."""
+    return domain == "com.microsoft" and operator in _TWINS
+
+
+def twin_function(node: NodeProto, inputs: Sequence[Entity | None]) -> FunctionBody | None:
+    """The body of ONNX's operator of the same name."""
+    twin = NodeProto()
+    twin.CopyFrom(node)
+    twin.domain = ""
+    kept = [item for item in node.attribute if item.name not in _NO_ATTRIBUTES_OF_TWINS]
+    del twin.attribute[:]
+    twin.attribute.extend(kept)
+    return schema_function(twin, "", _TWINS[node.op_type], inputs)
+
+
 def local_function(function: FunctionProto, node: NodeProto) -> FunctionBody:
     """The body of a function of the model, for one call of it."""
     defaults = {attribute.name: attribute for attribute in function.attribute_proto}

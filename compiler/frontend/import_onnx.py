@@ -16,7 +16,7 @@ from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.given_results import check_given
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.import_step import Frame
-from tunefarm.compiler.frontend.model_importer import ModelImporter, refuse_sparse
+from tunefarm.compiler.frontend.model_importer import ModelImporter
 from tunefarm.compiler.frontend.model_inputs import (
     fixed_array,
     input_types,
@@ -27,6 +27,7 @@ from tunefarm.compiler.frontend.model_inputs import (
     shapes_for,
 )
 from tunefarm.compiler.frontend.name_scope import NameScope
+from tunefarm.compiler.frontend.node_order import in_order
 from tunefarm.compiler.frontend.read_model import check_text, read_model, read_opsets
 from tunefarm.compiler.frontend.shape_hints import graph_hints
 from tunefarm.compiler.frontend.structured_ports import (
@@ -35,6 +36,7 @@ from tunefarm.compiler.frontend.structured_ports import (
     structured_output,
 )
 from tunefarm.compiler.frontend.structured_values import GrowingSequence, StackedSequence
+from tunefarm.compiler.frontend.tensors import read_tensor
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.widen_places import widen_places
 from tunefarm.compiler.limits import Allowance, Limits
@@ -50,9 +52,10 @@ from tunefarm.compiler.types.extents import (
 )
 from tunefarm.compiler.types.metadata import Metadata
 from tunefarm.compiler.types.sizes import Dimension
-from tunefarm.compiler.types.structure import FixedPort, Structure, StructuredPort
+from tunefarm.compiler.types.structure import DefaultPort, FixedPort, Structure, StructuredPort
 from tunefarm.compiler.types.tensor_type import Array
 
+_FEW_DEFAULTS = 8
 _ANY_ELEMENTS = 2**36
 """Of a value all of whose axes are open, where the operators are asked for sizes."""
 
@@ -108,6 +111,18 @@ def _import(
     return _Import(model, {**shapes, **sizes}, external, allowance).graph()
 
 
+def overridable(model: onnx.ModelProto) -> set[str]:
+    """The inputs that an initializer gives a default, which callers may override.
+
+    Before IR version 4 all initializers are inputs, and tools go on to write them so: where many
+    are listed, and none is not, they are constants.
+    """
+    inputs = {info.name for info in model.graph.input}
+    names = [tensor.name for tensor in model.graph.initializer if tensor.name in inputs]
+    some = len(names) < len(model.graph.initializer) or len(names) <= _FEW_DEFAULTS
+    return set(names) if model.ir_version >= 4 and some else set()
+
+
 def _followed_sizes(
     model: onnx.ModelProto, shapes: Shapes, external: ExternalData | None, limits: Limits
 ) -> Shapes:
@@ -150,7 +165,9 @@ def metadata_of(model: onnx.ModelProto) -> Metadata:
 
 def _runtime_inputs(model: onnx.ModelProto, shapes: Shapes) -> list[onnx.ValueInfoProto]:
     """The inputs that are neither initializers nor fixed."""
-    known = {tensor.name for tensor in model.graph.initializer} | fixed_inputs(shapes).keys()
+    known = {tensor.name for tensor in model.graph.initializer} - overridable(model)
+    known |= {tensor.values.name for tensor in model.graph.sparse_initializer}
+    known |= fixed_inputs(shapes).keys()
     return [info for info in model.graph.input if info.name not in known]
 
 
@@ -166,7 +183,6 @@ class _Import:
     ) -> None:
         self._model, self._shapes = model, shapes
         self._opsets = read_opsets(model)
-        refuse_sparse(model.graph)
         self.builder = GraphBuilder(model.graph.name or "model", allowance)
         self.builder.by_onnxruntime = "com.microsoft" in self._opsets
         self._scope = NameScope(self.builder, external)
@@ -174,12 +190,18 @@ class _Import:
         self._results: dict[str, Dimension] = {}
         self._structured: tuple[StructuredPort, ...] = ()
         self._fixed: dict[str, Array] = {}
+        self._defaults: list[onnx.TensorProto] = []
+        self._external = external
 
     def convert(self) -> None:
         """Convert every node."""
         graph, shapes, builder, scope = self._model.graph, self._shapes, self.builder, self._scope
-        scope.add_initializers(graph.initializer)
-        initialized = {tensor.name for tensor in graph.initializer}
+        defaults = overridable(self._model)
+        constants = [tensor for tensor in graph.initializer if tensor.name not in defaults]
+        self._defaults = [tensor for tensor in graph.initializer if tensor.name in defaults]
+        scope.add_initializers(constants)
+        scope.add_sparse(graph.sparse_initializer)
+        initialized = {tensor.name for tensor in constants}
         inputs = [info for info in graph.input if info.name not in initialized]
         self._fixed = _define_fixed(fixed_inputs(shapes), inputs, builder, scope)
         runtime = _runtime_inputs(self._model, shapes)
@@ -188,7 +210,7 @@ class _Import:
         asked = {name: shape for name, shape in given.items() if name not in self._results}
         self._structured, named = _define_inputs(runtime, asked, builder, scope)
         hints = graph_hints(graph, {**named, **self._results})
-        self._importer.convert_nodes(graph.node, Frame(scope, self._opsets, hints=hints))
+        self._importer.convert_nodes(in_order(graph.node), Frame(scope, self._opsets, hints=hints))
 
     def graph(self) -> Graph:
         """The model as a graph."""
@@ -207,8 +229,17 @@ class _Import:
         texts = (*builder.text_inputs, *(n for n, v in outputs if v.dtype is DType.STRING))
         words = builder.words.all if texts else ()
         ports = tuple(FixedPort.of(name, array) for name, array in self._fixed.items())
-        structure = Structure(self._structured, structured_outputs, texts, words, ports)
+        defaults = tuple(map(self._default, self._defaults))
+        open_defaults = tuple(port for port in defaults if port.name not in self._fixed)
+        structure = Structure(
+            self._structured, structured_outputs, texts, words, ports, open_defaults
+        )
         return replace(finished, structure=structure, metadata=metadata_of(self._model))
+
+    def _default(self, tensor: onnx.TensorProto) -> DefaultPort:
+        what = f"initializer {tensor.name!r}"
+        array = read_tensor(tensor, what, self._external, self.builder.allowance)
+        return DefaultPort.of(tensor.name, array)
 
 
 def _define_inputs(

@@ -13,6 +13,7 @@ from tunefarm.compiler.frontend.constant_evaluation import can_evaluate
 from tunefarm.compiler.frontend.contributed import contributed_signature, refusal
 from tunefarm.compiler.frontend.control_flow import control_flow
 from tunefarm.compiler.frontend.converter import covered_versions, find_converter
+from tunefarm.compiler.frontend.function_expansion import has_twin
 from tunefarm.compiler.frontend.name_scope import NameScope
 from tunefarm.compiler.frontend.shape_hints import Hints
 from tunefarm.compiler.frontend.signature import Signature, find_signature
@@ -72,7 +73,7 @@ class ImportStep:
         domain, operator = self.domain, self.node.op_type
         if signature.has_body or can_evaluate(domain, operator):
             return True
-        if control_flow(domain, operator) is not None:
+        if control_flow(domain, operator) is not None or has_twin(domain, operator):
             return True
         return find_converter(domain, operator, signature.since_version) is not None
 

@@ -129,13 +129,18 @@ def _loop_form(
 
 
 def _most_steps(node: OnnxNode, graph: GraphBuilder, outputs: int, states: int) -> int:
-    """The most steps of a loop whose end is computed: as many as declared results have rows."""
+    """The most steps of a loop whose end is computed: as many as declared results have rows.
+
+    A trip count that is given to each run says more than a declared shape, which may be stale.
+    """
     limits = graph.allowance.limits
     if not outputs:
         return limits.loop_steps
     names = range(states, min(states + outputs, len(node.outputs)))
     shapes = [node.declared_shape(number) for number in names]
     rows = [shape[0] for shape in shapes if shape]
+    if rows and node.optional(0) is not None and node.input(0).array is None:
+        rows = [max(*rows, limits.loop_rows)]  # the trip count of a run may be another one
     return max(1, min(rows or [limits.loop_steps, limits.loop_rows]))
 
 

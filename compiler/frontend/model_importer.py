@@ -28,12 +28,15 @@ from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.function_binding import bind, function_for
 from tunefarm.compiler.frontend.function_expansion import (
     FunctionBody,
+    has_twin,
     local_function,
     schema_function,
+    twin_function,
 )
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.import_step import Frame, FunctionKey, ImportStep, name_of
 from tunefarm.compiler.frontend.name_scope import NameScope
+from tunefarm.compiler.frontend.node_order import in_order
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.problems import Problems
 from tunefarm.compiler.frontend.read_model import canonical_domain
@@ -183,6 +186,8 @@ class ModelImporter:
         signature = step.signature
         has_body = signature is not None and signature.has_body
         body = schema_function(node, domain, step.opset, inputs) if has_body else None
+        if has_twin(domain, operator):
+            body = twin_function(node, inputs)
         if body is None:
             raise UnsupportedOperatorError("it is supported for constant inputs only")
         return self._inline(body, inputs, step, None)
@@ -291,9 +296,9 @@ class ModelImporter:
         """Convert a subgraph, which sees the values of the graph around it."""
         frame = step.frame
         _check_depth(frame)
-        refuse_sparse(graph)
         scope = NameScope(self._builder, self._external, frame.scope)
         scope.add_initializers(graph.initializer)
+        scope.add_sparse(graph.sparse_initializer)
         for formal, value in zip(graph.input, inputs, strict=True):
             is_optional = formal.type.WhichOneof("value") == "optional_type"
             if is_optional and isinstance(value, Value | SequenceValue):
@@ -303,7 +308,7 @@ class ModelImporter:
         if step.node.op_type == "If":
             hints = {**hints, **step.passed_on([output.name for output in graph.output])}
         inner = Frame(scope, frame.opsets, step.name, frame.functions, frame.depth + 1, hints)
-        self.convert_nodes(graph.node, inner)
+        self.convert_nodes(in_order(graph.node), inner)
         return _results([output.name for output in graph.output], scope)
 
 
@@ -319,13 +324,6 @@ class _StepSubgraphs:
 
     def attempt(self, make: Callable[[], Results | None]) -> Results | None:
         return self.importer.attempt(make)
-
-
-def refuse_sparse(graph: GraphProto) -> None:
-    """Raise UnsupportedOperatorError when the graph has sparse initializers."""
-    if graph.sparse_initializer:
-        name = graph.sparse_initializer[0].values.name
-        raise UnsupportedOperatorError(f"initializer {name!r} is sparse, which is not supported")
 
 
 def _results(names: Sequence[str], scope: NameScope) -> Results | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from onnx import TensorProto
+from onnx import SparseTensorProto, TensorProto
 
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.structured_values import Entity
-from tunefarm.compiler.frontend.tensors import read_tensor
+from tunefarm.compiler.frontend.tensors import read_sparse, read_tensor
 
 
 class NameScope:
@@ -39,6 +39,15 @@ class NameScope:
             if tensor.name in self._initializers:
                 raise ImportModelError(f"the initializer {tensor.name!r} is there twice")
             self._initializers[tensor.name] = tensor
+
+    def add_sparse(self, tensors: Iterable[SparseTensorProto]) -> None:
+        """Define sparse initializers, as arrays. Raises ImportModelError for a damaged one."""
+        for tensor in tensors:
+            name, allowance = tensor.values.name, self._builder.allowance
+            array = read_sparse(tensor, f"initializer {name!r}", self._external, allowance)
+            value = self._builder.constant(array)
+            self.define(name, value)
+            self._builder.name_value(value, name)
 
     def define(self, name: str, value: Entity | None) -> None:
         """Give a name its value (None: an absent optional). Raises ImportModelError if taken."""

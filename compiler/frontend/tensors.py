@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto
+from onnx import SparseTensorProto, TensorProto
 
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.element_types import dtype_of
@@ -48,6 +48,35 @@ def read_tensor(
     result = array.reshape(shape)
     result.flags.writeable = False
     return result
+
+
+def read_sparse(
+    tensor: SparseTensorProto, what: str, external: ExternalData | None, allowance: Allowance
+) -> Array:
+    """The contents of a sparse tensor as an array, with 0 where it has nothing.
+
+    Its indices are places in the whole array, or one in each axis. Raises ImportModelError.
+    """
+    values = read_tensor(tensor.values, f"{what}: its values", external, allowance)
+    indices = read_tensor(tensor.indices, f"{what}: its indices", external, allowance)
+    shape = tuple(tensor.dims)
+    if any(not 0 <= extent <= _MAX_EXTENT for extent in shape):
+        raise ImportModelError(f"{what} has an impossible extent: {list(shape)}")
+    allowance.check_array(what, shape, values.itemsize)
+    dense: Array = np.zeros(shape, values.dtype)
+    places = indices.astype(np.int64)
+    if places.ndim == 2 and places.shape[1] == len(shape):
+        inside = bool(((places >= 0) & (places < np.array(shape))).all())
+        places = np.ravel_multi_index(tuple(places.T), shape) if inside else places
+    elif places.ndim == 1:
+        inside = bool(((places >= 0) & (places < dense.size)).all())
+    else:
+        inside = False
+    if not inside or places.size != values.size:
+        raise ImportModelError(f"{what} has indices outside of {list(shape)}")
+    dense.reshape(-1)[places] = values.reshape(-1)
+    dense.flags.writeable = False
+    return dense
 
 
 def _words(tensor: TensorProto, shape: tuple[int, ...], count: int, what: str) -> Array:

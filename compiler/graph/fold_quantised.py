@@ -115,7 +115,7 @@ class _Folder:
     def _moved(self, node: Node) -> str | None:
         """Movements of dequantized data move the integers."""
         operand = self._alike_everywhere(node.inputs[0])
-        if operand is None:
+        if operand is None or (node.operator == "max_pool" and not self._is_positive(operand)):
             return None
         inputs = (operand.name, *node.inputs[1:])
         moved = self.rewriter.emit(node.operator, inputs, node.attributes, like=node)
@@ -197,6 +197,11 @@ class _Folder:
         self.rewriter.types[output] = node_type(node, self.rewriter.types)
         alone = replace(node, output=output)
         return self.tables.tabulated(alone) or self.rewriter.keep(alone)
+
+    def _is_positive(self, operand: Operand) -> bool:
+        """Whether larger integers are known to stand for larger numbers."""
+        scale = self.rewriter.constants.get(operand.scale)
+        return scale is not None and bool((scale.astype(np.float64) > 0).all())
 
     def _is_scalar(self, node: Node) -> bool:
         return all(self.rewriter.types[name].shape == () for name in node.inputs[1:])

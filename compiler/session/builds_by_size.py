@@ -37,11 +37,12 @@ class BuildsBySize:
         inputs: Sequence[NodeArg],
         build: Callable[[Shapes], Executable],
         unranked: Collection[str] = (),
+        defaults: Collection[str] = (),
     ) -> None:
         """`inputs` are the model's, `build` compiles it for shapes. Of `unranked` inputs the model
-        does not say the rank."""
+        does not say the rank; those with `defaults` may be given as well."""
         self._path, self._inputs, self._build = path, inputs, build
-        self._unranked = unranked
+        self._unranked, self._optional = unranked, defaults
         self._exact: OrderedDict[Key, Executable] = OrderedDict()
         self._range: Executable | None = None
         self._bounds: dict[object, tuple[int, int]] = {}
@@ -102,7 +103,7 @@ class BuildsBySize:
             raise InputError(f"inputs are given by name, as a dict, not as {type(feed).__name__}")
         names = ", ".join(repr(port.name) for port in self._inputs)
         for name in feed:
-            if all(port.name != name for port in self._inputs):
+            if name not in self._optional and all(port.name != name for port in self._inputs):
                 raise InputError(f"the model has no input {name!r}; its inputs are {names}")
         shapes = []
         for port in self._inputs:

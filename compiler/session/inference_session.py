@@ -136,7 +136,11 @@ class InferenceSession:
 
     def _take_ports(self, executable: Executable) -> None:
         spec = executable.spec
-        self._inputs, self._outputs = inputs_of(executable), outputs_of(executable)
+        defaults = {port.name for port in spec.structure.defaults}
+        inputs = inputs_of(executable)
+        self._inputs = [port for port in inputs if port.name not in defaults]
+        self._overridable = [port for port in inputs if port.name in defaults]
+        self._outputs = outputs_of(executable)
         self._names = [port.name for port in self._outputs]
         self._metadata, self._name = spec.metadata, spec.name
         texts = spec.structure.texts
@@ -149,6 +153,7 @@ class InferenceSession:
         self._names = [port.name for port in self._outputs]
         self._metadata, self._name = model.metadata, model.name
         self._dtypes = {}
+        self._overridable = []
 
     def _open(self, given: str | PathLike[str] | bytes, shapes: Shapes) -> None:
         if isinstance(given, bytes | bytearray | memoryview):
@@ -176,6 +181,7 @@ class InferenceSession:
             self._inputs,
             lambda sizes: self.build(path, self._threads, sizes, None)[0],
             [port.name for port in model.inputs if port.shape is None],
+            model.defaults,
         )
         self._warn(
             f"{path} leaves sizes open: it is built for those of each run, and for a range once "
@@ -311,8 +317,8 @@ class InferenceSession:
         return list(self._outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """None: constants are packed when a model is built."""
-        return []
+        """The inputs that a run may leave out; other constants are packed when a model is built."""
+        return list(self._overridable)
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the model's file says of the model, and how it was built."""

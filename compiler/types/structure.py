@@ -7,6 +7,7 @@ whose columns have labels is a list of dictionaries, one a row.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,6 +69,28 @@ class FixedPort:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class DefaultPort:
+    """An input that callers may leave out: what it holds then, `data` in base 64."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    data: str
+
+    @classmethod
+    def of(cls, name: str, array: npt.NDArray[Any]) -> DefaultPort:
+        """The port of an input whose default is an array."""
+        data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+        return cls(name, DType.from_numpy(array.dtype), array.shape, data)
+
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        """The default."""
+        flat = np.frombuffer(base64.b64decode(self.data), self.dtype.numpy)
+        return flat.reshape(self.shape)
+
+
 def _digest(array: npt.NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
@@ -86,7 +109,8 @@ class Structure:
     """All inputs and outputs of a model that are no plain tensors of numbers.
 
     `texts` are the tensors, inputs and outputs, that hold the numbers of words; `words` are the
-    first ones. `fixed` are inputs that callers may give and nobody reads.
+    first ones. `fixed` are inputs that callers may give and nobody reads, `defaults` those that
+    they may leave out.
     """
 
     inputs: tuple[StructuredPort, ...] = ()
@@ -94,6 +118,7 @@ class Structure:
     texts: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     fixed: tuple[FixedPort, ...] = ()
+    defaults: tuple[DefaultPort, ...] = ()
 
 
 NO_STRUCTURE = Structure()
@@ -105,14 +130,15 @@ def structure_from_json(data: Mapping[str, Any] | None) -> Structure:
         return NO_STRUCTURE
     inputs, outputs = (tuple(map(_structured, data[kind])) for kind in ("inputs", "outputs"))
     texts, words = (tuple(map(str, data.get(kind, ()))) for kind in ("texts", "words"))
-    fixed = tuple(map(_fixed, data.get("fixed", ())))
-    return Structure(inputs, outputs, texts, words, fixed)
+    fixed = tuple(FixedPort(*_port(item), str(item["text"])) for item in data.get("fixed", ()))
+    defaults = tuple(DefaultPort(*_port(item)) for item in data.get("defaults", ()))
+    return Structure(inputs, outputs, texts, words, fixed, defaults)
 
 
-def _fixed(data: Mapping[str, Any]) -> FixedPort:
-    shape = tuple(map(int, data["shape"]))
-    dtype = DType(data["dtype"])
-    return FixedPort(str(data["name"]), dtype, shape, str(data["digest"]), str(data["text"]))
+def _port(data: Mapping[str, Any]) -> tuple[str, DType, tuple[int, ...], str]:
+    """What ports of both kinds have: the digest or the data comes last."""
+    known = data["digest"] if "digest" in data else data["data"]
+    return str(data["name"]), DType(data["dtype"]), tuple(map(int, data["shape"])), str(known)
 
 
 def _structured(data: Mapping[str, Any]) -> StructuredPort:

@@ -91,6 +91,13 @@ def top_k(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
     extent = data.shape[axis]
     size = _number_of_results(node, graph, data, axis)
     most = bounds_of(size)[1]
+    if most == 0:
+        none = [
+            graph.constant(np.empty((*data.shape[:axis], 0, *data.shape[axis + 1 :]), kind))
+            for kind in (data.dtype.numpy, np.int64)
+        ]
+        dims = (*data.dims[:axis], whole(0), *data.dims[axis + 1 :])
+        return [graph.with_dims(value, dims) for value in none]
     order = [*(other for other in range(data.rank) if other != axis), axis]
     back = tuple(order.index(other) for other in range(data.rank))
     turned = graph.transpose(data, tuple(order))
@@ -114,7 +121,7 @@ def _number_of_results(node: OnnxNode, graph: GraphBuilder, data: Value, axis: i
     if given is None and node.input(1).array is not None:
         given = node.constant_integer(1, "the number of results")
     if given is not None:
-        if not 0 < given <= extent:
+        if not 0 <= given <= extent:
             raise node.bad_shape(f"{given} results of an axis of {extent}")
         return _at_most(given, node, graph, data, axis)
     sizes = node.input(1).sizes

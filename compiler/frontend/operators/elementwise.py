@@ -71,7 +71,7 @@ _PLAIN: dict[str, tuple[str, tuple[int, ...], Mapping[str, Default]]] = {
     "Swish": ("swish", (24,), {"alpha": 1.0}),
     "Tan": ("tan", (7, 22), {}),
     "Tanh": ("tanh", (1, 6, 13), {}),
-    "ThresholdedRelu": ("thresholded_relu", (10, 22), {"alpha": 1.0}),
+    "ThresholdedRelu": ("thresholded_relu", (1, 10, 22), {"alpha": 1.0}),
     "Where": ("where", (9, 16), {}),
     "Xor": ("xor", (7,), {}),
 }

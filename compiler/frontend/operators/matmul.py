@@ -13,6 +13,7 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
 from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
 from tunefarm.compiler.types.dims import size_of
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import known
 
 
@@ -70,6 +71,31 @@ def of_joined_rows(node: OnnxNode, graph: GraphBuilder, product: Callable[[Value
     return result
 
 
+def _scaled_integers(
+    node: OnnxNode, left: Value, alpha: float, beta: float, graph: GraphBuilder
+) -> Value:
+    """alpha A' B' + beta C of integers: scaled as f64, and what is behind the point goes."""
+    right, bias, dtype = node.input(1), node.optional(2), left.dtype
+    sums = graph.emit(
+        "matmul",
+        left,
+        right,
+        transpose_a=bool(node.integer("transA", 0)),
+        transpose_b=bool(node.integer("transB", 0)),
+    )
+
+    def scaled(value: Value, factor: float) -> Value:
+        floats = graph.cast(value, DType.F64)
+        return graph.emit("mul", floats, graph.scalar(factor, DType.F64))
+
+    total = scaled(sums, alpha)
+    if bias is not None and beta != 0:
+        total = graph.emit("add", total, scaled(bias, beta))
+    if total.shape != sums.shape:
+        raise node.bad_shape(f"C does not broadcast to {sums.type}")
+    return graph.cast(total, dtype)
+
+
 def gemm_value(node: OnnxNode, left: Value, graph: GraphBuilder) -> Value:
     """The node's product with this left operand, which may have more axes than a matrix."""
     right, bias = node.input(1), node.optional(2)
@@ -77,7 +103,7 @@ def gemm_value(node: OnnxNode, left: Value, graph: GraphBuilder) -> Value:
         raise node.bad_shape(f"{left.type} and {right.type} are not two matrices")
     alpha, beta = node.floating("alpha", 1.0), node.floating("beta", 1.0)
     if not left.dtype.is_float and (alpha != 1 or beta != 1):
-        raise node.unsupported("alpha or beta on integers")
+        return _scaled_integers(node, left, alpha, beta, graph)
     if alpha != 1 and right.array is not None:
         right = graph.constant(np.multiply(right.array, alpha), right.dtype)
         alpha = 1.0

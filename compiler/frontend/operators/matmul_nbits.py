@@ -26,12 +26,14 @@ def matmul_nbits(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, blocks = node.input(0), -(-inner // block)
     if data.shape[-1:] != (inner,):
         raise node.bad_shape(f"{data.type} has not {inner} columns")
-    _check_order(node, inner, block)
-    check_scale(node, node.input(2), signed=True)
+    check_scale(node, node.input(2))
     packed = node.constant(1, "weights")
     if packed.dtype != np.uint8 or packed.size != rows * blocks * block * bits // 8:
         raise node.bad_shape(f"{packed.dtype}{list(packed.shape)} are no {rows}x{inner} weights")
     weights = _unpacked(packed.reshape(rows, -1), bits)[:, :inner]
+    if _has_own_numbers(node, inner, block):
+        weight = graph.constant(_floats(node, weights, blocks, block), data.dtype)
+        return _product(node, data, weight, rows, graph)
     scale = graph.reshape(node.input(2), (rows, blocks))
     zero_point = _zero_point(node, rows, blocks, bits)
     weight = graph.emit(
@@ -43,7 +45,12 @@ def matmul_nbits(node: OnnxNode, graph: GraphBuilder) -> Value:
         axis=1,
         block=block,
     )
-    matrix = data if data.rank > 1 else graph.reshape(data, (1, inner))
+    return _product(node, data, weight, rows, graph)
+
+
+def _product(node: OnnxNode, data: Value, weight: Value, rows: int, graph: GraphBuilder) -> Value:
+    """x * weights^T + bias, of any number of axes."""
+    matrix = data if data.rank > 1 else graph.reshape(data, (1, data.shape[-1]))
     result = graph.emit("matmul", matrix, weight, transpose_b=True)
     if node.optional(5) is not None:
         result = graph.emit("add", result, node.input(5))
@@ -71,10 +78,76 @@ def _unpacked(packed: Array, bits: int) -> Array:
     return fields.reshape(packed.shape[0], -1).view(_TYPES[bits].numpy)
 
 
-def _check_order(node: OnnxNode, inner: int, block: int) -> None:
-    """Blocks follow each other: an index of groups that says otherwise is refused."""
+def _has_own_numbers(node: OnnxNode, inner: int, block: int) -> bool:
+    """Whether zero points are floats, or blocks do not follow each other."""
+    zero = node.optional(3)
+    return (zero is not None and zero.dtype is not DType.U8) or _groups(
+        node, inner, block
+    ) is not None
+
+
+def _groups(node: OnnxNode, inner: int, block: int) -> Array | None:
+    """The block of each column; None where they follow each other."""
     if node.optional(4) is None:
-        return
-    groups = node.constant(4, "groups")
-    if not np.array_equal(groups, np.arange(groups.size) // block) or groups.size < inner:
-        raise node.unsupported("weights of a block that do not follow each other (g_idx)")
+        return None
+    groups = node.constant(4, "groups")[:inner].astype(np.int64)
+    if groups.shape != (inner,) or groups.min() < 0 or groups.max() >= -(-inner // block):
+        raise node.bad_shape(f"{groups.size} groups for {inner} columns of blocks of {block}")
+    return None if np.array_equal(groups, np.arange(inner) // block) else groups
+
+
+def _floats(node: OnnxNode, weights: Array, blocks: int, block: int) -> Array:
+    """The weights as f32: their zero points are floats, or their blocks lie apart."""
+    rows, inner = weights.shape
+    scale = node.constant(2, "scales").astype(np.float32).reshape(rows, blocks)
+    given = node.optional(3)
+    if given is not None and given.dtype is not DType.U8:
+        zero = node.constant(3, "zero points").astype(np.float32)
+        if zero.size != rows * blocks:
+            raise node.bad_shape(f"{zero.size} zero points for {rows}x{blocks} blocks")
+        zero = zero.reshape(rows, blocks)
+    else:
+        bits = node.integer("bits", 4)
+        zero = _zero_point(node, rows, blocks, bits).astype(np.float32)
+    found = _groups(node, inner, block)
+    groups = np.arange(inner) // block if found is None else found
+    numbers: Array = (weights.astype(np.float32) - zero[:, groups]) * scale[:, groups]
+    return numbers
+
+
+_FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+_NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+    *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+    *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+"""What the 16 codes of a weight stand for, in parts of the largest number of its block."""
+
+
+@converter("MatMulBnb4", 1, domain="com.microsoft")
+def matmul_bnb4(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """x * weights^T: these are 4-bit codes of floats, [N, K] in blocks, high bits first."""
+    rows, inner = node.integer("N"), node.integer("K")
+    block, kind = node.integer("block_size"), node.integer("quant_type")
+    data = node.input(0)
+    if rows < 1 or inner < 1 or block < 1:
+        raise node.invalid(f"N {rows}, K {inner} and block_size {block} make no matrix")
+    if data.shape[-1:] != (inner,):
+        raise node.bad_shape(f"{data.type} has not {inner} columns")
+    if kind not in (0, 1):
+        raise node.invalid(f"quant_type is {kind}, which is neither 0 (FP4) nor 1 (NF4)")
+    if not node.integer("transB", 1):
+        raise node.unsupported("weights that are not transposed (transB=0)")
+    packed, largest = node.constant(1, "weights"), node.constant(2, "largest numbers")
+    count = rows * inner
+    if packed.dtype != np.uint8 or packed.size != -(-count // 2):
+        raise node.bad_shape(f"{packed.dtype}{list(packed.shape)} are no {rows}x{inner} weights")
+    if largest.size != -(-count // block):
+        raise node.bad_shape(f"{largest.size} largest numbers for blocks of {block}")
+    bytes_ = np.asarray(packed.reshape(-1), np.uint8)
+    codes = np.stack([bytes_ >> 4, bytes_ & 15], axis=1).reshape(-1)[:count]
+    table = np.array(_NF4 if kind else (*_FP4, *(-number for number in _FP4)), np.float32)
+    each = largest.astype(np.float32).reshape(-1)[np.arange(count) // block]
+    weight = graph.constant((table[codes] * each).reshape(rows, inner), data.dtype)
+    return _product(node, data, weight, rows, graph)

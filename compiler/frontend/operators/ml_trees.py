@@ -188,8 +188,13 @@ def _voted(
     return found.votes.total(leaves, count, targets, combine, data.dtype, graph)
 
 
-def _with_base(node: OnnxNode, total: Value, graph: GraphBuilder) -> Value:
-    base = _numbers(node, "base_values")
+def _with_base(
+    node: OnnxNode,
+    total: Value,
+    graph: GraphBuilder,
+    base: npt.NDArray[np.float64] | None = None,
+) -> Value:
+    base = _numbers(node, "base_values") if base is None else base
     if not base.size:
         return total
     if base.size not in (1, total.shape[1]):
@@ -224,13 +229,20 @@ def tree_ensemble_classifier(node: OnnxNode, graph: GraphBuilder) -> Sequence[Va
     transform = node.choice("post_transform", "NONE", TRANSFORMS)
     one = len(set(found.votes.target.tolist())) == 1
     if len(labels) == 2 and one:
-        only = Votes(found.votes.leaf, np.zeros_like(found.votes.target), found.votes.weight)
+        target = found.votes.target
+        only = Votes(found.votes.leaf, np.zeros_like(target), found.votes.weight)
         found.votes = only
-        score = _with_base(node, _voted(node, found, data, 1, "sum", graph), graph)
+        votes, base = _voted(node, found, data, 1, "sum", graph), _numbers(node, "base_values")
+        first_alone = base.size == 2 and not target.any()
+        score = _with_base(node, votes, graph, base[:1] if first_alone else base)
         whole = bool((found.votes.weight >= 0).all())
         limit = graph.scalar(0.5 if whole else 0.0, score.dtype)
         number = graph.cast(graph.emit("greater", score, limit), DType.I64)
         number = graph.reshape(number, (score.shape[0],))
+        if first_alone:  # as in onnxruntime the other class has the score 0
+            both = graph.concat([score, graph.emit("sub", score, score)], 1)
+            scores = transformed(both, transform, graph)
+            return [labels_of(number, labels, graph), graph.cast(scores, DType.F32)]
         scores = both_classes(node, score, transform, whole, graph)
         return [labels_of(number, labels, graph), graph.cast(scores, DType.F32)]
     if len(labels) < 2:

@@ -19,7 +19,7 @@ def batch_normalization_of_inputs(node: OnnxNode, graph: GraphBuilder) -> Sequen
     Then the last two outputs are those of the data.
     """
     if node.version < 9 and not node.integer("spatial", 1):
-        raise node.unsupported("spatial=0")
+        return [_of_each_element(node, graph)]
     wanted = any(node.wants(position) for position in range(1, 5))
     if wanted or (node.version < 7 and not node.integer("is_test", 0)):
         return _trained(node, graph)
@@ -37,6 +37,22 @@ def batch_normalization(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     if node.wants(1) or node.wants(2):
         raise node.unsupported("running statistics without training_mode")
     return [_batch_norm(node, graph, *_parameters(node, graph))]
+
+
+def _of_each_element(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, each of a number for every element."""
+    data = node.input(0)
+    scale, bias, mean, variance = (node.input(position) for position in range(1, 5))
+    for value in (scale, bias, mean, variance):
+        if value.shape != data.shape[1:]:
+            raise node.bad_shape(f"{value.type} has not one entry per element of {data.type}")
+    training = node.version < 7 and not node.integer("is_test", 0)
+    if training or any(node.wants(position) for position in range(1, 5)):
+        raise node.unsupported("training with spatial=0")
+    shifted = graph.emit("add", variance, graph.scalar(node.floating("epsilon", 1e-5), data.dtype))
+    factor = graph.emit("div", scale, graph.emit("sqrt", shifted))
+    centred = graph.emit("sub", data, mean)
+    return graph.emit("add", graph.emit("mul", centred, factor), bias)
 
 
 def _trained(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
@@ -185,6 +201,17 @@ def mean_variance_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
     if not axes:  # each element is its own mean
         return graph.emit("sub", data, data)
     return graph.emit("mean_variance_norm", data, axes=axes)
+
+
+@converter("MeanVarianceNormalization", 1)
+def mean_variance_normalization_of_channels(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """The first version: over the spatial axes, or those of the channels as well."""
+    data = node.input(0)
+    first = 1 if node.integer("across_channels", 0) else 2
+    axes = tuple(range(first, data.rank))
+    if node.integer("normalize_variance", 1):
+        return graph.emit("mean_variance_norm", data, axes=axes)
+    return graph.emit("sub", data, graph.emit("reduce_mean", data, axes=axes, keepdims=True))
 
 
 @converter("LRN", 1, 13)

@@ -44,7 +44,7 @@ class Parameters:
         """
         scale, zero_point = parameters
         axis, block = node.integer("axis", axis), node.integer("block_size", 0)
-        check_scale(node, scale, signed=block > 0 and data.array is not None)
+        check_scale(node, scale, divides=node.operator == "QuantizeLinear")
         if zero_point is not None and zero_point.array is not None and not zero_point.array.any():
             zero_point = None
 
@@ -77,20 +77,19 @@ class Parameters:
         return graph.emit(operator, data, self.scale, self.zero_point, to=str(to), **attributes)
 
 
-def check_scale(node: OnnxNode, scale: Value, signed: bool = False) -> None:
-    """Raise `ImportModelError` for a constant scale that is not positive, or not even finite.
+def check_scale(node: OnnxNode, scale: Value, divides: bool = False) -> None:
+    """Raise `ImportModelError` for a constant scale that is not finite, or that `divides` by 0.
 
-    `signed` ones may have any finite number: onnxruntime gives a block of weights the sign of its
-    largest one, and 0 to a block of zeros.
+    Pruned channels have a scale of 0. onnxruntime gives a block of weights the sign of its largest
+    one.
     """
     if scale.array is None:
         return
     numbers = scale.array.astype(np.float64).reshape(-1)
-    wrong = numbers[~(np.isfinite(numbers) & (signed | (numbers > 0)))]
+    wrong = numbers[~np.isfinite(numbers) | (divides & (numbers == 0))]
     if wrong.size:
-        kind = "finite" if signed else "positive"
         name = node.name_of(scale)
-        raise node.invalid(f"the scale {name!r} has {wrong[0]:g}, which is no {kind} number")
+        raise node.invalid(f"the scale {name!r} has {wrong[0]:g}, which nothing can be scaled by")
 
 
 def _result_type(node: OnnxNode, default: DType) -> DType:
@@ -244,7 +243,7 @@ def qlinear_matmul(node: OnnxNode, graph: GraphBuilder) -> Value:
         node.input(position) for position in range(8)
     )
     for scale in (a_scale, b_scale, y_scale):
-        check_scale(node, scale)
+        check_scale(node, scale, divides=scale is y_scale)
     a = _widened(left, _row_parameter(node, a_zero, left, graph), graph)
     b = _widened(right, b_zero, graph)
     total = matmul_value(node, a, b, graph)
@@ -258,7 +257,7 @@ def qlinear_conv(node: OnnxNode, graph: GraphBuilder) -> Value:
         node.input(position) for position in range(8)
     )
     for given in (a_scale, b_scale, y_scale):
-        check_scale(node, given)
+        check_scale(node, given, divides=given is y_scale)
     a = _widened(data, _scalar(node, a_zero, graph), graph)
     b = _widened(weight, _per_output_channel(b_zero, weight, graph), graph)
     total = conv_value(node, a, b, node.optional(8), graph)

@@ -40,7 +40,9 @@ def _register(
         if before:
             value = graph.emit(before, *(value, value) if before == "mul" else (value,))
         value = _reduced(node, operator, value, axes, graph)
-        return graph.emit(after, value) if after else value
+        if not after or value.dtype.is_float:
+            return graph.emit(after, value) if after else value
+        return graph.cast(graph.emit(after, graph.cast(value, DType.F64)), value.dtype)
 
 
 _register("ReduceSum", (1, 11, 13), "reduce_sum")
@@ -74,6 +76,13 @@ def reduce_log_sum_exp(node: OnnxNode, graph: GraphBuilder) -> Value:
     axes = _axes(node, value.rank)
     if not axes:
         return value
+    if not value.dtype.is_float:
+        floats = _log_sum_exp(node, graph.cast(value, DType.F64), axes, graph)
+        return graph.cast(floats, value.dtype)
+    return _log_sum_exp(node, value, axes, graph)
+
+
+def _log_sum_exp(node: OnnxNode, value: Value, axes: tuple[int, ...], graph: GraphBuilder) -> Value:
     largest = graph.emit("reduce_max", value, axes=axes, keepdims=True)
     infinite = graph.emit("isinf", largest)
     offset = graph.emit("where", infinite, graph.scalar(0, value.dtype), largest)

@@ -69,13 +69,15 @@ class _Requantiser:
         plain = not attributes["block"] and not attributes["precision"]
         if scale is None or scale.dtype != np.float32 or not plain or zero is None:
             return None
+        divisor = scale.astype(np.float32)
+        if not (divisor > 0).all():  # a relu or clip in front would be one of other bounds
+            return None
         source = node.inputs[0]
         if rewriter.types[source].dtype is not DType.F32 or not self._is_scaled(source):
             return None
         type = rewriter.types[node.output]
         if type.dtype not in NARROW:
             return None
-        divisor = scale.astype(np.float32)
         least, most = type.dtype.limits
         source = self._unbounded(source, divisor, least - zero, most - zero)
         scaled = self._divided(source, divisor, node)

@@ -89,6 +89,7 @@ class Executable:
         self._entry, self._constants = _EntryFunction(entry.entry), entry.constants
         self._calls_functions = any(program.functions for program in self._programs)
         self._words = WordTable(spec.structure.words)
+        self._defaults = {port.name: port.array for port in spec.structure.defaults}
         self._frames: list[Frame] = []  # those that no call uses at the moment
 
     @property
@@ -245,6 +246,8 @@ class Executable:
         structure = self.spec.structure
         if structure.fixed:
             inputs = without_fixed(structure.fixed, inputs)
+        if self._defaults and isinstance(inputs, Mapping):
+            inputs = {**self._defaults, **inputs}
         if structure.inputs:
             inputs = spread(structure.inputs, inputs)
         return words.read(structure.texts, inputs) if structure.texts else inputs
@@ -275,7 +278,8 @@ class Executable:
                 hint="call run, which returns outputs of the sizes that were computed",
             )
         frame = self.new_frame()
-        arrays = frame.bind_inputs(without_fixed(self.spec.structure.fixed, inputs))
+        given = without_fixed(self.spec.structure.fixed, inputs)
+        arrays = frame.bind_inputs({**self._defaults, **given})
         for port, array in zip(self._inputs, arrays, strict=True):
             if not frame.reads(port, array):
                 raise InputError(

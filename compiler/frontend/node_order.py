@@ -1,0 +1,56 @@
+"""Nodes in the order in which they can be converted: some files have them in another one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from onnx import GraphProto, NodeProto
+
+
+def in_order(nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
+    """The nodes, each behind those that it reads, as far as that can be.
+
+    Nodes that are in order stay where they are. Of nodes that read each other in a circle the
+    importer says what is missing.
+    """
+    makers = {name: number for number, node in enumerate(nodes) for name in node.output if name}
+    reads = [
+        {makers[name] for name in _read(node) if name in makers and makers[name] != number}
+        for number, node in enumerate(nodes)
+    ]
+    if all(max(own, default=-1) < number for number, own in enumerate(reads)):
+        return nodes
+    order: list[int] = []
+    done: set[int] = set()
+    for first in range(len(nodes)):
+        waiting = [first]
+        while waiting:
+            number = waiting[-1]
+            missing = sorted(reads[number] - done - set(waiting), reverse=True)
+            if missing and number not in done:
+                waiting += missing[-1:]
+                continue
+            waiting.pop()
+            if number not in done:
+                done.add(number)
+                order.append(number)
+    return [nodes[number] for number in order]
+
+
+def _read(node: NodeProto) -> Iterator[str]:
+    """The names that a node reads, those of graphs inside it among them."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from _read_by_graph(graph)
+
+
+def _read_by_graph(graph: GraphProto) -> Iterable[str]:
+    own: Collection[str] = {
+        *(info.name for info in graph.input),
+        *(tensor.name for tensor in graph.initializer),
+        *(name for node in graph.node for name in node.output),
+    }
+    inside = (name for node in graph.node for name in _read(node))
+    outputs = (info.name for info in graph.output)
+    return [name for name in (*inside, *outputs) if name not in own]

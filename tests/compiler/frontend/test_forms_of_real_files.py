@@ -1,0 +1,396 @@
+"""What real files have that the ordinary export of a network has not, beside other runtimes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.parser import parse_model
+from onnx.reference import ReferenceEvaluator
+
+from tests.onnxruntime_session import exact_session
+from tunefarm import compiler
+from tunefarm.compiler.errors import ImportModelError, InputError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.node_order import in_order
+
+RNG = np.random.default_rng(11)
+Array = np.ndarray[Any, Any]
+
+
+def parsed(text: str, opset: int = 17, **initializers: Array) -> onnx.ModelProto:
+    model = parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}')
+    for name, array in initializers.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    for info in model.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    return model
+
+
+def compare(
+    model: onnx.ModelProto, feed: dict[str, Array], rtol: float = 1e-5, **shapes: Any
+) -> None:
+    names = [info.name for info in model.graph.output]
+    expected = exact_session(model).run(names, feed)
+    found = compiler.build(import_model_proto(model, shapes)).run(feed)
+    for name, value in zip(names, expected, strict=True):
+        assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+        np.testing.assert_allclose(found[name], value, rtol=rtol, atol=1e-6)
+
+
+def floats(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+# --- the order of nodes, sparse and overridable initializers ------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nodes_come_in_any_order(seed: int) -> None:
+    model = parsed(
+        """g (float[2, 3] x) => (float[a] y) {
+            a = Relu (x) b = Neg (a) c = Add (a, b) flag = Constant <value = bool[1] {1}> ()
+            d = If (flag) <then_branch = t () => (float[p] u) { u = Add (c, b) },
+                           else_branch = e () => (float[p] v) { v = Neg (c) }>
+            y = Mul (d, a)
+        }"""
+    )
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes[at] for at in np.random.default_rng(seed).permutation(6))
+    x = floats(2, 3)
+    found = compiler.build(import_model_proto(model)).run({"x": x})["y"]
+    a = np.maximum(x, 0)
+    np.testing.assert_allclose(found, -a * a, rtol=1e-6)
+
+
+def test_nodes_in_order_stay_where_they_are_and_circles_are_errors() -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
+    assert in_order(nodes) is nodes
+    circle = parsed("g (float[2] x) => (float[2] y) { a = Add (x, y) y = Neg (a) }")
+    with pytest.raises(ImportModelError, match="is used before it is computed"):
+        import_model_proto(circle)
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_sparse_initializers(linear: bool, dtype: type[Any]) -> None:
+    dense = np.zeros((4, 5), dtype)
+    dense[[0, 2, 3], [1, 4, 0]] = [3, -2, 7]
+    places = np.argwhere(dense)
+    indices = places @ [5, 1] if linear else places
+    values = numpy_helper.from_array(dense[dense != 0], "w")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(indices, "i"), [4, 5])
+    kind = "float" if dtype is np.float32 else "int64"
+    model = parsed(f"g ({kind}[2, 4] x) => ({kind}[2, 5] y) {{ y = MatMul (x, w) }}")
+    model.graph.sparse_initializer.append(sparse)
+    x = RNG.integers(-5, 5, (2, 4)).astype(dtype)
+    found = compiler.build(import_model_proto(model)).run({"x": x})["y"]
+    np.testing.assert_array_equal(found, x @ dense)
+
+
+@pytest.mark.parametrize("places", [[-1, 2], [0, 20], [[0, 5], [1, 1]], [[0], [1]]])
+def test_sparse_indices_out_of_bounds_are_errors(places: Any) -> None:
+    values = numpy_helper.from_array(np.ones(2, np.float32), "w")
+    indices = numpy_helper.from_array(np.array(places), "i")
+    model = parsed("g (float[2, 4] x) => (float[2, 5] y) { y = MatMul (x, w) }")
+    sparse = onnx.SparseTensorProto(values=values, indices=indices, dims=[4, 5])
+    model.graph.sparse_initializer.append(sparse)
+    with pytest.raises(ImportModelError, match=r"'w' has indices outside of \[4, 5\]"):
+        import_model_proto(model)
+
+
+def with_defaults() -> onnx.ModelProto:
+    return parsed(
+        """g (float[2, 3] x, float[3, 2] w, float limit) => (float[2, 2] y) {
+            t = MatMul (x, w) m = Greater (t, limit) y = Where (m, t, limit)
+        }""",
+        w=floats(3, 2),
+        limit=np.array(0.5, np.float32),
+    )
+
+
+def test_inputs_with_a_default_may_be_fed(tmp_path: Any) -> None:
+    model, x = with_defaults(), floats(2, 3)
+    session = exact_session(model)
+    compiler.build(import_model_proto(model)).save(tmp_path / "m.tuned")
+    ours = compiler.InferenceSession(tmp_path / "m.tuned")
+    assert [p.name for p in ours.get_inputs()] == [p.name for p in session.get_inputs()]
+    declared = [p.name for p in session.get_overridable_initializers()]
+    assert [p.name for p in ours.get_overridable_initializers()] == declared
+    limit, w = np.array(-0.25, np.float32), floats(3, 2)
+    for feed in ({"x": x}, {"x": x, "limit": limit}, {"x": x, "w": w, "limit": limit}):
+        np.testing.assert_allclose(ours.run(None, feed)[0], session.run(None, feed)[0], rtol=1e-5)
+    with pytest.raises(InputError, match="'x' is missing"):
+        ours.run(None, {"limit": limit})
+
+
+def test_defaults_are_constants_in_old_files_and_where_all_are_listed() -> None:
+    old = with_defaults()
+    old.ir_version = 3
+    assert list(import_model_proto(old).inputs) == ["x"]
+    many = parsed("g (float[2] x) => (float[2] y) { y = Add (x, b0) }")
+    for number in range(9):
+        name = f"b{number}"
+        many.graph.initializer.append(numpy_helper.from_array(floats(2), name))
+        info = helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
+        many.graph.input.append(info)
+    assert list(import_model_proto(many).inputs) == ["x"]
+
+
+# --- operators ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operator", ["ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceL1"])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_reductions_of_integers(operator: str, dtype: type[Any], keepdims: int) -> None:
+    kind = "int32" if dtype is np.int32 else "int64"
+    model = parsed(
+        f"""g ({kind}[4, 7] x) => ({kind}[a] y) <int64[1] axis = {{1}}> {{
+            y = {operator} <keepdims = {keepdims}> (x, axis) }}""",
+        opset=18,
+    )
+    x = RNG.integers(1, 9, (4, 7)).astype(dtype)
+    real = x.astype(np.float64)
+    right: dict[str, Callable[[], Any]] = {
+        "ReduceL1": lambda: np.abs(real).sum(1, keepdims=bool(keepdims)),
+        "ReduceL2": lambda: np.sqrt((real**2).sum(1, keepdims=bool(keepdims))),
+        "ReduceLogSum": lambda: np.log(real.sum(1, keepdims=bool(keepdims))),
+        "ReduceLogSumExp": lambda: np.log(np.exp(real).sum(1, keepdims=bool(keepdims))),
+    }
+    expected = right[operator]()
+    found = compiler.build(import_model_proto(model)).run({"x": x})["y"]
+    assert found.dtype == dtype and found.shape == expected.shape
+    np.testing.assert_array_equal(found, np.trunc(expected))
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(2.0, 1.0), (0.5, 0.0), (1.5, -2.0), (-1.0, 0.5)])
+def test_products_of_integers_are_scaled(alpha: float, beta: float) -> None:
+    model = parsed(
+        f"""g (int32[2, 3] x, int32[3, 4] w, int32[4] b) => (int32[2, 4] y) {{
+            y = Gemm <alpha = {alpha}, beta = {beta}> (x, w, b) }}"""
+    )
+    x, w, b = (RNG.integers(-9, 9, shape).astype(np.int32) for shape in ((2, 3), (3, 4), (4,)))
+    found = compiler.build(import_model_proto(model)).run({"x": x, "w": w, "b": b})["y"]
+    np.testing.assert_array_equal(found, np.trunc(alpha * (x @ w) + beta * b).astype(np.int32))
+
+
+def test_no_results_of_top_k() -> None:
+    model = parsed(
+        """g (float[3, 5] x) => (float[3, 0] v, int64[3, 0] i) <int64[1] k = {0}> {
+            v, i = TopK (x, k) }"""
+    )
+    found = compiler.build(import_model_proto(model)).run({"x": floats(3, 5)})
+    assert found["v"].shape == found["i"].shape == (3, 0) and found["i"].dtype == np.int64
+
+
+@pytest.mark.parametrize("shape", [(2, 8), (2, 3, 4), (2, 3, 4, 5)])
+def test_batch_normalization_of_each_element(shape: tuple[int, ...]) -> None:
+    text = f"""g (float[{", ".join(map(str, shape))}] x) => (float[a] y) {{
+        y = BatchNormalization <spatial = 0, epsilon = 0.001> (x, s, b, m, v) }}"""
+    inner = shape[1:]
+    given = {"s": floats(*inner), "b": floats(*inner), "m": floats(*inner)}
+    v = np.abs(floats(*inner)) + 0.1
+    found_for = parsed(text, opset=7, **given, v=v)
+    x = floats(*shape)
+    found = compiler.build(import_model_proto(found_for)).run({"x": x})["y"]
+    expected = (x - given["m"]) / np.sqrt(v + 0.001) * given["s"] + given["b"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("across", [0, 1])
+@pytest.mark.parametrize("variance", [0, 1])
+def test_mean_variance_normalization_of_the_first_opset(across: int, variance: int) -> None:
+    model = parsed(
+        f"""g (float[2, 3, 4, 5] x) => (float[a] y) {{
+            y = MeanVarianceNormalization <across_channels = {across},
+                                           normalize_variance = {variance}> (x) }}""",
+        opset=8,
+    )
+    x = floats(2, 3, 4, 5)
+    axes = (1, 2, 3) if across else (2, 3)
+    expected = x - x.mean(axes, keepdims=True)
+    if variance:
+        expected = expected / (x.std(axes, keepdims=True) + 1e-9)
+    found = compiler.build(import_model_proto(model)).run({"x": x})["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+EARLY: dict[str, tuple[str, Callable[[Array], Array]]] = {
+    "Affine": ("Affine <alpha = 2.0, beta = -1.0> (x)", lambda x: 2 * x - 1),
+    "Scale": ("Scale <scale = 3.0> (x)", lambda x: 3 * x),
+    "ScaledTanh": ("ScaledTanh <alpha = 2.0, beta = 0.5> (x)", lambda x: 2 * np.tanh(x / 2)),
+    "ParametricSoftplus": (
+        "ParametricSoftplus <alpha = 2.0, beta = 0.5> (x)",
+        lambda x: 2 * np.log1p(np.exp(x / 2)),
+    ),
+    "ThresholdedRelu": ("ThresholdedRelu <alpha = 0.5> (x)", lambda x: np.where(x > 0.5, x, 0)),
+    "ImageScaler": (
+        "ImageScaler <scale = 0.5, bias = [1.0, 2.0, 3.0]> (x)",
+        lambda x: x / 2 + np.array([1, 2, 3]).reshape(3, 1, 1),
+    ),
+    "Crop of a border": ("Crop <border = [1, 2, 0, 1]> (x)", lambda x: x[:, :, 2:-1, 1:]),
+    "Crop of a size": (
+        "Crop <border = [1, 2, 0, 0], scale = [3, 2]> (x)",
+        lambda x: x[:, :, 2:5, 1:3],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_operators_of_the_first_opset(name: str) -> None:
+    text, right = EARLY[name]
+    model = parsed(f"g (float[1, 3, 6, 5] x) => (float[a] y) {{ y = {text} }}", opset=1)
+    model.ir_version = 3
+    x = floats(1, 3, 6, 5)
+    found = compiler.build(import_model_proto(model)).run({"x": x})["y"]
+    np.testing.assert_allclose(found, right(x).astype(np.float32), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [0, 3, 7, 40])
+def test_a_declared_shape_that_is_stale_limits_no_loop(count: int) -> None:
+    model = parse_model(
+        """<ir_version: 8, opset_import: ["" : 13]>
+        g (float[2] x, int64 n) => (float[2] end, float[3, 2] rows) <float half = {0.5}> {
+            end, rows = Loop (n, "", x) <body = b (int64 i, bool c, float[2] s)
+                => (bool c2, float[2] s2, float[2] row) {
+                s2 = Mul (s, half) c2 = Identity (c) row = Identity (s2) }>
+        }"""
+    )
+    x = floats(2)
+    found = compiler.build(import_model_proto(model)).run({"x": x, "n": np.array(count)})
+    rows = x * 0.5 ** np.arange(1, count + 1, dtype=np.float32)[:, None]
+    np.testing.assert_allclose(found["rows"], rows.reshape(count, 2), rtol=1e-6)
+
+
+# --- scales, and weights of a few bits ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.25, 0.0])
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_pool_does_not_move_before_a_scale_that_may_be_negative(
+    scale: float, constant: bool
+) -> None:
+    inputs = "" if constant else ", float s"
+    given: dict[str, Any] = {"s": np.array(scale, np.float32)} if constant else {}
+    model = parsed(
+        f"""g (uint8[1, 1, 6, 6] x{inputs}) => (float[a] y) <uint8 z = {{7}}> {{
+            f = DequantizeLinear (x, s, z)
+            y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (f) }}""",
+        **given,
+    )
+    feed = {"x": RNG.integers(0, 255, (1, 1, 6, 6)).astype(np.uint8)}
+    if not constant:
+        feed["s"] = np.array(scale, np.float32)
+    compare(model, feed)
+
+
+@pytest.mark.parametrize("follow", ["Relu", "Clip", "none"])
+@pytest.mark.parametrize("scale", [-0.05, 0.05])
+def test_quantisation_by_a_negative_scale(follow: str, scale: float) -> None:
+    between = {
+        "Relu": "r = Relu (p)",
+        "Clip": "r = Clip (p, low, high)",
+        "none": "r = Identity (p)",
+    }[follow]
+    model = parsed(
+        f"""g (uint8[3, 8] x) => (uint8[a] y)
+        <uint8 z = {{100}}, float low = {{-0.5}}, float high = {{2.0}}, float xs = {{0.02}}> {{
+            f = DequantizeLinear (x, xs, z)
+            w = DequantizeLinear (wq, ws)
+            p = MatMul (f, w)
+            {between}
+            y = QuantizeLinear (r, ys, z) }}""",
+        wq=RNG.integers(-90, 90, (8, 4)).astype(np.int8),
+        ws=np.array(0.01, np.float32),
+        ys=np.array(scale, np.float32),
+        opset=19,
+    )
+    x = RNG.integers(0, 255, (3, 8)).astype(np.uint8)
+    expected: Any = ReferenceEvaluator(model).run(None, {"x": x})[0]  # onnxruntime drops the clip
+    found = compiler.build(import_model_proto(model)).run({"x": x})["y"]
+    assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["Conv", "MatMul"])
+def test_channels_whose_scale_is_zero_are_zero(kind: str) -> None:
+    scales = np.array([0.02, 0.0, -0.01, 0.0], np.float32)
+    shape = (4, 3, 1, 1) if kind == "Conv" else (3, 4)
+    axis = 0 if kind == "Conv" else 1
+    data = "float[1, 3, 5, 5]" if kind == "Conv" else "float[2, 3]"
+    call = "Conv (f, w)" if kind == "Conv" else "MatMul (f, w)"
+    model = parsed(
+        f"""g ({data} x) => (float[a] y) <float xs = {{0.03}}, uint8 z = {{120}}> {{
+            q = QuantizeLinear (x, xs, z)
+            f = DequantizeLinear (q, xs, z)
+            w = DequantizeLinear <axis = {axis}> (wq, ws)
+            y = {call} }}""",
+        wq=RNG.integers(-90, 90, shape).astype(np.int8),
+        ws=scales,
+        opset=19,
+    )
+    x = floats(1, 3, 5, 5) if kind == "Conv" else floats(2, 3)
+    expected: Any = ReferenceEvaluator(model).run(None, {"x": x})[0]
+    found = compiler.build(import_model_proto(model)).run({"x": x})["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def contributed(operator: str, inputs: dict[str, Array], **attributes: Any) -> onnx.ModelProto:
+    names = ["x", *(name if array.size else "" for name, array in inputs.items())]
+    node = helper.make_node(operator, names, ["y"], domain="com.microsoft", **attributes)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, attributes["K"]])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in inputs.items() if array.size],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("zero", ["floats", "packed", "none"])
+@pytest.mark.parametrize("groups", [False, True])
+def test_weights_of_four_bits_with_zero_points_and_groups(zero: str, groups: bool) -> None:
+    rows, inner, block = 8, 64, 32
+    given: dict[str, Array] = {
+        "w": RNG.integers(0, 256, (rows, 2, 16)).astype(np.uint8),
+        "s": np.abs(floats(rows * 2)).reshape(rows, 2) * 0.1,
+        "z": np.empty(0, np.float32),
+    }
+    if zero == "floats":
+        given["z"] = floats(rows * 2).reshape(rows, 2) + 8
+    elif zero == "packed":
+        given["z"] = RNG.integers(0, 256, (rows, 1)).astype(np.uint8)
+    if groups:
+        given["g"] = RNG.permutation(np.arange(inner) // block).astype(np.int32)
+    model = contributed("MatMulNBits", given, K=inner, N=rows, bits=4, block_size=block)
+    x = floats(3, inner)
+    if not (groups and zero == "packed"):
+        compare(model, {"x": x}, rtol=1e-3)
+        return
+    # onnxruntime leaves these zero points out of account.
+    codes, zeros = (
+        np.stack([given[name] & 15, given[name] >> 4], -1).reshape(rows, -1).astype(np.float32)
+        for name in ("w", "z")
+    )
+    weights = (codes - zeros[:, given["g"]]) * given["s"][:, given["g"]]
+    found = compiler.build(import_model_proto(model)).run({"x": x})["y"]
+    np.testing.assert_allclose(found, x @ weights.T, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("block", [16, 32, 128])
+def test_weights_of_four_bit_floats(kind: int, block: int) -> None:
+    rows, inner = 8, 64
+    given = {
+        "w": RNG.integers(0, 256, rows * inner // 2).astype(np.uint8),
+        "m": np.abs(floats(rows * inner // block)),
+    }
+    model = contributed("MatMulBnb4", given, K=inner, N=rows, block_size=block, quant_type=kind)
+    compare(model, {"x": floats(3, inner)}, rtol=1e-3)
