@@ -36,8 +36,10 @@ class DeclaredPort:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredModel:
-    """A model as its file declares it; `inputs` are those that must be given, `defaults` the names of
-    those that may be."""
+    """A model as its file declares it.
+
+    `inputs` are those that must be given, `defaults` the names of those that may be.
+    """
 
     name: str
     inputs: tuple[DeclaredPort, ...]
