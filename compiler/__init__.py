@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tunefarm.compiler.session.options import SessionOptions
     from tunefarm.compiler.stages import DumpAfter
     from tunefarm.compiler.target import Target
+    from tunefarm.compiler.types.denormals import Denormals
     from tunefarm.compiler.types.extents import Shapes
     from tunefarm.compiler.types.numerics import Numerics
     from tunefarm.compiler.types.tensor_type import Attribute
@@ -52,6 +53,7 @@ def build(
     shapes: Shapes | None = None,
     dump_after: DumpAfter = None,
     numerics: Numerics | str = "default",
+    denormals: Denormals | None = None,
 ) -> Executable:
     """Compile a model and load it; the arguments are those of
     `tunefarm.compiler.pipeline.compile_model`.
@@ -79,6 +81,7 @@ def build(
         shapes=shapes,
         dump_after=dump_after,
         numerics=numerics,
+        denormals=denormals,
     )
     return Executable(compiled.spec)
 

@@ -32,11 +32,12 @@ class InferenceSession(BuiltSession):
         db: str | PathLike[str] | None = None,
         config: str | None = None,
         numerics: str | None = None,
+        denormals: str | None = None,
         shapes: Shapes | None = None,
     ) -> None:
         """Load an artefact, or build an ONNX file from the best records of `db`.
 
-        `db`, `config` (a preset or TOML file), `numerics` and `shapes` are those of
+        `db`, `config` (a preset or TOML file), `numerics`, `denormals` and `shapes` are those of
         `tunefarm.build`, and of no account for an artefact. Code that was compiled before comes
         from the cache.
         Raises as `tunefarm.InferenceSession` and `tunefarm.build` do.
@@ -44,6 +45,7 @@ class InferenceSession(BuiltSession):
         self._overrides = {
             "database.url": None if db is None else fspath(db),
             "compile.numerics": numerics,
+            "compile.denormals": denormals,
         }
         self._config = config
         super().__init__(path_or_bytes, sess_options, providers, provider_options, shapes=shapes)

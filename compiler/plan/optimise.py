@@ -52,7 +52,8 @@ def passes(
     if sites is None:
         sites = sites_of(plan)
     folded = plain(lambda graph: fold_quantised.run(graph, activations))
-    types = () if numerics == STRICT_NUMERICS else (("fold_quantised", folded),)
+    is_strict = numerics.name == STRICT_NUMERICS.name
+    types = () if is_strict else (("fold_quantised", folded),)
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
     joint: dict[str, str] = {}
     merged = plain(lambda graph: merge_contractions.run(graph, block, plan, joint))
@@ -75,7 +76,7 @@ def passes(
         ("share_memory", plain(share_memory.run)),
         ("split_moves", split_moves.run),
     )
-    packs = plain(lambda graph: weight_products.run(graph, numerics == STRICT_NUMERICS))
+    packs = plain(lambda graph: weight_products.run(graph, is_strict))
     weights = ("weight_products", packs)
     before = (*types, weights, *before_layouts(summed, numerics.rounds_each, sites))
     return *BEFORE_TYPES, *before, *planned, *AFTER_LAYOUTS, *spread, *stored

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.types.denormals import FLUSH, Denormals
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
 
 _ROUNDINGS = 64.0
@@ -40,13 +41,15 @@ class Numerics:
     are kept in `storage`, and their products summed in f32; None stands for the types that the
     model says. `contractions` has what differs from that: the storage of single contractions by
     their source, the name of the model's node. F32 keeps one as it is. Integers are for passes that
-    quantise.
+    quantise. `denormals` says what becomes of floats too small to be normal; what is searched and
+    recorded does not depend on it.
     """
 
     name: str
     algorithms: frozenset[Algorithm]
     storage: DType | None = None
     contractions: tuple[tuple[str, DType], ...] = ()
+    denormals: Denormals = FLUSH
 
     @staticmethod
     def of(name: Numerics | str) -> Numerics:

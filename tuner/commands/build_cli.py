@@ -14,6 +14,7 @@ from tunefarm.tuner.commands.entry import short_lived
 from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
+    DenormalsOption,
     DumpOption,
     FunctionsOption,
     JsonOption,
@@ -80,6 +81,7 @@ def build(
     ] = True,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    denormals: DenormalsOption = None,
     calibration: CalibrationOption = None,
     calibration_method: MethodOption = None,
     max_error: MaxErrorOption = None,
@@ -114,6 +116,7 @@ def build(
         "database.url": db,
         "compile.threads": threads,
         "compile.numerics": numerics,
+        "compile.denormals": denormals,
         "compile.targets": target_names(targets),
         "search.plan": plan,
         "limits.memory": memory_bytes(max_memory),

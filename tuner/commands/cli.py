@@ -29,6 +29,7 @@ from tunefarm.tuner.commands.next_build import next_build
 from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
+    DenormalsOption,
     FunctionsOption,
     JsonOption,
     MemoryOption,
@@ -86,6 +87,7 @@ def tune(
     ] = None,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    denormals: DenormalsOption = None,
     targets: TargetsOption = None,
     calibration: CalibrationOption = None,
     calibration_method: MethodOption = None,

@@ -1,0 +1,61 @@
+"""Denormal numbers: what becomes of floats too small to be normal, which CPUs are slow at.
+
+Flushed, they count as zeros of their sign wherever something is computed from them, and results
+that would be denormal are such zeros. What only moves elements, or takes their bits, keeps them.
+f16 and narrower floats are never flushed: all of them are normal numbers of f32, which is computed
+in.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array
+
+Denormals: TypeAlias = Literal["flush", "keep"]
+FLUSH: Final = "flush"
+KEEP: Final = "keep"
+
+
+def denormals_of(name: str) -> Denormals:
+    """The one of this name; `ValueError` for another."""
+    if name == FLUSH:
+        return FLUSH
+    if name == KEEP:
+        return KEEP
+    raise ValueError(f"denormals are flushed or kept, not {name!r}")
+
+
+_CHUNK = 1 << 16
+"""Elements looked at together: they stay in the cache."""
+
+_BITS: dict[DType, tuple[Any, int, int]] = {
+    DType.BF16: (np.uint16, 0x7F80, 0x8000),
+    DType.F32: (np.uint32, 0x7F800000, 0x80000000),
+    DType.F64: (np.uint64, 0x7FF << 52, 1 << 63),
+}
+"""An integer of the float's width, and in it the bits of the exponent and of the sign."""
+
+
+def flushed(array: Array) -> Array:
+    """The array with denormal numbers made zeros; the same one where it has none."""
+    dtype = DType.from_numpy(array.dtype)
+    if dtype not in _BITS:
+        return array
+    integer, exponent, sign = _BITS[dtype]
+    result: Array | None = None
+    bits = np.ascontiguousarray(array).reshape(-1).view(integer)
+    for start in range(0, bits.size, _CHUNK):
+        chunk = bits[start : start + _CHUNK]
+        tiny = ((chunk & integer(exponent)) == 0) & ((chunk & integer(~sign & exponent - 1)) != 0)
+        if not tiny.any():
+            continue
+        if result is None:
+            result = np.array(array, order="C")
+            bits = result.reshape(-1).view(integer)
+            chunk = bits[start : start + _CHUNK]
+        chunk[tiny] &= integer(sign)
+    return array if result is None else result
