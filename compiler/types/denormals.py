@@ -8,6 +8,7 @@ in.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -42,20 +43,30 @@ _BITS: dict[DType, tuple[Any, int, int]] = {
 
 def flushed(array: Array) -> Array:
     """The array with denormal numbers made zeros; the same one where it has none."""
+    if not any(tiny.any() for _, tiny in _denormals(array)):
+        return array
+    result = np.array(array, order="C")
+    flush_in_place(result)
+    return result
+
+
+def flush_in_place(array: Array) -> None:
+    """Make denormal numbers zeros in a C-contiguous array that is written to."""
+    for bits, tiny in _denormals(array):
+        if tiny.any():
+            sign = _BITS[DType.from_numpy(array.dtype)][2]
+            bits[tiny] &= bits.dtype.type(sign)
+
+
+def _denormals(array: Array) -> Iterator[tuple[Any, Any]]:
+    """The array's bits, part by part, and where in each part denormal numbers are."""
     dtype = DType.from_numpy(array.dtype)
     if dtype not in _BITS:
-        return array
+        return
     integer, exponent, sign = _BITS[dtype]
-    result: Array | None = None
     bits = np.ascontiguousarray(array).reshape(-1).view(integer)
     for start in range(0, bits.size, _CHUNK):
         chunk = bits[start : start + _CHUNK]
-        tiny = ((chunk & integer(exponent)) == 0) & ((chunk & integer(~sign & exponent - 1)) != 0)
-        if not tiny.any():
-            continue
-        if result is None:
-            result = np.array(array, order="C")
-            bits = result.reshape(-1).view(integer)
-            chunk = bits[start : start + _CHUNK]
-        chunk[tiny] &= integer(sign)
-    return array if result is None else result
+        magnitude = chunk & integer(sign - 1)
+        # 0 becomes the greatest integer, all that is normal is above the mantissa's bits
+        yield chunk, (magnitude - integer(1)) < integer((exponent & -exponent) - 1)
