@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from tunefarm.compiler.session.options import SessionOptions
     from tunefarm.compiler.stages import DumpAfter
     from tunefarm.compiler.target import Target
-    from tunefarm.compiler.types.denormals import Denormals
     from tunefarm.compiler.types.extents import Shapes
-    from tunefarm.compiler.types.numerics import Numerics
+    from tunefarm.compiler.types.numerics import Denormals, Numerics
     from tunefarm.compiler.types.tensor_type import Attribute
 
 

@@ -50,9 +50,8 @@ from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from tunefarm.compiler.schedule.spaces import Spaces
 from tunefarm.compiler.stages import DumpAfter, Stages
 from tunefarm.compiler.target import Target, host_target
-from tunefarm.compiler.types.denormals import Denormals, denormals_of
 from tunefarm.compiler.types.extents import Shapes
-from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Denormals, Numerics, denormals_of
 
 Model: TypeAlias = str | PathLike[str] | Graph
 

@@ -8,8 +8,8 @@ from tunefarm.compiler.kernels.count_work import kernel_iterations
 from tunefarm.compiler.limits import MAXIMUM_RANK, Allowance
 from tunefarm.compiler.operators.evaluate_node import evaluate_as_run, node_kernel
 from tunefarm.compiler.operators.registry import MEMORY, Pattern, operator
-from tunefarm.compiler.types.denormals import FLUSH, Denormals
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.numerics import FLUSH, Denormals
 
 # A result that is larger than all its inputs together (expand, tile, pad, a broadcast) is only
 # folded up to this size: beyond it, computing it at run time is cheaper than storing it.

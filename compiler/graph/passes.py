@@ -21,8 +21,8 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.pattern_sites import PatternSites
 from tunefarm.compiler.graph.verify import verify_graph
 from tunefarm.compiler.limits import Allowance
-from tunefarm.compiler.types.denormals import FLUSH, Denormals
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import FLUSH, Denormals
 
 GraphPass: TypeAlias = Callable[[Graph, Allowance], Graph]
 Observe: TypeAlias = Callable[[str, Graph], None]

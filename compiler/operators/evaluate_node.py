@@ -14,9 +14,10 @@ from tunefarm.compiler.operators.registry import (
     infer_type,
     operator,
 )
-from tunefarm.compiler.types.denormals import KEEP, Denormals, flushed
+from tunefarm.compiler.types.denormals import flushed
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.numerics import KEEP, Denormals
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 

@@ -1,7 +1,5 @@
-"""Denormal numbers: what becomes of floats too small to be normal, which CPUs are slow at.
+"""Denormal numbers of arrays, made zeros.
 
-Flushed, they count as zeros of their sign wherever something is computed from them, and results
-that would be denormal are such zeros. What only moves elements, or takes their bits, keeps them.
 f16 and narrower floats are never flushed: all of them are normal numbers of f32, which is computed
 in.
 """
@@ -9,26 +7,12 @@ in.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array
-
-Denormals: TypeAlias = Literal["flush", "keep"]
-FLUSH: Final = "flush"
-KEEP: Final = "keep"
-
-
-def denormals_of(name: str) -> Denormals:
-    """The one of this name; `ValueError` for another."""
-    if name == FLUSH:
-        return FLUSH
-    if name == KEEP:
-        return KEEP
-    raise ValueError(f"denormals are flushed or kept, not {name!r}")
-
 
 _CHUNK = 1 << 16
 """Elements looked at together: they stay in the cache."""

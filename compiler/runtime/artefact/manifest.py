@@ -31,8 +31,8 @@ from tunefarm.compiler.runtime.spec.step_json import (
     optional_to_json,
 )
 from tunefarm.compiler.target import Target, llvm_version
-from tunefarm.compiler.types.denormals import KEEP, Denormals, denormals_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import KEEP, Denormals, denormals_of
 from tunefarm.compiler.types.signature_json import signature_from_json, signature_to_json
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure, structure_from_json
 from tunefarm.compiler.types.tensor_type import Array, TensorType

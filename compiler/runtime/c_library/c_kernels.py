@@ -9,7 +9,7 @@ from tunefarm.compiler.runtime.c_library.c_interface import CInterface, in_comme
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.types.denormals import FLUSH, Denormals
+from tunefarm.compiler.types.numerics import FLUSH, Denormals
 from tunefarm.compiler.types.tensor_type import TensorType
 
 

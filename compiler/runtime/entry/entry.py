@@ -33,7 +33,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     RunStep,
 )
 from tunefarm.compiler.tile_set_up import TilePalette, set_up_ir
-from tunefarm.compiler.types.denormals import FLUSH
+from tunefarm.compiler.types.numerics import FLUSH
 
 _TABLES = {Place.INPUT: "%inputs", Place.OUTPUT: "%outputs", Place.CONSTANT: "%constants"}
 

@@ -11,7 +11,7 @@ from tunefarm.compiler.float_state import float_state_ir
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tile_set_up import TilePalette, set_up_ir
-from tunefarm.compiler.types.denormals import FLUSH, Denormals
+from tunefarm.compiler.types.numerics import FLUSH, Denormals
 
 _FLOATS = """
 define i64 @flush_floats() { %state = call i64 @session.flush() ret i64 %state }

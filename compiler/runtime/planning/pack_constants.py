@@ -23,7 +23,8 @@ from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
 from tunefarm.compiler.runtime.planning.memory_plan import storage_of
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
-from tunefarm.compiler.types.denormals import FLUSH, KEEP, Denormals, flush_in_place
+from tunefarm.compiler.types.denormals import flush_in_place
+from tunefarm.compiler.types.numerics import FLUSH, KEEP, Denormals
 from tunefarm.compiler.types.tensor_type import Array
 
 if TYPE_CHECKING:

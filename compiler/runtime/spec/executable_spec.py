@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.types.denormals import KEEP, Denormals
+from tunefarm.compiler.types.numerics import KEEP, Denormals
 from tunefarm.compiler.types.open_axes import OpenAxes
 from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure

@@ -17,7 +17,7 @@ from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.target import Target, host_target
-from tunefarm.compiler.types.denormals import KEEP
+from tunefarm.compiler.types.numerics import KEEP
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.measure.sandbox.guarded import GuardedBuffer
 

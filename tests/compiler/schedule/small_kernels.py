@@ -17,9 +17,9 @@ from tunefarm.compiler.runtime.machine.kernel_session import KernelSession
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.target import Target, host_target
-from tunefarm.compiler.types.denormals import KEEP
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.numerics import KEEP
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 
