@@ -51,7 +51,8 @@ BOTH: tuple[Denormals, ...] = (FLUSH, KEEP)
 
 def tiny(*shape: int) -> Floats:
     """Denormal numbers of both signs."""
-    return (RNG.uniform(1e-41, 9e-39, shape) * RNG.choice((-1, 1), shape)).astype(np.float32)
+    magnitudes = RNG.uniform(1e-41, 9e-39, shape)
+    return np.asarray(magnitudes * RNG.choice((-1, 1), shape), np.float32)
 
 
 def normal(*shape: int) -> Floats:
