@@ -73,7 +73,8 @@ def entry_ir(
     body.line(f"%buffers = alloca [{widest} x ptr], align 16")
     if flushing:
         body.line("%floats = call i64 @run_floats.flush()")
-        body.line("%flushing = call i64 @run_floats.get()")
+        if foreign:
+            body.line("%flushing = call i64 @run_floats.get()")
     if tiles is not None:
         body.line("call void @run_tiles.begin()")
     if slots is not None and foreign:
