@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tunefarm.compiler.stages import DumpAfter
     from tunefarm.compiler.target import Target
     from tunefarm.compiler.types.extents import Shapes
-    from tunefarm.compiler.types.numerics import Numerics
+    from tunefarm.compiler.types.numerics import Denormals, Numerics
     from tunefarm.compiler.types.tensor_type import Attribute
 
 
@@ -65,6 +65,7 @@ def build(
     inputs: Mapping[str, object] | None = None,
     dump_after: DumpAfter = None,
     numerics: Numerics | str = "default",
+    denormals: Denormals | None = None,
 ) -> Executable:
     """Compile a model and load it; the arguments are those of
     `tunefarm.compiler.pipeline.compile_model`, and `inputs`, the values of inputs that are fixed.
@@ -93,6 +94,7 @@ def build(
         shapes=with_fixed(shapes, inputs),
         dump_after=dump_after,
         numerics=numerics,
+        denormals=denormals,
     )
     return Executable(compiled.spec)
 

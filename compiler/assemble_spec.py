@@ -66,6 +66,7 @@ def assemble_spec(
         entry=b"",
         fallback=fallback,
         numerics=spaces.numerics.name,
+        denormals=spaces.numerics.denormals,
         structure=graph.structure,
         metadata=graph.metadata,
         guards=guards,

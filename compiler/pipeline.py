@@ -51,7 +51,7 @@ from tunefarm.compiler.schedule.spaces import Spaces
 from tunefarm.compiler.stages import DumpAfter, Stages
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.extents import Shapes
-from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Denormals, Numerics, denormals_of
 
 Model: TypeAlias = str | PathLike[str] | Graph
 
@@ -108,6 +108,7 @@ def compile_model(
     dump_after: DumpAfter = None,
     dump_kernels: Collection[str] | None = None,
     numerics: Numerics | str = DEFAULT_NUMERICS,
+    denormals: Denormals | None = None,
     cache: ObjectCache | None = None,
     limits: Limits | None = None,
     fallback: bool = False,
@@ -121,17 +122,21 @@ def compile_model(
     dimensions by input name. `dump_after` names a stage (see `STAGES`, or "all") whose program is
     printed to stderr, or is a function of (stage, text); of the stages of single kernels those of
     `dump_kernels`, if given, are dumped, by workload key. `numerics`, or those of that name, say
-    what is stored in narrower types, and the algorithms that default schedules may have. `cache`
-    has code that was made before. What the model needs is within `limits`, or refused; they are
-    this machine's if None. `fallback` marks a variant for CPUs that cannot run another one,
-    `keep_llvm` asks for `Compiled.llvm`, `guards` say for which sizes it is one of several programs
-    of a model. What `plan` says of the graph goes before the rules; None has it decided by
-    estimates, as far as that is quick. Raises
+    what is stored in narrower types, and the algorithms that default schedules may have;
+    `denormals` ("flush" or "keep"; None: as the numerics have it) what becomes of floats too small
+    to be normal. `cache` has code that was made before. What the model needs is within `limits`, or
+    refused; they are this machine's if None. `fallback` marks a variant for CPUs that cannot run
+    another one, `keep_llvm` asks for `Compiled.llvm`, `guards` say for which sizes it is one of
+    several programs of a model. What `plan` says of the graph goes before the rules; None has it
+    decided by estimates, as far as that is quick. Raises
     `ImportModelError` and its kinds for models that cannot be compiled, and `PlanError` for a plan
     that does not fit; a schedule that does not fit is reported, not raised.
     """
     target = host_target() if target is None else target
     stages = Stages(STAGES, dump_after, dump_kernels, keep=("llvm",) if keep_llvm else ())
+    numerics = Numerics.of(numerics)
+    if denormals is not None:
+        numerics = replace(numerics, denormals=denormals_of(denormals))
     spaces, allowance = Spaces(target, threads, numerics), Allowance(limits)
     graph, program = _to_kernels(model, spaces, shapes, stages, allowance, plan)
     small = SmallPlanes(program)
@@ -141,7 +146,8 @@ def compile_model(
     choose = partial(choose_schedules, program, choose_schedule, small.schedules)
     chosen = stages.run("choose_schedules", choose)
     schedules, code = KernelStages(stages, spaces, allowance, cache).run(chosen)
-    constants = stages.run("pack_constants", lambda: pack_constants(program, code, allowance))
+    pack = partial(pack_constants, program, code, allowance, numerics.denormals)
+    constants = stages.run("pack_constants", pack)
     workspaces = _workspaces(program, code)
     memory = stages.run("plan_memory", lambda: plan_memory(program, workspaces, allowance))
     steps = stages.run("run_steps", lambda: run_steps(program, code, constants, memory))

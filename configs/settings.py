@@ -117,13 +117,16 @@ class MeasureSettings(_Section):
 
 
 class CompileSettings(_Section):
-    """What is compiled for; part of every record's key."""
+    """What is compiled for; part of every record's key, unless said otherwise."""
 
     threads: Annotated[int, Field(ge=1, le=4096)] = 1
     numerics: Literal["strict", "default", "bf16", "f16", "int8", "auto"] = "default"
     """`strict` excludes algorithms that change rounding, such as Winograd. `bf16` and `f16` keep
     what contractions multiply, and what lies between these, in that type; sums stay in f32.
     `int8` multiplies integers of 8 bits, `auto` has what was chosen for each contraction."""
+    denormals: Literal["flush", "keep"] = "flush"
+    """What becomes of numbers too small to be normal: zeros in what is computed, or what IEEE 754
+    says, which most CPUs take many times as long for. No part of a record's key."""
     target: str | None = None
     """A named target (`configs/targets`) or a TOML file; None: this machine."""
     targets: Annotated[tuple[str, ...], Field(strict=False)] = ()

@@ -36,6 +36,7 @@ COMPILER_ORDER = (
     "limits",
     "foreign_functions",
     "function_modules",
+    "float_state",
     "tile_set_up",
     "executable_memory",
     "tile_state",

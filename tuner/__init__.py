@@ -139,6 +139,7 @@ def build(
     db: str | PathLike[str] | None = None,
     threads: int | None = None,
     numerics: str | None = None,
+    denormals: str | None = None,
     targets: Sequence[str] | None = None,
     calibration: str | PathLike[str] | None = None,
     max_error: float | None = None,
@@ -157,8 +158,9 @@ def build(
     The recorded plan of the model's graph is applied unless `plan` is "rules". Of several `targets`
     the best that this machine can run is loaded. With numerics "int8" the data
     `calibration` gives ranges, else the record; with "auto" `max_error` or `point` ask for another
-    point than was chosen.
-    Raises TunefarmError, also if less than `require_tuned` of the model's estimated time is tuned.
+    point than was chosen. Numbers too small to be normal count as zeros unless `denormals` is
+    "keep". Raises TunefarmError, also if less than `require_tuned` of the model's estimated time is
+    tuned.
     """
     from tunefarm.configs.settings import load_settings
     from tunefarm.tuner.building.in_memory import build_in_memory
@@ -170,6 +172,7 @@ def build(
         {
             "compile.threads": threads,
             "compile.numerics": numerics,
+            "compile.denormals": denormals,
             "compile.targets": None if targets is None else tuple(targets),
             "search.plan": plan,
             "database.url": None if db is None else fspath(db),

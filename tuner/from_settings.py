@@ -1,11 +1,13 @@
-"""What settings name, as the compiler takes it: the targets and the limits."""
+"""What settings name, as the compiler takes it: targets, numerics and limits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tunefarm.compiler.limits import Limits
 from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.errors import SettingsError
 from tunefarm.configs.settings import HOST, Settings, cache_folder, load_target, targets
 
@@ -62,6 +64,12 @@ def _named(name: str, settings: Settings) -> Target:
 
         check_target(target, name, cache_folder(settings))
     return target
+
+
+def numerics_of(settings: Settings, numerics: Numerics | str | None = None) -> Numerics:
+    """The settings' numerics, or those given, with the denormal numbers that the settings say."""
+    known = Numerics.of(settings.compile.numerics if numerics is None else numerics)
+    return replace(known, denormals=settings.compile.denormals)
 
 
 def limits_of(settings: Settings) -> Limits:

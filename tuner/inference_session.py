@@ -33,20 +33,22 @@ class InferenceSession(BuiltSession):
         db: str | PathLike[str] | None = None,
         config: str | None = None,
         numerics: str | None = None,
+        denormals: str | None = None,
         shapes: Shapes | None = None,
         inputs: Mapping[str, object] | None = None,
         **ignored: object,
     ) -> None:
         """Load an artefact, or build an ONNX file from the best records of `db`.
 
-        `db`, `config` (a preset or TOML file), `numerics`, `shapes` and `inputs` are those of
-        `tunefarm.build`, and of no account for an artefact. Code that was compiled before comes
-        from the cache.
+        `db`, `config` (a preset or TOML file), `numerics`, `denormals`, `shapes` and `inputs` are
+        those of `tunefarm.build`, and of no account for an artefact. Code that was compiled before
+        comes from the cache.
         Raises as `tunefarm.InferenceSession` and `tunefarm.build` do.
         """
         self._overrides = {
             "database.url": None if db is None else fspath(db),
             "compile.numerics": numerics,
+            "compile.denormals": denormals,
         }
         self._config = config
         super().__init__(

@@ -12,7 +12,6 @@ from pathlib import Path
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import structural_hash
-from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.errors import LeaseTakenError
 from tunefarm.configs.settings import Settings
 from tunefarm.db.records import JobState
@@ -21,7 +20,7 @@ from tunefarm.measure.farm.make_runner import check_runner
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.lowered import LoweredModel
 from tunefarm.tuner.building.model_file import Meanwhile, ModelStamp
-from tunefarm.tuner.from_settings import limits_of, target_of, targets_of
+from tunefarm.tuner.from_settings import limits_of, numerics_of, target_of, targets_of
 from tunefarm.tuner.interrupt import interrupt_thread
 from tunefarm.tuner.job import Job
 from tunefarm.tuner.job_models import JobModels
@@ -47,7 +46,7 @@ def tune_model(request: JobRequest) -> TuneResult:
     settings = request.settings
     check_job(settings)
     graph, request = read_model(request)
-    return tune_lowered(request, LoweredModel(graph, Numerics.of(settings.compile.numerics)))
+    return tune_lowered(request, LoweredModel(graph, numerics_of(settings)))
 
 
 def read_model(request: JobRequest) -> tuple[Graph, JobRequest]:

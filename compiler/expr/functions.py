@@ -51,6 +51,7 @@ class Function:
     expensive: bool = False  # rather stored than evaluated again
     positive: bool = False  # whatever the operands are
     domains: tuple[Domain | None, ...] = ()  # of the operands, where not all values do
+    bitwise: bool = False  # of floats, too: denormal numbers stay what they are
 
     def problem(self, operand: DType, result: DType) -> str:
         """What is wrong with these types; empty when nothing is."""
@@ -105,12 +106,18 @@ _POSITIVE = Domain((0.25, 1.0))
 _INSIDE_ONE = Domain((-0.75, 0.75))
 
 UNARY: Mapping[str, Function] = {
-    "neg": Function(NUMBERS, np.negative, by_kind(instruction("fneg"), arithmetic.negate_integer)),
+    "neg": Function(
+        NUMBERS,
+        np.negative,
+        by_kind(instruction("fneg"), arithmetic.negate_integer),
+        bitwise=True,
+    ),
     "abs": Function(
         NUMBERS,
         np.abs,
         by_kind(intrinsic("llvm.fabs"), arithmetic.integer_magnitude),
         positive=True,
+        bitwise=True,
     ),
     "sign": Function(NUMBERS, np.sign, arithmetic.sign),
     "not": Function(INTEGERS | BOOLS, np.invert, lambda m, x: m.emit("xor", x, m.constant(-1))),
@@ -120,24 +127,28 @@ UNARY: Mapping[str, Function] = {
         lambda x: np.asarray(x).view(np.int32),
         lambda m, x: m.convert("bitcast", x, DType.I32),
         result=DType.I32,
+        bitwise=True,
     ),
     "of_bits": Function(
         frozenset((DType.I32,)),
         lambda x: np.asarray(x).view(np.float32),
         lambda m, x: m.convert("bitcast", x, DType.F32),
         result=DType.F32,
+        bitwise=True,
     ),
     "bits64": Function(
         frozenset((DType.F64,)),
         lambda x: np.asarray(x).view(np.int64),
         lambda m, x: m.convert("bitcast", x, DType.I64),
         result=DType.I64,
+        bitwise=True,
     ),
     "of_bits64": Function(
         frozenset((DType.I64,)),
         lambda x: np.asarray(x).view(np.float64),
         lambda m, x: m.convert("bitcast", x, DType.F64),
         result=DType.F64,
+        bitwise=True,
     ),
     "floor": Function(FLOATS, np.floor, intrinsic("llvm.floor")),
     "ceil": Function(FLOATS, np.ceil, intrinsic("llvm.ceil")),

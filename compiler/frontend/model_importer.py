@@ -49,6 +49,8 @@ from tunefarm.compiler.frontend.structured_values import (
     SequenceValue,
     schema_kind,
 )
+from tunefarm.compiler.types.denormals import flushed
+from tunefarm.compiler.types.tensor_type import Array
 
 _MAX_DEPTH = 40
 # What malformed operands make Python and NumPy raise inside a converter.
@@ -218,6 +220,9 @@ class ModelImporter:
             return None
         try:
             arrays = evaluate_node(step.node, inputs, step.opset, step.label)
+            operands = (value.array for value in inputs if isinstance(value, Value))
+            if not only and any(map(_has_denormals, (*operands, *arrays))):
+                return None  # what becomes of these is known when the graph is folded
             return [self._builder.constant(array) for array in arrays]
         except ImportModelError:
             if only:
@@ -336,3 +341,7 @@ def _results(names: Sequence[str], scope: NameScope) -> Results | None:
 def _check_depth(frame: Frame) -> None:
     if frame.depth >= _MAX_DEPTH:
         raise ImportModelError(f"functions and branches are nested deeper than {_MAX_DEPTH}")
+
+
+def _has_denormals(array: Array | None) -> bool:
+    return array is not None and array.dtype.kind != "O" and flushed(array) is not array

@@ -6,9 +6,10 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
 from tunefarm.compiler.kernels.count_work import kernel_iterations
 from tunefarm.compiler.limits import MAXIMUM_RANK, Allowance
-from tunefarm.compiler.operators.evaluate_node import evaluate_node, node_kernel
+from tunefarm.compiler.operators.evaluate_node import evaluate_as_run, node_kernel
 from tunefarm.compiler.operators.registry import MEMORY, Pattern, operator
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.numerics import FLUSH, Denormals
 
 # A result that is larger than all its inputs together (expand, tile, pad, a broadcast) is only
 # folded up to this size: beyond it, computing it at run time is cheaper than storing it.
@@ -17,18 +18,26 @@ GROWTH_LIMIT_BYTES = 1 << 20
 WORK_LIMIT = 1 << 31
 
 
-def early(graph: Graph, allowance: Allowance | None = None) -> Graph:
+def early(
+    graph: Graph, allowance: Allowance | None = None, *, denormals: Denormals = FLUSH
+) -> Graph:
     """The same as `run`, but for operators that stay until passes have read them (`folds_late`)."""
-    return run(graph, allowance, late=False)
+    return run(graph, allowance, late=False, denormals=denormals)
 
 
-def run(graph: Graph, allowance: Allowance | None = None, late: bool = True) -> Graph:
+def run(
+    graph: Graph,
+    allowance: Allowance | None = None,
+    late: bool = True,
+    *,
+    denormals: Denormals = FLUSH,
+) -> Graph:
     """The graph with constant nodes replaced by constants of the same name.
 
     A node stays when its result exceeds both `GROWTH_LIMIT_BYTES` and the bytes of its inputs (each
     counted once), when it takes more than `WORK_LIMIT` steps, and where the constants would exceed
-    the allowed bytes. What no node reads any more is let go. Raises `LimitError` when the time is
-    over.
+    the allowed bytes. What no node reads any more is let go. `denormals` become what they would
+    become in a run. Raises `LimitError` when the time is over.
     """
     allowance = allowance or Allowance()
     rewriter = Rewriter(graph)
@@ -42,7 +51,7 @@ def run(graph: Graph, allowance: Allowance | None = None, late: bool = True) -> 
             continue
         allowance.check_time(f"folding node {node.source!r}")
         inputs = tuple(rewriter.constants[name] if name else None for name in node.inputs)
-        rewriter.replace_by_constant(node, evaluate_node(node, inputs))
+        rewriter.replace_by_constant(node, evaluate_as_run(node, inputs, denormals))
         free -= size
         for name in filter(None, node.inputs):
             uses[name] -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import TypeAlias
 
 from tunefarm.compiler.graph import (
@@ -21,6 +22,7 @@ from tunefarm.compiler.graph.pattern_sites import PatternSites
 from tunefarm.compiler.graph.verify import verify_graph
 from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.numerics import FLUSH, Denormals
 
 GraphPass: TypeAlias = Callable[[Graph, Allowance], Graph]
 Observe: TypeAlias = Callable[[str, Graph], None]
@@ -32,22 +34,27 @@ def plain(run: Callable[[Graph], Graph]) -> GraphPass:
 
 
 # Name and pass, in order. A name that ends in a number is a later run of the same pass.
-BEFORE_TYPES: tuple[tuple[str, GraphPass], ...] = (
-    ("infer_types", plain(infer_types.run)),
-    ("fold_constants", fold_constants.early),
-    ("simplify", plain(simplify.run)),
-)
-"""Before passes that choose the types that are computed in."""
+def before_types(denormals: Denormals = FLUSH) -> tuple[tuple[str, GraphPass], ...]:
+    """Those before passes that choose the types that are computed in."""
+    return (
+        ("infer_types", plain(infer_types.run)),
+        ("fold_constants", partial(fold_constants.early, denormals=denormals)),
+        ("simplify", plain(simplify.run)),
+    )
 
 
 def before_layouts(
-    summed: Collection[DType] = (), rounds_each: bool = False, sites: PatternSites | None = None
+    summed: Collection[DType] = (),
+    rounds_each: bool = False,
+    sites: PatternSites | None = None,
+    denormals: Denormals = FLUSH,
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Those whose result layouts are chosen for.
 
     `summed` are the narrow floats whose products the target has instructions to sum; `rounds_each`
-    as `Numerics` has it. `sites`, of one run over one graph, say which patterns stay spelled out:
-    the last pass that finds some raises PlanError if there is none where one was to stay.
+    and `denormals` as `Numerics` has them. `sites`, of one run over one graph, say which patterns
+    stay spelled out: the last pass that finds some raises PlanError if there is none where one was
+    to stay.
     """
     shared = PatternSites() if sites is None else sites
 
@@ -61,7 +68,7 @@ def before_layouts(
 
     return (
         ("fold_batch_norm", plain(fold_batch_norm.run)),
-        ("fold_constants_2", fold_constants.run),
+        ("fold_constants_2", partial(fold_constants.run, denormals=denormals)),
         ("simplify_2", plain(simplify.run)),
         ("recognise_patterns", plain(recognised)),
         ("attention", plain(lambda graph: attention.run(graph, summed, rounds_each, shared))),
@@ -72,12 +79,14 @@ def before_layouts(
     )
 
 
-AFTER_LAYOUTS: tuple[tuple[str, GraphPass], ...] = (
-    ("simplify_3", plain(simplify.run)),
-    ("fold_constants_3", fold_constants.run),
-    ("common_subexpressions_2", plain(common_subexpressions.run)),
-    ("dead_code_2", plain(dead_code.run)),
-)
+def after_layouts(denormals: Denormals = FLUSH) -> tuple[tuple[str, GraphPass], ...]:
+    """Those that clean up behind the choice of layouts."""
+    return (
+        ("simplify_3", plain(simplify.run)),
+        ("fold_constants_3", partial(fold_constants.run, denormals=denormals)),
+        ("common_subexpressions_2", plain(common_subexpressions.run)),
+        ("dead_code_2", plain(dead_code.run)),
+    )
 
 
 def check_graph(graph: Graph, allowance: Allowance) -> None:

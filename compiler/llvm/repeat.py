@@ -2,6 +2,7 @@
 
 The calls take turns with several tables of buffers, `stride` bytes apart, starting with table
 `first`: a kernel timed over copies of its weights finds them as cold as a whole model does.
+Denormal numbers are flushed meanwhile, as they are in a model.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
+from tunefarm.compiler.float_state import float_state_ir
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tile_set_up import set_up_ir
 
@@ -19,6 +21,7 @@ _IR = f"""
 define void @{REPEAT_SYMBOL}(ptr %kernel, ptr %tables, ptr %workspace, ptr %runtime, i64 %n,
                              i64 %first, i64 %count, i64 %stride) {{
 entry:
+  %floats = call i64 @repeat_floats.flush()
   %any = icmp sgt i64 %n, 0
   br i1 %any, label %loop, label %done
 loop:
@@ -32,6 +35,7 @@ loop:
   %more = icmp slt i64 %next, %n
   br i1 %more, label %loop, label %done
 done:
+  call void @repeat_floats.set(i64 %floats)
   ret void
 }}
 """
@@ -39,9 +43,10 @@ done:
 
 def _repeat_ir(target: Target) -> str:
     """With matrix tiles set up round all calls, as they are in a model, if the target has them."""
+    ir = float_state_ir(target.triple, "repeat_floats") + _IR
     if target.matrix_tiles is None:
-        return _IR
-    begun = _IR.replace("entry:\n", "entry:\n  call void @repeat_tiles.begin()\n")
+        return ir
+    begun = ir.replace("entry:\n", "entry:\n  call void @repeat_tiles.begin()\n")
     ended = begun.replace("done:\n", "done:\n  call void @repeat_tiles.end()\n")
     return set_up_ir(target.matrix_tiles, "repeat_tiles") + ended
 

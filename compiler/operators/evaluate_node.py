@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.float_arithmetic import computes_with_floats
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
 from tunefarm.compiler.operators.registry import (
     MEMORY,
@@ -13,8 +14,10 @@ from tunefarm.compiler.operators.registry import (
     infer_type,
     operator,
 )
+from tunefarm.compiler.types.denormals import flushed
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.numerics import KEEP, Denormals
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 
@@ -41,15 +44,28 @@ def node_kernel(
     return FusedKernel(node.operator, tuple(builder.inputs), tuple(builder.stages), anchor)
 
 
+def evaluate_as_run(node: Node, inputs: tuple[Array | None, ...], denormals: Denormals) -> Array:
+    """The same as `evaluate_node`, with the denormal numbers that a run would have."""
+    result = evaluate_node(node, inputs)
+    if denormals == KEEP or operator(node.operator).pattern in MEMORY:
+        return result
+    operands = tuple(None if array is None else flushed(array) for array in inputs)
+    if all(one is other for one, other in zip(operands, inputs, strict=True)):
+        settled = flushed(result)
+    else:
+        settled = flushed(evaluate_node(node, operands))
+    types = tuple(None if array is None else _type_of(array) for array in inputs)
+    if settled is result or not computes_with_floats(node_kernel(node, types)):
+        return result
+    return settled
+
+
 def evaluate_node(node: Node, inputs: tuple[Array | None, ...]) -> Array:
     """The node's output for these inputs (None where one is absent), as a C-contiguous array.
 
     Raises `ShapeError` for inputs of illegal types.
     """
-    types = tuple(
-        None if array is None else TensorType(DType.from_numpy(array.dtype), array.shape)
-        for array in inputs
-    )
+    types = tuple(None if array is None else _type_of(array) for array in inputs)
     if operator(node.operator).pattern in MEMORY:
         type = infer_type(node, types)
         elements = np.concatenate([array.reshape(-1) for array in inputs if array is not None])
@@ -60,3 +76,7 @@ def evaluate_node(node: Node, inputs: tuple[Array | None, ...]) -> Array:
     present = [array for array in inputs if array is not None]
     buffers = {buffer.name: array for buffer, array in zip(kernel.inputs, present, strict=True)}
     return evaluate_kernel(kernel, buffers)
+
+
+def _type_of(array: Array) -> TensorType:
+    return TensorType(DType.from_numpy(array.dtype), array.shape)

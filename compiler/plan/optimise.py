@@ -8,11 +8,11 @@ from functools import partial
 from tunefarm.compiler.graph import fold_quantised, weight_products
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.passes import (
-    AFTER_LAYOUTS,
-    BEFORE_TYPES,
     GraphPass,
     Observe,
+    after_layouts,
     before_layouts,
+    before_types,
     plain,
     run_passes,
 )
@@ -52,7 +52,9 @@ def passes(
     if sites is None:
         sites = sites_of(plan)
     folded = plain(lambda graph: fold_quantised.run(graph, activations))
-    types = () if numerics == STRICT_NUMERICS else (("fold_quantised", folded),)
+    denormals = numerics.denormals
+    is_strict = numerics.name == STRICT_NUMERICS.name
+    types = () if is_strict else (("fold_quantised", folded),)
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
     joint: dict[str, str] = {}
     merged = plain(lambda graph: merge_contractions.run(graph, block, plan, joint))
@@ -75,10 +77,11 @@ def passes(
         ("share_memory", plain(share_memory.run)),
         ("split_moves", split_moves.run),
     )
-    packs = plain(lambda graph: weight_products.run(graph, numerics == STRICT_NUMERICS))
+    packs = plain(lambda graph: weight_products.run(graph, is_strict))
     weights = ("weight_products", packs)
-    before = (*types, weights, *before_layouts(summed, numerics.rounds_each, sites))
-    return *BEFORE_TYPES, *before, *planned, *AFTER_LAYOUTS, *spread, *stored
+    before = (*types, weights, *before_layouts(summed, numerics.rounds_each, sites, denormals))
+    first, after = before_types(denormals), after_layouts(denormals)
+    return *first, *before, *planned, *after, *spread, *stored
 
 
 PASS_NAMES = tuple(name for name, _ in passes(None))

@@ -7,9 +7,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final, Literal, TypeAlias
 
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
+
+Denormals: TypeAlias = Literal["flush", "keep"]
+"""What becomes of floats too small to be normal, which CPUs are slow at.
+
+Flushed, they count as zeros of their sign wherever something is computed from them, and results
+that would be denormal are such zeros. What only moves elements, or takes their bits, keeps them."""
+FLUSH: Final = "flush"
+KEEP: Final = "keep"
 
 _ROUNDINGS = 64.0
 """Roundings of the sums' type that one term may come with. They leave room for vectorised exp and
@@ -40,13 +49,15 @@ class Numerics:
     are kept in `storage`, and their products summed in f32; None stands for the types that the
     model says. `contractions` has what differs from that: the storage of single contractions by
     their source, the name of the model's node. F32 keeps one as it is. Integers are for passes that
-    quantise.
+    quantise. `denormals` says what becomes of floats too small to be normal; what is searched and
+    recorded does not depend on it.
     """
 
     name: str
     algorithms: frozenset[Algorithm]
     storage: DType | None = None
     contractions: tuple[tuple[str, DType], ...] = ()
+    denormals: Denormals = FLUSH
 
     @staticmethod
     def of(name: Numerics | str) -> Numerics:
@@ -95,6 +106,15 @@ class Numerics:
     def _narrow_storages(self) -> set[DType]:
         stored = (self.storage, *(storage for _, storage in self.contractions))
         return {storage for storage in stored if storage is not None and is_narrow(storage)}
+
+
+def denormals_of(name: str) -> Denormals:
+    """Whether they are flushed or kept, by name; `ValueError` for another."""
+    if name == FLUSH:
+        return FLUSH
+    if name == KEEP:
+        return KEEP
+    raise ValueError(f"denormals are flushed or kept, not {name!r}")
 
 
 def is_narrow(dtype: DType) -> bool:

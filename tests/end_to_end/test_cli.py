@@ -221,6 +221,21 @@ def test_a_build_in_other_numerics_says_so_and_stays_near(
     assert "bf16 =" in tune("inspect", *files, "--stage", "kernels", "--numerics", "bf16").out
 
 
+def test_builds_that_keep_denormals_take_the_same_records(
+    tune: CommandLine, tuned: SimpleNamespace
+) -> None:
+    files = ["--model", tuned.model, "--db", tuned.db, "--json", "-"]
+    flushes = json.loads(tune("build", *files, "--output", "t.flush").out)
+    keeps = json.loads(tune("build", *files, "--output", "t.keep", "--denormals", "keep").out)
+    assert [kernel["record_id"] for kernel in keeps["kernels"]] == [
+        kernel["record_id"] for kernel in flushes["kernels"]
+    ]
+    assert compiler.load("t.flush").spec.denormals == "flush"
+    assert compiler.load("t.keep").spec.denormals == "keep"
+    line = tune.refuses("build", *files, "--output", "t.else", "--denormals", "flash")
+    assert "compile.denormals = 'flash'" in line and "did you mean flush?" in line
+
+
 def test_unknown_numerics_name_the_nearest(tune: CommandLine, model: Path) -> None:
     for command in ([], ["build", "--output", "out"], ["bench"], ["inspect", "--stage", "graph"]):
         line = tune.refuses(*command, "--model", model, "--numerics", "bf61")

@@ -1,7 +1,7 @@
 """What was built before, found by what it was made from. Three kinds of entries, and artefacts:
 
     build      files of model and database, settings, programs -> how it was built, its artefact
-    kernels    file of the model, target, numerics             -> the model's distinct kernels, and
+    kernels    file of the model, target, numerics, denormals -> the model's distinct kernels, and
                                                                   the plan that they are of
     artefact   kernels with the schedules chosen now, settings -> how it was built, its artefact
 
@@ -87,7 +87,8 @@ class BuildCache:
         """`digest` is that of the model's file."""
         compile = request.settings.compile
         shapes = sorted(shapes_to_json(request.shapes).items())
-        made_from = [program(), digest, request.name, shapes, target.to_json(), compile.numerics]
+        made_from = [program(), digest, request.name, shapes, target.to_json()]
+        made_from += [compile.numerics, compile.denormals]
         if modules := modules_digests():  # what their type rules say is part of the model
             made_from.append(modules)
         if request.untuned:  # its graph is decided by estimates

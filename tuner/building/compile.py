@@ -14,7 +14,7 @@ from tunefarm.compiler.schedule.choice import ChooseSchedule
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.settings import Settings, cache_folder
-from tunefarm.tuner.from_settings import limits_of
+from tunefarm.tuner.from_settings import limits_of, numerics_of
 
 
 def compile_with(
@@ -33,8 +33,8 @@ def compile_with(
 ) -> Compiled:
     """Compile a model with the schedules that `choose` gives (None: default schedules).
 
-    `numerics` are those that the settings name if None. The rest is as in `compile_model`; where
-    something is dumped all code is made anew.
+    `numerics` are those that the settings name if None; denormal numbers are as they say. The rest
+    is as in `compile_model`; where something is dumped all code is made anew.
     """
     folder = cache_folder(settings) if dump_after is None else None
     cache = None if folder is None else ContentCache(folder)
@@ -46,7 +46,7 @@ def compile_with(
         threads=settings.compile.threads,
         dump_after=dump_after,
         dump_kernels=dump_kernels,
-        numerics=settings.compile.numerics if numerics is None else numerics,
+        numerics=numerics_of(settings, numerics),
         cache=objects,
         limits=limits_of(settings),
         fallback=fallback,

@@ -30,6 +30,7 @@ from tunefarm.tuner.calibration.collect import calibrate
 from tunefarm.tuner.calibration.data import SampleForm, read_samples
 from tunefarm.tuner.calibration.options import AUTO, CHOSEN, INT8, PrecisionOptions
 from tunefarm.tuner.calibration.solo import too_sensitive
+from tunefarm.tuner.from_settings import numerics_of
 
 if TYPE_CHECKING:
     from tunefarm.db.store import Store
@@ -66,7 +67,7 @@ def lower_model(
     """
     numerics = settings.compile.numerics
     if numerics not in CHOSEN:
-        return LoweredModel(graph, Numerics.of(numerics))
+        return LoweredModel(graph, numerics_of(settings))
     chosen = None
     if numerics == INT8 and options.calibration is not None:
         choice = chosen = calibrated(graph, settings, options, target)
@@ -77,7 +78,8 @@ def lower_model(
         number = choice.within(options.max_error)
     lowered, planned = apply_precisions(prepare(graph), choice.plan(number))
     note = "" if chosen is None else wider_note(graph, chosen)
-    return LoweredModel(lowered, replace(planned, name=numerics), chosen, note)
+    named = numerics_of(settings, replace(planned, name=numerics))
+    return LoweredModel(lowered, named, chosen, note)
 
 
 def calibrated(

@@ -12,6 +12,7 @@ from tunefarm.tuner.commands.command_line import prepare, show
 from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
+    DenormalsOption,
     FunctionsOption,
     InputOption,
     JsonOption,
@@ -37,6 +38,7 @@ def bench(
     rounds: Annotated[int, typer.Option(min=3, metavar="N", help="Samples of each.")] = 15,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    denormals: DenormalsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
     input: InputOption = None,
@@ -48,7 +50,12 @@ def bench(
     shapes = shapes_of(shape, input)
     from tunefarm.configs.settings import load_settings
 
-    values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}
+    values = {
+        "database.url": db,
+        "compile.threads": threads,
+        "compile.numerics": numerics,
+        "compile.denormals": denormals,
+    }
     settings = load_settings(config, values)
     prepare(settings, config, model, [json])
     from tunefarm.tuner.building.flow import build_loaded

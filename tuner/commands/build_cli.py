@@ -14,6 +14,7 @@ from tunefarm.tuner.commands.entry import short_lived
 from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
+    DenormalsOption,
     DumpOption,
     FunctionsOption,
     InputOption,
@@ -81,6 +82,7 @@ def build(
     ] = True,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    denormals: DenormalsOption = None,
     calibration: CalibrationOption = None,
     calibration_method: MethodOption = None,
     max_error: MaxErrorOption = None,
@@ -116,6 +118,7 @@ def build(
         "database.url": db,
         "compile.threads": threads,
         "compile.numerics": numerics,
+        "compile.denormals": denormals,
         "compile.targets": target_names(targets),
         "search.plan": plan,
         "limits.memory": memory_bytes(max_memory),

@@ -29,6 +29,7 @@ from tunefarm.tuner.commands.next_build import next_build
 from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
+    DenormalsOption,
     FunctionsOption,
     InputOption,
     JsonOption,
@@ -87,6 +88,7 @@ def tune(
     ] = None,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    denormals: DenormalsOption = None,
     targets: TargetsOption = None,
     calibration: CalibrationOption = None,
     calibration_method: MethodOption = None,

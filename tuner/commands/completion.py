@@ -154,6 +154,7 @@ _VALUES: dict[str, Values] = {
     "config": _presets,
     "targets": _listed(_targets),
     "numerics": _words("strict", "default", "bf16", "f16", "int8", "auto"),
+    "denormals": _words("flush", "keep"),
     "runner": _words("ray", "local"),
     "calibration": _files(".npz", ".npy"),
     "functions": _files(".py"),

@@ -12,6 +12,7 @@ from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
+    DenormalsOption,
     DumpOption,
     FunctionsOption,
     InputOption,
@@ -34,6 +35,7 @@ def inspect(
     db: DbOption = None,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    denormals: DenormalsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
     input: InputOption = None,
@@ -49,7 +51,12 @@ def inspect(
     from tunefarm.tuner.building.record import open_records
     from tunefarm.tuner.commands.inspect_model import inspect_model
 
-    values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}
+    values = {
+        "database.url": db,
+        "compile.threads": threads,
+        "compile.numerics": numerics,
+        "compile.denormals": denormals,
+    }
     settings = load_settings(config, values)
     with open_records(settings.database.url, untuned=db is None) as store:
         text = inspect_model(

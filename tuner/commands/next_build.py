@@ -30,6 +30,8 @@ def next_build(
         command += ["--threads", str(settings.compile.threads)]
     if settings.compile.numerics != "default":
         command += ["--numerics", settings.compile.numerics]
+    if settings.compile.denormals != "flush":
+        command += ["--denormals", settings.compile.denormals]
     if settings.compile.targets:
         command += ["--targets", ",".join(settings.compile.targets)]
     if settings.search.plan == "rules" and config is None:

@@ -33,6 +33,15 @@ NumericsOption = Annotated[
         "8 bits. auto: the fastest of these for each contraction, within --max-error.",
     ),
 ]
+DenormalsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--denormals",
+        metavar="flush|keep",
+        help="Numbers too small to be normal: zeros in what is computed [default], or as IEEE 754 "
+        "says, many times as slow.",
+    ),
+]
 ConfigOption = Annotated[
     str | None,
     typer.Option("--config", metavar="FILE|PRESET", help="Settings: TOML file, quick, overnight."),

@@ -38,6 +38,7 @@ def tune_options(given: Mapping[str, Any]) -> TuneOptions:
         "database.url": given["db"],
         "compile.threads": given["threads"],
         "compile.numerics": given["numerics"],
+        "compile.denormals": given["denormals"],
         "compile.targets": target_names(given["targets"]),
         "search.total_trials": given["trials"],
         "search.minutes": given["minutes"],

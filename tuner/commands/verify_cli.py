@@ -12,6 +12,7 @@ from tunefarm.tuner.commands.command_line import prepare, show, tell_of_tiles
 from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
+    DenormalsOption,
     FunctionsOption,
     InputOption,
     JsonOption,
@@ -44,6 +45,7 @@ def verify(
     ] = 1.0,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    denormals: DenormalsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
     input: InputOption = None,
@@ -60,7 +62,12 @@ def verify(
     shapes = shapes_of(shape, input)
     from tunefarm.configs.settings import load_settings
 
-    values = {"database.url": db, "compile.threads": threads, "compile.numerics": numerics}
+    values = {
+        "database.url": db,
+        "compile.threads": threads,
+        "compile.numerics": numerics,
+        "compile.denormals": denormals,
+    }
     settings = load_settings(config, values)
     prepare(settings, config, model, [json])
     from tunefarm.tuner.building.request import BuildRequest

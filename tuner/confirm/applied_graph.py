@@ -13,7 +13,7 @@ from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.settings import Settings
-from tunefarm.tuner.from_settings import limits_of
+from tunefarm.tuner.from_settings import limits_of, numerics_of
 from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import ModelTimes
 
@@ -33,7 +33,7 @@ def with_graphs(
     """
 
     def steps(plan: GraphPlan) -> tuple[ProgramStep, ...]:
-        admitted = settings.compile.numerics if numerics is None else numerics
+        admitted = numerics_of(settings, numerics)
         limits = limits_of(settings)
         return program_steps(kernels_of(graph, target, None, None, limits, admitted, plan))
 

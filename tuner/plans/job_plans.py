@@ -28,7 +28,7 @@ from tunefarm.db.records import BestRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.recorded_plan import plan_to_apply, record_plan
 from tunefarm.tuner.confirm.whole_model import CompareSpecs, ModelBuilds
-from tunefarm.tuner.from_settings import limits_of
+from tunefarm.tuner.from_settings import limits_of, numerics_of
 from tunefarm.tuner.interrupt import Interrupt
 from tunefarm.tuner.job_request import MakeRunner
 from tunefarm.tuner.plans.confirm import ConfirmPlans, confirmed_choice
@@ -352,9 +352,7 @@ class JobPlans:
         )
 
     def _programs(self, target: Target) -> Programs:
-        numerics = Numerics.of(
-            self.settings.compile.numerics if self.numerics is None else self.numerics
-        )
+        numerics = numerics_of(self.settings, self.numerics)
         limits = replace(limits_of(self.settings), arena=None)  # plans are asked what they need
         return Programs(self.graph, target, numerics, limits)
 

@@ -33,6 +33,7 @@ from tunefarm.compiler.runtime.spec.step_json import (
 from tunefarm.compiler.target import Target, llvm_version
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.metadata import metadata_from_json, metadata_to_json
+from tunefarm.compiler.types.numerics import KEEP, Denormals, denormals_of
 from tunefarm.compiler.types.signature_json import signature_from_json, signature_to_json
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure, structure_from_json
 from tunefarm.compiler.types.tensor_type import Array, TensorType
@@ -79,6 +80,7 @@ def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
         "parts": list(parts),
         "fallback": spec.fallback,
         "numerics": spec.numerics,
+        **_denormals_to_json(spec.denormals),
         **_structure_to_json(spec.structure),
         **metadata_to_json(spec.metadata),
         **_functions_to_json(spec.functions),
@@ -119,6 +121,7 @@ def spec_from_json(
         entry=entry.tobytes(),
         fallback=bool(data["fallback"]),
         numerics=str(data.get("numerics", "default")),
+        denormals=denormals_of(str(data.get("denormals", KEEP))),
         structure=structure_from_json(data.get("structure")),
         metadata=metadata_from_json(data),
         guards=tuple(SizeGuard.from_json(guard) for guard in data.get("guards", ())),
@@ -159,6 +162,11 @@ def _port_to_json(name: str, type: TensorType) -> list[Any]:
 def _port_from_json(data: Sequence[Any]) -> tuple[str, TensorType]:
     name, *type = data
     return str(name), _type_from_json(type)
+
+
+def _denormals_to_json(denormals: Denormals) -> Json:
+    """Nothing where they are kept: such a file is what it was before they could be flushed."""
+    return {} if denormals == KEEP else {"denormals": denormals}
 
 
 def _structure_to_json(structure: Structure) -> Json:

@@ -100,7 +100,7 @@ def implementation_text(
         if sized
         else _functions(interface, programs, code, foreign)
     )
-    kernels = kernels_text(interface, programs[0].target, code.is_unable, _start(interface))
+    kernels = kernels_text(interface, programs[0], code.is_unable, _start(interface))
     return f"""\
 {_beginning(interface)}
 {foreign.declarations}{code.declarations}

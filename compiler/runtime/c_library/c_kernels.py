@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefarm.compiler.float_state import float_state_c
 from tunefarm.compiler.runtime.c_library.c_interface import CInterface, in_comment
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import FLUSH, Denormals
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
@@ -67,10 +70,11 @@ const struct {name}_kernel *{name}_kernel_at(size_t number);
 {each}"""
 
 
-def kernels_text(interface: CInterface, target: Target, is_unable: str, start: str) -> str:
+def kernels_text(interface: CInterface, program: ExecutableSpec, is_unable: str, start: str) -> str:
     """GNU C11 that defines what `kernels_header` declares, behind the model's own functions.
 
-    `is_unable` is the condition of a CPU that cannot run the code, `start` starts threads.
+    They are those of `program`. `is_unable` is the condition of a CPU that cannot run the code,
+    `start` starts threads.
     """
     if not interface.kernels:
         return ""
@@ -93,14 +97,14 @@ def kernels_text(interface: CInterface, target: Target, is_unable: str, start: s
         for number, kernel in enumerate(interface.kernels)
     )
     functions = "\n".join(
-        _functions(interface, number, kernel, start)
+        _functions(interface, number, kernel, start, program.denormals)
         for number, kernel in enumerate(interface.kernels)
     )
     return f"""
 {begin}{symbols}
 
-{_tiles(target)}
-{sizes}
+{_tiles(program.target)}
+{_floats(program)}{sizes}
 
 static const struct {name}_kernel kernels[] = {{
 {rows}
@@ -151,8 +155,14 @@ def _described(type: TensorType) -> str:
     return f"{type}, {type.bytes} bytes"
 
 
-def _functions(interface: CInterface, number: int, kernel: KernelOperands, start: str) -> str:
+def _functions(
+    interface: CInterface, number: int, kernel: KernelOperands, start: str, denormals: Denormals
+) -> str:
     symbol, macro = interface.kernel_symbol(kernel), interface.macro
+    flush = restore = ""
+    if denormals == FLUSH:
+        flush = "    const unsigned long long floats = flush_floats();\n"
+        restore = "    set_floats(floats);\n"
     given = iter(range(len(kernel.inputs)))
     buffers = [
         f"(const unsigned char *)constants[{place.number}] + {place.offset}"
@@ -174,8 +184,8 @@ int {symbol}(const void *const *inputs, void *output, void *workspace)
 
     const void *buffers[] = {{{", ".join([*buffers, "output"])}}};
 {start}    begin_tiles();
-    {kernel.symbol}(buffers, workspace, &runtime);
-    end_tiles();
+{flush}    {kernel.symbol}(buffers, workspace, &runtime);
+{restore}    end_tiles();
     return {macro}_OK;
 }}
 """
@@ -194,6 +204,13 @@ def _tiles(target: Target) -> str:
         f"{shapes}static void begin_tiles(void)\n{{\n{begin}}}\n\n"
         f"static void end_tiles(void)\n{{\n{end}}}\n"
     )
+
+
+def _floats(program: ExecutableSpec) -> str:
+    """Functions that have denormal numbers flushed, where they are."""
+    if program.denormals != FLUSH:
+        return ""
+    return f"{float_state_c(program.target.triple)}\n"
 
 
 def _name(kernel: KernelOperands) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
+from tunefarm.compiler.float_state import float_state_ir
 from tunefarm.compiler.runtime.entry.entry_functions import (
     FunctionSlots,
     call_ir,
@@ -32,13 +33,15 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     RunStep,
 )
 from tunefarm.compiler.tile_set_up import TilePalette, set_up_ir
+from tunefarm.compiler.types.numerics import FLUSH
 
 _TABLES = {Place.INPUT: "%inputs", Place.OUTPUT: "%outputs", Place.CONSTANT: "%constants"}
 
 
 def entry_of(spec: ExecutableSpec, seal: bytes = b"", tiles: TilePalette | None = None) -> str:
     """LLVM IR of all entry functions of `spec`: `entry_ir`, and those for run-time sizes."""
-    text = entry_ir(spec.steps, seal, tiles, function_slots(spec))
+    flushing = spec.target.triple if spec.denormals == FLUSH else ""
+    text = entry_ir(spec.steps, seal, tiles, function_slots(spec), flushing)
     if spec.signature is None:
         return text
     inputs, outputs = ([name for name, _ in ports] for ports in (spec.inputs, spec.outputs))
@@ -50,6 +53,7 @@ def entry_ir(
     seal: bytes = b"",
     tiles: TilePalette | None = None,
     slots: FunctionSlots | None = None,
+    flushing: str = "",
 ) -> str:
     """LLVM IR of `void tunefarm_run(inputs, outputs, constants, arena, runtime)`.
 
@@ -57,7 +61,9 @@ def entry_ir(
     passed on to the kernels. One array on the stack holds the pointers of the call being made.
     A `seal` stands beside the function, as data that nothing reads. `tiles` are the matrix tiles
     that some kernels need: they are set up before all and released after all, and round functions
-    that are not ours. Where there are such, `slots` say where their pointers are.
+    that are not ours. Where there are such, `slots` say where their pointers are. `flushing` is the
+    LLVM triple of the CPU whose state of floats flushes denormal numbers meanwhile, but in these
+    functions; without it the state is the caller's.
     """
     calls = [step for step in steps if isinstance(step, CallStep)]
     foreign = [step for step in steps if isinstance(step, FunctionStep)]
@@ -65,6 +71,10 @@ def entry_ir(
     widest = max(widths, default=1)
     body = _Body()
     body.line(f"%buffers = alloca [{widest} x ptr], align 16")
+    if flushing:
+        body.line("%floats = call i64 @run_floats.flush()")
+        if foreign:
+            body.line("%flushing = call i64 @run_floats.get()")
     if tiles is not None:
         body.line("call void @run_tiles.begin()")
     if slots is not None and foreign:
@@ -95,6 +105,7 @@ def entry_ir(
                 _emit_buffers(body, step.buffers)
                 code = call_ir(calls_made, step, slots, index)
                 code = code if tiles is None else _without_tiles(code)
+                code = _with_callers_floats(code) if flushing else code
                 if step.axes:
                     opened = OpenCall(body, pointer, calls_made, step, slots.extents)
                     opened.begin()
@@ -105,14 +116,17 @@ def entry_ir(
             calls_made += 1
     if tiles is not None:
         body.line("call void @run_tiles.end()")
+    if flushing:
+        body.line("call void @run_floats.set(i64 %floats)")
     body.line("ret void")
+    floats = float_state_ir(flushing, "run_floats") if flushing else ""
     set_up = "" if tiles is None else set_up_ir(tiles, "run_tiles")
     facts = "".join(facts_ir(*item) for item in enumerate(foreign))
     declarations = "\n".join(
         f"declare void @{symbol}(ptr, ptr, ptr)" for symbol in _distinct(c.symbol for c in calls)
     )
     return (
-        f"{_seal_ir(seal)}{set_up}{facts}{declarations}\n"
+        f"{_seal_ir(seal)}{floats}{set_up}{facts}{declarations}\n"
         "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n"
         f"define void @{ENTRY_SYMBOL}"
         "(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %runtime) {\n"
@@ -180,3 +194,9 @@ def _emit_buffers(body: IrBody, buffers: Sequence[Location | None]) -> None:
 def _without_tiles(call: str) -> str:
     """A function may use the CPU's matrix tiles for itself."""
     return f"  call void @run_tiles.end()\n{call}\n  call void @run_tiles.begin()"
+
+
+def _with_callers_floats(call: str) -> str:
+    """A function is called as the model is; one that fails ends the run in that state."""
+    again = "call void @run_floats.set(i64 %flushing)"
+    return f"  call void @run_floats.set(i64 %floats)\n{call}\n  {again}"

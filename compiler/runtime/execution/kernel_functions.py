@@ -14,7 +14,7 @@ from types import MappingProxyType
 from tunefarm.compiler.errors import ArtefactError, InputError
 from tunefarm.compiler.runtime.execution.frame import pointer_table
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
-from tunefarm.compiler.runtime.machine.tile_session import tiles_set_up
+from tunefarm.compiler.runtime.machine.kernel_session import KernelSession
 from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty, allocate_output
 from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands, kernel_operands
 from tunefarm.compiler.runtime.spec.ports import (
@@ -100,7 +100,8 @@ class KernelFunction:
         table = pointer_table([*operands, address])
         workspace = aligned_empty((max(1, self._kernel.workspace_bytes),), DType.U8.numpy)
         function = _Function(self._code.program.kernel_address(self._kernel.symbol))
-        with tiles_set_up(self._code.program.spec.target):
+        spec = self._code.program.spec
+        with KernelSession(spec.target, spec.denormals):
             function(ctypes.addressof(table), address_of(workspace), self._code.runtime)
         return result
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tunefarm.compiler.runtime.execution.frame import Frame, Tables, pointer_table
 from tunefarm.compiler.runtime.execution.stepwise import StepCall, Stepwise
-from tunefarm.compiler.runtime.machine.tile_session import tiles_set_up
+from tunefarm.compiler.runtime.machine.kernel_session import KernelSession
 from tunefarm.compiler.runtime.spec.executable_spec import (
     AgainStep,
     Condition,
@@ -114,7 +114,8 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
     outputs = frame.bind_outputs(None, arrays)
     executable.enter(frame, arrays, outputs)  # steps find their inputs where they are copied to
     order = Stepwise.of(executable.spec.steps, frame)
-    calls, tables = _calls(executable, frame, order)
+    session = KernelSession(executable.spec.target, executable.spec.denormals)
+    calls, tables = _calls(executable, frame, order, session)
     empty, clock = _empty_call(frame), time.perf_counter
     runs: list[float] = []
     rounds: list[list[float]] = []
@@ -123,7 +124,7 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
         executable.run(inputs)
         runs.append(clock() - start)
         samples, made = [0.0] * (len(calls) + 1), [0] * len(calls)
-        with tiles_set_up(executable.spec.target):
+        with session:
             number = 0
             while number < len(calls):
                 function, arguments = calls[number]
@@ -159,7 +160,7 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
 
 
 def _calls(
-    executable: Executable, frame: Frame, order: Stepwise
+    executable: Executable, frame: Frame, order: Stepwise, session: KernelSession
 ) -> tuple[list[StepCall], list[Tables]]:
     """Every step as a call on the frame's memory, and the pointers that must be kept for it."""
     runtime = frame.arguments[4]
@@ -174,7 +175,7 @@ def _calls(
             calls.append((ctypes.memmove, (*places, step.bytes)))
             continue
         if isinstance(step, FunctionStep):
-            call: _Function = executable.function_call(step, frame)
+            call: _Function = session.outside(executable.function_call(step, frame))
             calls.append((_guarded(call, step.guards, frame) if step.guards else call, ()))
             continue
         tables.append(pointer_table([frame.address(location) for location in step.buffers]))

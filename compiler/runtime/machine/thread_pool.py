@@ -8,8 +8,9 @@ core, a loop costs at most its serial time; OpenMP waits until each thread has h
     caller: open; wake sleepers; work; close; wait while any thread is active
     thread: see a new job (spin, then sleep); join while it is open; work; leave
 
-A second caller at the same time (or a loop inside of a loop) runs its job alone. Futexes are
-described in futex(2).
+A thread computes with floats as the caller of its job does: denormal numbers are flushed by all of
+a team, or by none. A second caller at the same time (or a loop inside of a loop) runs its job
+alone. Futexes are described in futex(2).
 
 The kernel may wake a thread on the core that its caller keeps busy, although another one is idle,
 and leave it there for tens of milliseconds. So a caller that wakes sleepers takes its own core from
@@ -26,6 +27,7 @@ import sys
 import threading
 
 from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.float_state import float_state_ir
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.tile_set_up import FULL_PALETTE, TILED, set_up_ir
 
@@ -48,7 +50,7 @@ _MODULE = """
 @generation = internal global [16 x i32] zeroinitializer, align 64
 @state = internal global [16 x i32] zeroinitializer, align 64
 @sleepers = internal global [16 x i32] zeroinitializer, align 64
-@job = internal global {{ ptr, ptr, i32, i32 }} zeroinitializer, align 64
+@job = internal global {job} zeroinitializer, align 64
 @stop = internal global i32 0, align 64
 @members = internal global i32 0, align 64
 @ids = internal global [{all} x i32] zeroinitializer
@@ -142,9 +144,11 @@ alone:
 open:
   %helpers = sub i32 %threads, 1
   store ptr %fn, ptr @job
-  store ptr %data, ptr getelementptr ({{ ptr, ptr, i32, i32 }}, ptr @job, i32 0, i32 1)
-  store i32 %helpers, ptr getelementptr ({{ ptr, ptr, i32, i32 }}, ptr @job, i32 0, i32 2)
-  store i32 %flags, ptr getelementptr ({{ ptr, ptr, i32, i32 }}, ptr @job, i32 0, i32 3)
+  store ptr %data, ptr getelementptr ({job}, ptr @job, i32 0, i32 1)
+  store i32 %helpers, ptr getelementptr ({job}, ptr @job, i32 0, i32 2)
+  store i32 %flags, ptr getelementptr ({job}, ptr @job, i32 0, i32 3)
+  %floats = call i64 @pool_floats.get()
+  store i64 %floats, ptr getelementptr ({job}, ptr @job, i32 0, i32 4)
   store atomic i32 {open}, ptr @state seq_cst, align 4
   %before = atomicrmw add ptr @generation, i32 1 seq_cst
   %asleep = load atomic i32, ptr @sleepers seq_cst, align 4
@@ -238,7 +242,7 @@ join:
   %opened = icmp uge i32 %state, {open}
   br i1 %opened, label %room, label %outer
 room:
-  %limit = load i32, ptr getelementptr ({{ ptr, ptr, i32, i32 }}, ptr @job, i32 0, i32 2)
+  %limit = load i32, ptr getelementptr ({job}, ptr @job, i32 0, i32 2)
   %others = and i32 %state, {active_bits}
   %fits = icmp slt i32 %others, %limit
   br i1 %fits, label %enter, label %full
@@ -251,7 +255,9 @@ enter:
   br i1 %in, label %run, label %join
 run:
   %fn = load ptr, ptr @job
-  %data = load ptr, ptr getelementptr ({{ ptr, ptr, i32, i32 }}, ptr @job, i32 0, i32 1)
+  %data = load ptr, ptr getelementptr ({job}, ptr @job, i32 0, i32 1)
+  %floats = load i64, ptr getelementptr ({job}, ptr @job, i32 0, i32 4)
+  call void @pool_floats.set(i64 %floats)
 {call}
   %left = atomicrmw sub ptr @state, i32 1 acq_rel
   br label %outer
@@ -269,11 +275,13 @@ entry:
 """
 
 
+_JOB = "{ ptr, ptr, i32, i32, i64 }"  # function, data, helpers, flags, the caller's state of floats
+
 # What a thread does for a job; on x86-64 with matrix tiles where the job's flags ask for them. The
 # caller has set its own up for the whole run.
 _CALL = "  call void %fn(ptr %data)"
 _TILED_CALL = f"""\
-  %flags = load i32, ptr getelementptr ({{ ptr, ptr, i32, i32 }}, ptr @job, i32 0, i32 3)
+  %flags = load i32, ptr getelementptr ({_JOB}, ptr @job, i32 0, i32 3)
   %asked = and i32 %flags, {TILED}
   %tiled = icmp ne i32 %asked, 0
   br i1 %tiled, label %tiles, label %plain
@@ -293,23 +301,29 @@ def pool_ir(machine: str) -> str:
     has_tiles = machine == "x86_64"
     gettid, getcpu, getaffinity, setaffinity = _AFFINITY_NUMBERS[machine]
     tiles = set_up_ir(FULL_PALETTE, "pool_tiles") if has_tiles else ""
-    return tiles + _MODULE.format(
-        call=_TILED_CALL if has_tiles else _CALL,
-        done="ran" if has_tiles else "run",
-        open=_OPEN,
-        active_bits=_OPEN - 1,
-        futex=_FUTEX_NUMBERS[machine],
-        gettid=gettid,
-        getcpu=getcpu,
-        getaffinity=getaffinity,
-        setaffinity=setaffinity,
-        placed=_PLACED,
-        all=_PLACED + 1,
-        wait=_WAIT,
-        wake=_WAKE,
-        pause=_PAUSES[machine],
-        spins=SPINS,
-        yield_mask=YIELD_EVERY - 1,
+    floats = float_state_ir(machine, "pool_floats")
+    return (
+        floats
+        + tiles
+        + _MODULE.format(
+            job=_JOB,
+            call=_TILED_CALL if has_tiles else _CALL,
+            done="ran" if has_tiles else "run",
+            open=_OPEN,
+            active_bits=_OPEN - 1,
+            futex=_FUTEX_NUMBERS[machine],
+            gettid=gettid,
+            getcpu=getcpu,
+            getaffinity=getaffinity,
+            setaffinity=setaffinity,
+            placed=_PLACED,
+            all=_PLACED + 1,
+            wait=_WAIT,
+            wake=_WAKE,
+            pause=_PAUSES[machine],
+            spins=SPINS,
+            yield_mask=YIELD_EVERY - 1,
+        )
     )
 
 

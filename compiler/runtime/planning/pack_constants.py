@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tunefarm.compiler.errors import LoweringError
+from tunefarm.compiler.kernels.float_arithmetic import only_multiplies
 from tunefarm.compiler.kernels.kernel import (
     FunctionCall,
     KernelCall,
@@ -22,13 +23,15 @@ from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
 from tunefarm.compiler.runtime.planning.memory_plan import storage_of
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
+from tunefarm.compiler.types.denormals import flush_in_place
+from tunefarm.compiler.types.numerics import FLUSH, KEEP, Denormals
 from tunefarm.compiler.types.tensor_type import Array
 
 if TYPE_CHECKING:
     from tunefarm.compiler.llvm import CompiledKernel
 
-# (constant, logical shape, layout); a constant that is read as it is has no shape and no layout
-_Use = tuple[str, tuple[int, ...] | None, ConstantLayout | None]
+# (constant, logical shape, layout, flushed); one that is read as it is has no shape and no layout
+_Use = tuple[str, tuple[int, ...] | None, ConstantLayout | None, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,11 @@ def pack_constants(
     program: KernelProgram,
     compiled: Mapping[str, CompiledKernel],
     allowance: Allowance | None = None,
+    denormals: Denormals = KEEP,
 ) -> PackedConstants:
     """Pack every constant that a kernel reads; `compiled` is by workload key.
 
+    Weights that are packed for products alone have no denormal numbers left if `denormals` says so.
     Raises `LoweringError` when a kernel wants a packed input that is not a constant, `LimitError`
     when all together would take more memory than allowed.
     """
@@ -71,7 +76,7 @@ def pack_constants(
         if isinstance(call, FunctionCall | LoopBegin | LoopEnd):
             for position, value in enumerate(call.inputs):
                 if value and storage[value].root in program.constants:
-                    reads[step, position] = number((storage[value].root, None, None))
+                    reads[step, position] = number((storage[value].root, None, None, False))
         if not isinstance(call, KernelCall):
             continue
         layouts = dict(compiled[call.key].constant_layouts)
@@ -81,20 +86,22 @@ def pack_constants(
             layout = layouts.get(buffer.name)
             if storage[value].root in program.constants:
                 shape = None if layout is None else buffer.shape
-                reads[step, position] = number((storage[value].root, shape, layout))
+                flush = layout is not None and denormals == FLUSH
+                flush = flush and only_multiplies(call.kernel, buffer.name)
+                reads[step, position] = number((storage[value].root, shape, layout, flush))
             elif layout is not None:
                 raise LoweringError(
                     f"kernel {call.kernel.name} wants its input {value} packed, "
                     "but it is known only at run time"
                 )
     outputs = {
-        name: number((storage[name].root, None, None))
+        name: number((storage[name].root, None, None, False))
         for name in program.outputs
         if storage[name].root in program.constants and program.types[name].bytes
     }
     total = sum(_packed_bytes(program.constants[use[0]], use[1], use[2]) for use in numbers)
     (allowance or Allowance()).check_bytes("the packed constants of the model", total)
-    arrays = in_threads(lambda use: _packed(program.constants[use[0]], use[1], use[2]), numbers)
+    arrays = in_threads(lambda use: _packed(program.constants[use[0]], *use[1:]), numbers)
     return PackedConstants(tuple(arrays), reads, outputs)
 
 
@@ -109,10 +116,14 @@ def _packed_bytes(
     return math.prod(layout.shape(shape)) * layout.dtype(array.dtype).itemsize
 
 
-def _packed(array: Array, shape: tuple[int, ...] | None, layout: ConstantLayout | None) -> Array:
+def _packed(
+    array: Array, shape: tuple[int, ...] | None, layout: ConstantLayout | None, flush: bool
+) -> Array:
     """An aligned copy of a constant in its layout."""
     if shape is not None and layout is not None:
         packed = layout.pack(array.reshape(shape), aligned_empty)
+        if flush:
+            flush_in_place(packed)
     else:
         packed = aligned_empty(array.shape, array.dtype)
         np.copyto(packed, array)

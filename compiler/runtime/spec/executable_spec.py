@@ -11,6 +11,7 @@ from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.metadata import NO_METADATA, Metadata
+from tunefarm.compiler.types.numerics import KEEP, Denormals
 from tunefarm.compiler.types.open_axes import OpenAxes
 from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure
@@ -251,10 +252,11 @@ class ExecutableSpec:
     function `ENTRY_SYMBOL`, which carries out `steps`; it holds the seal, see
     `runtime.artefact.seal`. `digests` are the SHA-256 of the objects' code, then of the constants,
     in hex digits. `fallback` marks the variant for CPUs that cannot run another. `numerics` names
-    those that it was compiled with. `arena_lower_bound` is what liveness says any plan needs, for
-    reports. `structure` says what callers give and get as lists and optionals, `guards` for which
-    sizes it is, where an artefact has programs for several. `metadata` is what the model's file
-    says of the model.
+    those that it was compiled with, and `denormals` says whether its entry flushes them to zero;
+    those of files from before that was said do not. `arena_lower_bound` is what liveness says any
+    plan needs, for reports. `structure` says what callers give and get as lists and optionals,
+    `guards` for which sizes it is, where an artefact has programs for several. `metadata` is what
+    the model's file says of the model.
 
     `signature` is there if some sizes are known at run time only: `inputs`, `outputs` and `steps`
     are those of the padded program then, and the entry's code has the functions of
@@ -283,6 +285,7 @@ class ExecutableSpec:
     entry: bytes
     fallback: bool = False
     numerics: str = "default"
+    denormals: Denormals = KEEP
     structure: Structure = NO_STRUCTURE
     guards: tuple[SizeGuard, ...] = ()
     signature: Signature | None = None

@@ -12,11 +12,12 @@ import numpy as np
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.llvm import compile_kernel
 from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
+from tunefarm.compiler.runtime.machine.kernel_session import KernelSession
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.threads import make_runtime
-from tunefarm.compiler.runtime.machine.tile_session import tiles_set_up
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.numerics import KEEP
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.measure.sandbox.guarded import GuardedBuffer
 
@@ -100,7 +101,7 @@ def _call(
     pointers = (ctypes.c_void_p * len(buffers))(*(buffer.address for buffer in buffers))
     runtime, _ = make_runtime(threads)
     address = workspace.address if compiled.workspace_bytes else None
-    with tiles_set_up(target):
+    with KernelSession(target, KEEP):
         _ABI(code.address(compiled.symbol))(
             ctypes.addressof(pointers), address, ctypes.addressof(runtime)
         )

@@ -143,7 +143,12 @@ def test_a_changed_model_or_name_is_another_build(builder: Builder) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"compile__threads": 2}, {"compile__numerics": "strict"}, {"compile__target": "x86-64-v2"}],
+    [
+        {"compile__threads": 2},
+        {"compile__numerics": "strict"},
+        {"compile__denormals": "keep"},
+        {"compile__target": "x86-64-v2"},
+    ],
 )
 def test_other_settings_are_another_build(builder: Builder, change: dict[str, object]) -> None:
     builder.build()

@@ -23,7 +23,10 @@ def test_functions_of_a_job_are_loaded_by_its_build_too() -> None:
 
 
 def test_what_decides_about_code_is_typed_again() -> None:
-    typed = build_after(**{"compile.threads": 2, "search.plan": "rules"})
+    typed = build_after(
+        **{"compile.threads": 2, "search.plan": "rules", "compile.denormals": "keep"}
+    )
     assert values_of("--threads", typed) == ["2"]
     assert values_of("--plan", typed) == ["rules"]
+    assert values_of("--denormals", typed) == ["keep"]
     assert values_of("--shape", typed) == ["x=3,4"]
