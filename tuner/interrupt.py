@@ -191,7 +191,7 @@ def interruptible() -> Iterator[Interrupt]:
         yield interrupt
     finally:
         handler.interrupt = None
-        del _interrupts[number_of_thread]
+        _interrupts.pop(number_of_thread, None)
         for number, former in before.items():
             signal.signal(number, former)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 import tunefarm.compiler.frontend.operators  # noqa: F401  # registers converters, and their operators
-from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.errors import ImportModelError, LimitError, UnsupportedOperatorError
 from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.given_results import check_given
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
@@ -107,8 +107,26 @@ def _import(
     read_opsets(model)
     _check_names("input", [info.name for info in model.graph.input])
     _check_names("output", [info.name for info in model.graph.output])
-    sizes = _followed_sizes(model, shapes, external, allowance.limits)
-    return _Import(model, {**shapes, **sizes}, external, allowance).graph()
+    if defaults := overridable(model):
+        try:
+            return _graph(model, shapes, external, allowance, defaults)
+        except LimitError:
+            raise
+        except ImportModelError:  # a default must be known, as a shape or a position
+            pass
+    return _graph(model, shapes, external, allowance, frozenset())
+
+
+def _graph(
+    model: onnx.ModelProto,
+    shapes: Shapes,
+    external: ExternalData | None,
+    allowance: Allowance,
+    defaults: Set[str],
+) -> Graph:
+    """The model, whose inputs `defaults` callers may give."""
+    sizes = _followed_sizes(model, shapes, external, allowance.limits, defaults)
+    return _Import(model, {**shapes, **sizes}, external, allowance, defaults).graph()
 
 
 def overridable(model: onnx.ModelProto) -> set[str]:
@@ -124,11 +142,15 @@ def overridable(model: onnx.ModelProto) -> set[str]:
 
 
 def _followed_sizes(
-    model: onnx.ModelProto, shapes: Shapes, external: ExternalData | None, limits: Limits
+    model: onnx.ModelProto,
+    shapes: Shapes,
+    external: ExternalData | None,
+    limits: Limits,
+    defaults: Set[str],
 ) -> Shapes:
     """The sizes of symbols without any that follow from the operators, as the head size of a cache
     that is joined to keys of known weights: the model is converted for any sizes to see them."""
-    inputs = _runtime_inputs(model, shapes)
+    inputs = _runtime_inputs(model, shapes, defaults)
     if any(info.type.WhichOneof("value") != "tensor_type" for info in inputs):
         return {}
     infos = [*model.graph.output, *model.graph.value_info]
@@ -143,7 +165,8 @@ def _followed_sizes(
         high = int(_ANY_ELEMENTS ** (1 / axes))
         any_size = {name: found.get(name, Extent(name, 1, high)) for name in symbols}
         trial_shapes = {**shapes, **shapes_for(any_size, inputs, given)}
-        trial = _Import(model, trial_shapes, external, Allowance(replace(limits, bytes=2**60)))
+        allowance = Allowance(replace(limits, bytes=2**60))
+        trial = _Import(model, trial_shapes, external, allowance, defaults)
         with suppress(ImportModelError):
             trial.convert()
         numbers = trial.builder.run_time.fixed_sizes()
@@ -163,9 +186,11 @@ def metadata_of(model: onnx.ModelProto) -> Metadata:
     )
 
 
-def _runtime_inputs(model: onnx.ModelProto, shapes: Shapes) -> list[onnx.ValueInfoProto]:
-    """The inputs that are neither initializers nor fixed."""
-    known = {tensor.name for tensor in model.graph.initializer} - overridable(model)
+def _runtime_inputs(
+    model: onnx.ModelProto, shapes: Shapes, defaults: Set[str]
+) -> list[onnx.ValueInfoProto]:
+    """The inputs that are neither initializers, but for those with `defaults`, nor fixed."""
+    known = {tensor.name for tensor in model.graph.initializer} - defaults
     known |= {tensor.values.name for tensor in model.graph.sparse_initializer}
     known |= fixed_inputs(shapes).keys()
     return [info for info in model.graph.input if info.name not in known]
@@ -180,8 +205,9 @@ class _Import:
         shapes: Shapes,
         external: ExternalData | None,
         allowance: Allowance,
+        defaults: Set[str],
     ) -> None:
-        self._model, self._shapes = model, shapes
+        self._model, self._shapes, self._default_names = model, shapes, defaults
         self._opsets = read_opsets(model)
         self.builder = GraphBuilder(model.graph.name or "model", allowance)
         self.builder.by_onnxruntime = "com.microsoft" in self._opsets
@@ -196,7 +222,7 @@ class _Import:
     def convert(self) -> None:
         """Convert every node."""
         graph, shapes, builder, scope = self._model.graph, self._shapes, self.builder, self._scope
-        defaults = overridable(self._model)
+        defaults = self._default_names
         constants = [tensor for tensor in graph.initializer if tensor.name not in defaults]
         self._defaults = [tensor for tensor in graph.initializer if tensor.name in defaults]
         scope.add_initializers(constants)
@@ -204,7 +230,7 @@ class _Import:
         initialized = {tensor.name for tensor in constants}
         inputs = [info for info in graph.input if info.name not in initialized]
         self._fixed = _define_fixed(fixed_inputs(shapes), inputs, builder, scope)
-        runtime = _runtime_inputs(self._model, shapes)
+        runtime = _runtime_inputs(self._model, shapes, defaults)
         given = open_shapes(shapes)
         self._results = result_dimensions([*graph.output, *graph.value_info], runtime, given)
         asked = {name: shape for name, shape in given.items() if name not in self._results}

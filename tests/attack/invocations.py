@@ -66,6 +66,7 @@ _WORDS = {
     "dump_after": ("loop", "", "\udcff", _LONG),
     "form": ("qqd", "", "\udcff", _LONG),
     "numerics": ("bf61", "", "BF16", "\udcff", _LONG),
+    "denormals": ("flash", "", "KEEP", "\udcff", _LONG),
     "calibration": ("", "missing", "folder", "\udcff", _LONG),  # all are wrong without int8 or auto
     "bench": ("", "missing", "folder", "\udcff", _LONG),
     "calibration_method": ("", "entropy", "percentile:x", "\udcff", _LONG),

@@ -32,6 +32,7 @@ def write_until_killed(path: Path, start: int, acknowledge: Connection) -> None:
             number += 2
 
 
+@pytest.mark.nightly
 def test_acknowledged_trials_survive_kills(tmp_path: Path) -> None:
     path = tmp_path / "tuning.db"
     rng = random.Random(7)

@@ -95,6 +95,7 @@ def test_a_crash_of_a_c_function_is_told_in_one_line(folder: Path) -> None:
         assert "in node 't', crashed" in line
 
 
+@pytest.mark.nightly
 def test_a_crash_says_the_sizes_where_they_are_open(folder: Path) -> None:
     text = (
         '<ir_version: 8, opset_import: ["" : 17, "my.domain" : 1]>'

@@ -109,6 +109,15 @@ def wait_for_trials(database: Path, count: int, process: subprocess.Popen[str]) 
         time.sleep(0.05)  # polls what another process writes
 
 
+def wait_for_search(database: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until the newest job has chosen its plan, and searches schedules."""
+    end = time.monotonic() + SECONDS
+    while JobState.of(jobs(database)[0].progress).phase != "searching":
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)  # polls what another process writes
+
+
 def trials_of(database: Path, job: str) -> int:
     with Store.open(database, create=False, read_only=True) as store:
         return sum(record.job == job for record in queries.iterate_trials(store))
@@ -122,6 +131,7 @@ def test_a_job_is_stopped_killed_and_resumed_from_elsewhere(
     files = "--trace", "job.json", "--metrics", "job.prom"
     with started(folder, *typed, *files) as process:
         first = wait_for_trials(db, 4, process)
+        wait_for_search(db, process)
         (told,) = json.loads(tune("status", "--db", db, "--json", "-").out)
         assert told["job"] == first and told["state"] == "running"
         assert 0 < told["seconds_left"] <= 3600

@@ -78,7 +78,7 @@ def assert_equal_to_onnxruntime(
     return executable
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_untuned_model_equals_onnxruntime(name: str, threads: int, tmp_path: Path) -> None:
     model = build_model(name, size=SMALL[name])
@@ -86,7 +86,7 @@ def test_untuned_model_equals_onnxruntime(name: str, threads: int, tmp_path: Pat
     assert {kernel.schedule_source for kernel in executable.kernels} == {"default"}
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_tuned_model_equals_onnxruntime(name: str, threads: int, tmp_path: Path) -> None:
     model = build_model(name, size=SMALL[name])

@@ -82,6 +82,7 @@ def twice_as_fast(seconds: float, agree: object) -> CompareSpecs:
     return compare
 
 
+@pytest.mark.nightly
 def test_a_job_tunes_and_a_build_takes_the_plan_that_was_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

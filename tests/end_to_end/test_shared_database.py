@@ -81,6 +81,7 @@ def assert_measured_again_on_purpose(trials: list[TrialRecord]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_two_drivers_and_a_killed_one_measure_no_candidate_twice(
     arguments: list[str], tmp_path: Path
 ) -> None:

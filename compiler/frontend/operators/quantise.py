@@ -25,8 +25,10 @@ class Parameters:
 
     scale: Value
     zero_point: Value | None
-    axis: int = 0
-    block: int = 0
+    axis: int
+    block: int
+    node: OnnxNode
+    given: Value  # the scale as the node has it
 
     @staticmethod
     def of(
@@ -44,7 +46,7 @@ class Parameters:
         """
         scale, zero_point = parameters
         axis, block = node.integer("axis", axis), node.integer("block_size", 0)
-        check_scale(node, scale, divides=node.operator == "QuantizeLinear")
+        check_scale(node, scale)
         if zero_point is not None and zero_point.array is not None and not zero_point.array.any():
             zero_point = None
 
@@ -60,7 +62,7 @@ class Parameters:
 
         placed = None if zero_point is None else aligned(zero_point)
         where = node.axis(axis, data.rank) if block else 0
-        return Parameters(aligned(scale), placed, where, block)
+        return Parameters(aligned(scale), placed, where, block, node, scale)
 
     def emit(
         self,
@@ -70,7 +72,12 @@ class Parameters:
         graph: GraphBuilder,
         further: Mapping[str, Attribute] = MappingProxyType({}),
     ) -> Value:
-        """`quantize` or `dequantize` with these parameters, and `further` attributes."""
+        """`quantize` or `dequantize` with these parameters, and `further` attributes.
+
+        Raises `ImportModelError` for a constant scale of 0, by which `quantize` divides.
+        """
+        if operator == "quantize":
+            check_scale(self.node, self.given, divides=True)
         attributes = dict(further)
         if self.block:
             attributes |= {"axis": self.axis, "block": self.block}

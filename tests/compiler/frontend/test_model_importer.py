@@ -184,11 +184,28 @@ def test_one_version_has_one_converter() -> None:
 ADDED = {("LayerNormalization", 1), ("SimplifiedLayerNormalization", 1)}
 
 
+EARLY = {
+    (operator, 1)
+    for operator in (
+        "Affine",
+        "Crop",
+        "ImageScaler",
+        "ParametricSoftplus",
+        "Scale",
+        "ScaledTanh",
+        "ThresholdedRelu",
+        "MeanVarianceNormalization",
+    )
+}
+
+
 def test_converters_name_versions_that_exist() -> None:
     own = [found for found in converted_operators() if found[0] != "com.microsoft"]
     for domain, operator in own:  # onnx knows nothing of onnxruntime's
         for version in covered_versions(domain, operator):
             if (operator, version) in ADDED:  # by onnxruntime
+                continue
+            if (operator, version) in EARLY:  # onnx has forgotten them
                 continue
             schema = onnx.defs.get_schema(operator, version, domain)
             assert schema.since_version == version, operator

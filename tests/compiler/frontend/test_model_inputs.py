@@ -95,14 +95,23 @@ def test_maps_are_refused() -> None:
         import_model_proto(proto)
 
 
-def test_input_with_an_initializer_is_a_constant() -> None:
+def test_input_with_an_initializer_is_a_constant_in_old_files_and_where_it_must_be_known() -> None:
     proto = model(
         [helper.make_node("Add", ["x", "w"], ["y"])],
         [tensor("x", [2]), tensor("w", [2])],
         ["y"],
         {"w": np.ones(2, np.float32)},
     )
+    assert import_model_proto(proto).inputs == ("x", "w")
+    proto.ir_version = 3
     assert import_model_proto(proto).inputs == ("x",)
+    shaped = model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [tensor("x", [6]), tensor("shape", [2], INT64)],
+        ["y"],
+        {"shape": integers(2, 3)},
+    )
+    assert import_model_proto(shaped).inputs == ("x",)
 
 
 def test_input_can_be_fixed_to_a_constant() -> None:

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.compiler.frontend.onnx_models import model, tensor
-from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
 from tunefarm.compiler.frontend.tensors import read_tensor
 from tunefarm.compiler.limits import Allowance
@@ -116,14 +116,6 @@ def test_malformed_external_data(tmp_path: Path, entries: dict[str, str], reason
     (tmp_path / "w.bin").write_bytes(bytes(16))
     with pytest.raises(ImportModelError, match=reason):
         import_onnx(written(tmp_path, entries))
-
-
-def test_sparse_initializers_are_refused() -> None:
-    proto = model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", [2])], ["y"])
-    values = numpy_helper.from_array(np.ones(1, np.float32), "sparse_w")
-    proto.graph.sparse_initializer.add(values=values, dims=[4])
-    with pytest.raises(UnsupportedOperatorError, match="'sparse_w' is sparse"):
-        import_model_proto(proto)
 
 
 NARROW = [dtype for dtype in DType if dtype.bits < 8 or (dtype.is_float and dtype.bits <= 16)]

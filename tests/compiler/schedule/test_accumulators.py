@@ -164,7 +164,7 @@ def test_stage_inside_of_another_keeps_its_accumulator() -> None:
 
 
 @settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     database=None,

@@ -69,6 +69,7 @@ def test_limited_kernels_compute_what_is_needed(
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.data())
+@pytest.mark.nightly
 def test_convolutions_fill_what_their_readers_need(data: st.DataObject) -> None:
     target = TARGETS[data.draw(st.sampled_from(sorted(TARGETS)), "target")]
     threads = data.draw(st.sampled_from([1, 2]), "threads")

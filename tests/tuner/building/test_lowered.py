@@ -103,6 +103,7 @@ def test_auto_builds_the_chosen_point_or_another(folder: Path) -> None:
         built("none.tuned", "auto", point=3)
 
 
+@pytest.mark.nightly
 def test_a_recorded_plan_is_inspected_and_compared_like_any_build(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_record_that_is_no_plan_is_said(setting: Setting) -> None:
     assert any("cannot be read" in note for note in result.notes)
 
 
+@pytest.mark.nightly
 def test_kernels_of_another_plan_are_not_put_together(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ def test_every_program_of_several_is_built_with_its_plan(setting: Setting) -> No
     assert set(plans.values()) == {None}
 
 
+@pytest.mark.nightly
 def test_the_same_records_give_the_same_bytes_in_another_process(setting: Setting) -> None:
     setting.record(PLAIN_CONV)
     here, _ = setting.build(cache=False)

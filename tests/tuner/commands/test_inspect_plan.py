@@ -35,6 +35,7 @@ def test_plan_without_records_is_that_of_the_rules(setting: Setting) -> None:
     assert "candidates (us)" in text
 
 
+@pytest.mark.nightly
 def test_recorded_plan_is_shown_and_its_kernels_are(setting: Setting) -> None:
     ruled = shown(setting, "kernels")
     setting.record(PLAIN_CONV)

@@ -51,7 +51,7 @@ _SMALL = {
 _RUN = ("sh", "python")
 _LIMIT = 240.0  # seconds of one block
 MODEL = "mlp"
-LONG = ("doctor", "farm", "tuning", "running", "schedules", "sizes")
+LONG = ("doctor", "farm", "tuning", "running", "schedules", "sizes", "verify")
 """Pages whose commands start Ray or take long; `pytest -m nightly -k commands_of_the_page_run`."""
 REAL = "squeezenet1_1"
 """The model of the README and of the tutorial, for which `MODEL` stands in the ordinary run."""

@@ -65,6 +65,7 @@ def test_a_search_is_the_same_each_time(item: RecordedKernel) -> None:
     assert first != trace(item, UNSEEDED, 4, most=24, until=0.0)
 
 
+@pytest.mark.nightly
 def test_another_process_searches_the_same_way() -> None:
     """Neither the hashes of strings nor the time of day have a say."""
     code = (
