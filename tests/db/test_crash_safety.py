@@ -9,6 +9,8 @@ import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import pytest
+
 from tests.db.examples import KEY, populate, trial
 from tunefarm.db import queries
 from tunefarm.db.check import check
