@@ -44,6 +44,11 @@ def _cases() -> Models:
         yield case.name, lambda case=case: case.build()[0]  # type: ignore[misc]
 
 
+def _some_cases() -> Models:
+    """Each third of them."""
+    yield from list(_cases())[::3]
+
+
 def _scalar_kernels(models: Models, names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
     """By target, for each model that has some, the scalar kernels with the reasons."""
     targets = {name: Target.from_json(load_target(name).model_dump()) for name in names}
@@ -78,7 +83,14 @@ def _reasons(graph: Graph, target: Target) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("targets", [_WIDE, pytest.param(_SHORT, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("models", [pytest.param(_zoo, marks=pytest.mark.nightly), _cases])
+@pytest.mark.parametrize(
+    "models",
+    [
+        pytest.param(_zoo, marks=pytest.mark.nightly),
+        pytest.param(_cases, marks=pytest.mark.nightly),
+        _some_cases,
+    ],
+)
 def test_no_kernel_is_scalar_that_is_not_listed(
     models: Callable[[], Models], targets: Sequence[str], update_golden: bool
 ) -> None:
