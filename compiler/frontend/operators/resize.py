@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -204,24 +205,27 @@ def _resize(
         return _resized(node, data, plan, how, graph)
     floats = graph.cast(data, DType.F32)
     if how.antialias:
-        for axis in reversed(plan):  # each pass rounds, along rows first
+        for axis in sorted(plan, key=attrgetter("axis"), reverse=True):  # along rows first
             floats = _resized(node, floats, (axis,), how, graph)
-            floats = _within(graph.emit("floor", _plus_half(floats, graph)), data.dtype, graph)
+            floats = _within(_rounded(floats, graph), data.dtype, graph)
     else:
         floats = _within(_resized(node, floats, plan, how, graph), data.dtype, graph)
     return graph.cast(floats, data.dtype)
 
 
-def _plus_half(floats: Value, graph: GraphBuilder) -> Value:
-    return graph.emit("add", floats, graph.scalar(0.5, DType.F32))
+def _rounded(floats: Value, graph: GraphBuilder) -> Value:
+    """Numbers rounded to integers, halves away from zero."""
+    half = graph.scalar(0.5, DType.F32)
+    size = graph.emit("floor", graph.emit("add", graph.emit("abs", floats), half))
+    return graph.emit("mul", graph.emit("sign", floats), size)
 
 
 def _within(floats: Value, dtype: DType, graph: GraphBuilder) -> Value:
-    """Numbers cut off at the ends of a type that f32 holds."""
-    if dtype.bits >= 32:
-        return floats
-    ends = np.iinfo(dtype.numpy)
-    return graph.emit("clip", floats, min=float(ends.min), max=float(ends.max))
+    """Numbers cut off at the ends of an integer type, or the last f32 within them."""
+    least, most = (np.float32(limit) for limit in dtype.limits)
+    if int(most) > dtype.limits[1]:
+        most = np.nextafter(most, np.float32(0))
+    return graph.emit("clip", floats, min=float(least), max=float(most))
 
 
 def _resized(

@@ -96,6 +96,30 @@ def test_cubic_stays_within_the_type(dtype: str) -> None:
     np.testing.assert_allclose(found, np.trunc(np.clip(real, ends.min, ends.max)), atol=1)
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("scales", [(0.5, 0.5), (0.6, 0.35)])
+def test_antialiased_halves_are_rounded_away_from_zero(
+    mode: str, scales: tuple[float, float]
+) -> None:
+    model = resize(TensorProto.INT32, [1, 1, 12, 16], [1, 1, *scales], mode=mode, antialias=1)
+    check(model, numbers(TensorProto.INT32, (1, 1, 12, 16)), {})
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int32])
+def test_cubic_of_wide_integers_ends_at_the_last_float_within(dtype: type[Any]) -> None:
+    ends = np.iinfo(dtype)
+    steps = np.where(np.arange(12) % 6 < 3, ends.min, ends.max).astype(dtype)
+    x = np.ascontiguousarray(np.broadcast_to(steps, (1, 1, 12, 12)))
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    model = resize(kind, [1, 1, 12, 12], [1, 1, 2, 2], mode="cubic")
+    floats = resize(TensorProto.FLOAT, [1, 1, 12, 12], [1, 1, 2, 2], mode="cubic")
+    found = compiler.build(import_model_proto(model)).run({"x": x})["y"]
+    (real,) = exact_session(floats).run(None, {"x": x.astype(np.float32)})
+    np.testing.assert_allclose(
+        found, np.clip(real.astype(np.float64), ends.min, ends.max), atol=1024
+    )
+
+
 @pytest.mark.parametrize(
     ("extent", "scale"), [(10, 2.3), (10, 0.7), (7, 1 / 7), (1000, 1 / 300), (90, 1.1), (3, 1 / 3)]
 )
