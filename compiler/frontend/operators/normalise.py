@@ -205,10 +205,10 @@ def mean_variance_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("MeanVarianceNormalization", 1)
 def mean_variance_normalization_of_channels(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """The first version: over the spatial axes, or those of the channels as well."""
+    """The first version: all but the channels are one range, or these as well."""
     data = node.input(0)
-    first = 1 if node.integer("across_channels", 0) else 2
-    axes = tuple(range(first, data.rank))
+    across = node.integer("across_channels", 0)
+    axes = tuple(axis for axis in range(data.rank) if across or axis != 1)
     if node.integer("normalize_variance", 1):
         return graph.emit("mean_variance_norm", data, axes=axes)
     return graph.emit("sub", data, graph.emit("reduce_mean", data, axes=axes, keepdims=True))
