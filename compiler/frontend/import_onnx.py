@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,8 +55,11 @@ from tunefarm.compiler.types.structure import DefaultPort, FixedPort, Structure,
 from tunefarm.compiler.types.tensor_type import Array
 
 _FEW_DEFAULTS = 8
-_ANY_ELEMENTS = 2**36
-"""Of a value all of whose axes are open, where the operators are asked for sizes."""
+_ANY_SIZE = (4096, 256)
+"""Upper bounds of sizes for which the operators are asked what follows, the second one where a
+model is too large with the first."""
+_ANY_LENGTH = 2**24
+"""The same where no input has two open axes."""
 
 
 def import_onnx(
@@ -160,17 +162,21 @@ def _followed_sizes(
     if not symbols:
         return {}
     found: dict[str, int | Extent] = {}
-    count = most_open_axes(inputs, symbols)
-    for axes in (count, count + 1):  # values may have one open axis more than any input has
-        high = int(_ANY_ELEMENTS ** (1 / axes))
+    bounds = _ANY_SIZE if most_open_axes(inputs, symbols) > 1 else (_ANY_LENGTH, *_ANY_SIZE)
+    for high in bounds:
         any_size = {name: found.get(name, Extent(name, 1, high)) for name in symbols}
         trial_shapes = {**shapes, **shapes_for(any_size, inputs, given)}
         allowance = Allowance(replace(limits, bytes=2**60))
         trial = _Import(model, trial_shapes, external, allowance, defaults)
-        with suppress(ImportModelError):
+        try:
             trial.convert()
+            is_whole = True
+        except (ImportModelError, MemoryError):
+            is_whole = False
         numbers = trial.builder.run_time.fixed_sizes()
         found |= {name: numbers[name] for name in symbols if name in numbers}
+        if is_whole or len(found) == len(symbols):
+            break
     return shapes_for(found, inputs, given)
 
 
@@ -220,7 +226,7 @@ class _Import:
         self._external = external
 
     def convert(self) -> None:
-        """Convert every node."""
+        """Convert every node. Raises ImportModelError for what cannot be."""
         graph, shapes, builder, scope = self._model.graph, self._shapes, self.builder, self._scope
         defaults = self._default_names
         constants = [tensor for tensor in graph.initializer if tensor.name not in defaults]
@@ -237,11 +243,11 @@ class _Import:
         self._structured, named = _define_inputs(runtime, asked, builder, scope)
         hints = graph_hints(graph, {**named, **self._results})
         self._importer.convert_nodes(in_order(graph.node), Frame(scope, self._opsets, hints=hints))
+        self._importer.problems.raise_if_any()
 
     def graph(self) -> Graph:
         """The model as a graph."""
         self.convert()
-        self._importer.problems.raise_if_any()
         builder = self.builder
         outputs, structured_outputs = _outputs(self._model.graph, self._scope)
         for info in self._model.graph.output:

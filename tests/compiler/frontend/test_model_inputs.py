@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import onnx
@@ -345,3 +346,20 @@ def test_features_of_a_product_and_channels_of_a_convolution_follow() -> None:
     node = helper.make_node("Conv", ["x", "w"], ["y"])
     conv = model([node], [tensor("x", ["n", "c", 4, 4])], ["y"], taps)
     assert import_model_proto(conv, {"n": ("1..2",)}).types["x"].shape == (2, 3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "shape"),
+    [
+        ("NonZero", {}, ["n", "s"]),
+        ("EyeLike", {}, ["n", "s"]),
+        ("AveragePool", {"kernel_shape": [3, 3], "ceil_mode": 1}, [1, 3, "h", "w"]),
+    ],
+)
+def test_open_sizes_of_constants_as_large_as_the_data_are_named(
+    operator: str, attributes: dict[str, Any], shape: list[int | str]
+) -> None:
+    node = helper.make_node(operator, ["x"], ["y"], **attributes)
+    proto = model([node], [tensor("x", shape)], ["y"])
+    with pytest.raises(ShapeError, match="the sizes of these dimensions must be known"):
+        import_model_proto(proto)
