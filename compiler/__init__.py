@@ -126,7 +126,7 @@ def __getattr__(name: str) -> object:
         import tunefarm.compiler.foreign_functions as functions
 
         return getattr(functions, name)
-    if name in _SESSIONS:
+    if name in __all__:
         import tunefarm.compiler.session as sessions
 
         return getattr(sessions, name)
@@ -134,23 +134,6 @@ def __getattr__(name: str) -> object:
 
 
 _FUNCTIONS = ("CFunction", "register_function", "unregister_function")
-_SESSIONS = (
-    "ExecutionMode",
-    "ExecutionOrder",
-    "GraphOptimizationLevel",
-    "IOBinding",
-    "InferenceSession",
-    "ModelMetadata",
-    "NodeArg",
-    "OrtValue",
-    "RunOptions",
-    "SessionOptions",
-    "get_all_providers",
-    "get_available_providers",
-    "get_device",
-    "set_default_logger_severity",
-    "set_default_logger_verbosity",
-)
 
 __all__ = [
     "VERSION",

@@ -1,4 +1,7 @@
-"""What a file declares of a model before anything is built, for sessions of open sizes."""
+"""What a file declares of a model before anything is built, for sessions of open sizes.
+
+Imports no converters: a session looks here first, whether it has to build or not.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from pathlib import Path
 import onnx
 
 from tunefarm.compiler.frontend.element_types import dtype_of
-from tunefarm.compiler.frontend.import_onnx import metadata_of, overridable
 from tunefarm.compiler.frontend.read_model import read_model
 from tunefarm.compiler.frontend.symbol_names import usual_bounds
 from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.metadata import Metadata
+
+_FEW_DEFAULTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,30 @@ def declared_model(path: str) -> DeclaredModel:
         tuple(map(_declared, model.graph.output)),
         metadata_of(model),
         frozenset(overridable(model)),
+    )
+
+
+def overridable(model: onnx.ModelProto) -> set[str]:
+    """The inputs that an initializer gives a default, which callers may override.
+
+    Before IR version 4 all initializers are inputs, and tools go on to write them so: where many
+    are listed, and none is not, they are constants.
+    """
+    inputs = {info.name for info in model.graph.input}
+    names = [tensor.name for tensor in model.graph.initializer if tensor.name in inputs]
+    some = len(names) < len(model.graph.initializer) or len(names) <= _FEW_DEFAULTS
+    return set(names) if model.ir_version >= 4 and some else set()
+
+
+def metadata_of(model: onnx.ModelProto) -> Metadata:
+    """What the model says of itself."""
+    return Metadata(
+        model.producer_name,
+        model.domain,
+        model.doc_string,
+        model.graph.doc_string,
+        model.model_version,
+        tuple((item.key, item.value) for item in model.metadata_props),
     )
 
 

@@ -11,6 +11,7 @@ import onnx
 
 import tunefarm.compiler.frontend.operators  # noqa: F401  # registers converters, and their operators
 from tunefarm.compiler.errors import ImportModelError, LimitError, UnsupportedOperatorError
+from tunefarm.compiler.frontend.declared_ports import metadata_of, overridable
 from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.given_results import check_given
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
@@ -49,12 +50,10 @@ from tunefarm.compiler.types.extents import (
     is_name,
     open_shapes,
 )
-from tunefarm.compiler.types.metadata import Metadata
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.structure import DefaultPort, FixedPort, Structure, StructuredPort
 from tunefarm.compiler.types.tensor_type import Array
 
-_FEW_DEFAULTS = 8
 _ANY_SIZE = (4096, 256)
 """Upper bounds of sizes for which the operators are asked what follows, the second one where a
 model is too large with the first."""
@@ -131,18 +130,6 @@ def _graph(
     return _Import(model, {**shapes, **sizes}, external, allowance, defaults).graph()
 
 
-def overridable(model: onnx.ModelProto) -> set[str]:
-    """The inputs that an initializer gives a default, which callers may override.
-
-    Before IR version 4 all initializers are inputs, and tools go on to write them so: where many
-    are listed, and none is not, they are constants.
-    """
-    inputs = {info.name for info in model.graph.input}
-    names = [tensor.name for tensor in model.graph.initializer if tensor.name in inputs]
-    some = len(names) < len(model.graph.initializer) or len(names) <= _FEW_DEFAULTS
-    return set(names) if model.ir_version >= 4 and some else set()
-
-
 def _followed_sizes(
     model: onnx.ModelProto,
     shapes: Shapes,
@@ -178,18 +165,6 @@ def _followed_sizes(
         if is_whole or len(found) == len(symbols):
             break
     return shapes_for(found, inputs, given)
-
-
-def metadata_of(model: onnx.ModelProto) -> Metadata:
-    """What the model says of itself."""
-    return Metadata(
-        model.producer_name,
-        model.domain,
-        model.doc_string,
-        model.graph.doc_string,
-        model.model_version,
-        tuple((item.key, item.value) for item in model.metadata_props),
-    )
 
 
 def _runtime_inputs(

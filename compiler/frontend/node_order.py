@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 
 from onnx import GraphProto, NodeProto
 
 
 def in_order(nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
-    """The nodes, each behind those that it reads, as far as that can be.
+    """The nodes, each behind those that it reads.
 
-    Nodes that are in order stay where they are. Of nodes that read each other in a circle the
-    importer says what is missing.
+    Nodes that are in order stay where they are, and so do those that read each other in a circle:
+    the importer says what is missing.
     """
     makers = {name: number for number, node in enumerate(nodes) for name in node.output if name}
-    reads = [
-        {makers[name] for name in _read(node) if name in makers and makers[name] != number}
+    reads = {
+        number: {makers[name] for name in _read(node) if name in makers and makers[name] != number}
         for number, node in enumerate(nodes)
-    ]
-    if all(max(own, default=-1) < number for number, own in enumerate(reads)):
+    }
+    if all(max(own, default=-1) < number for number, own in reads.items()):
         return nodes
-    order: list[int] = []
-    done: set[int] = set()
-    for first in range(len(nodes)):
-        waiting = [first]
-        while waiting:
-            number = waiting[-1]
-            missing = sorted(reads[number] - done - set(waiting), reverse=True)
-            if missing and number not in done:
-                waiting += missing[-1:]
-                continue
-            waiting.pop()
-            if number not in done:
-                done.add(number)
-                order.append(number)
-    return [nodes[number] for number in order]
+    with suppress(CycleError):
+        return [nodes[number] for number in TopologicalSorter(reads).static_order()]
+    return nodes
 
 
 def _read(node: NodeProto) -> Iterator[str]:

@@ -64,16 +64,18 @@ def scale(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("ScaledTanh", 1)
 def scaled_tanh(node: OnnxNode, graph: GraphBuilder) -> Value:
     """alpha * tanh(beta * x)."""
-    data = node.input(0)
-    inner = graph.emit("mul", data, _number(node.floating("beta", 1.0), data, graph))
-    alpha = _number(node.floating("alpha", 1.0), data, graph)
-    return graph.emit("mul", alpha, graph.emit("tanh", inner))
+    return _scaled(node, "tanh", graph)
 
 
 @converter("ParametricSoftplus", 1)
 def parametric_softplus(node: OnnxNode, graph: GraphBuilder) -> Value:
     """alpha * log(1 + exp(beta * x))."""
+    return _scaled(node, "softplus", graph)
+
+
+def _scaled(node: OnnxNode, operator: str, graph: GraphBuilder) -> Value:
+    """alpha * operator(beta * x)."""
     data = node.input(0)
     inner = graph.emit("mul", data, _number(node.floating("beta", 1.0), data, graph))
     alpha = _number(node.floating("alpha", 1.0), data, graph)
-    return graph.emit("mul", alpha, graph.emit("softplus", inner))
+    return graph.emit("mul", alpha, graph.emit(operator, inner))

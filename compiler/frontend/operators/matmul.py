@@ -71,40 +71,14 @@ def of_joined_rows(node: OnnxNode, graph: GraphBuilder, product: Callable[[Value
     return result
 
 
-def _scaled_integers(
-    node: OnnxNode, left: Value, alpha: float, beta: float, graph: GraphBuilder
-) -> Value:
-    """alpha A' B' + beta C of integers: scaled as f64, and what is behind the point goes."""
-    right, bias, dtype = node.input(1), node.optional(2), left.dtype
-    sums = graph.emit(
-        "matmul",
-        left,
-        right,
-        transpose_a=bool(node.integer("transA", 0)),
-        transpose_b=bool(node.integer("transB", 0)),
-    )
-
-    def scaled(value: Value, factor: float) -> Value:
-        floats = graph.cast(value, DType.F64)
-        return graph.emit("mul", floats, graph.scalar(factor, DType.F64))
-
-    total = scaled(sums, alpha)
-    if bias is not None and beta != 0:
-        total = graph.emit("add", total, scaled(bias, beta))
-    if total.shape != sums.shape:
-        raise node.bad_shape(f"C does not broadcast to {sums.type}")
-    return graph.cast(total, dtype)
-
-
 def gemm_value(node: OnnxNode, left: Value, graph: GraphBuilder) -> Value:
     """The node's product with this left operand, which may have more axes than a matrix."""
     right, bias = node.input(1), node.optional(2)
     if right.rank != 2:
         raise node.bad_shape(f"{left.type} and {right.type} are not two matrices")
     alpha, beta = node.floating("alpha", 1.0), node.floating("beta", 1.0)
-    if not left.dtype.is_float and (alpha != 1 or beta != 1):
-        return _scaled_integers(node, left, alpha, beta, graph)
-    if alpha != 1 and right.array is not None:
+    by_floats = not left.dtype.is_float and (alpha != 1 or beta != 1)
+    if alpha != 1 and right.array is not None and not by_floats:
         right = graph.constant(np.multiply(right.array, alpha), right.dtype)
         alpha = 1.0
     product = graph.emit(
@@ -114,16 +88,19 @@ def gemm_value(node: OnnxNode, left: Value, graph: GraphBuilder) -> Value:
         transpose_a=bool(node.integer("transA", 0)),
         transpose_b=bool(node.integer("transB", 0)),
     )
+    if by_floats:  # scaled as f64, and what is behind the point goes
+        product = graph.cast(product, DType.F64)
+        bias = None if bias is None else graph.cast(bias, DType.F64)
     if alpha != 1:
         product = graph.emit("mul", product, graph.scalar(alpha, product.dtype))
-    if bias is None or beta == 0:
-        return product
-    if beta != 1:
-        bias = graph.emit("mul", bias, graph.scalar(beta, bias.dtype))
-    total = graph.emit("add", product, bias)
-    if total.shape != product.shape:
-        raise node.bad_shape(f"C of {bias.type} does not broadcast to {product.type}")
-    return total
+    total = product
+    if bias is not None and beta != 0:
+        if beta != 1:
+            bias = graph.emit("mul", bias, graph.scalar(beta, bias.dtype))
+        total = graph.emit("add", product, bias)
+        if total.shape != product.shape:
+            raise node.bad_shape(f"C of {bias.type} does not broadcast to {product.type}")
+    return graph.cast(total, left.dtype) if by_floats else total
 
 
 @converter("Einsum", 12, 28)

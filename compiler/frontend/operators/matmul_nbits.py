@@ -31,8 +31,11 @@ def matmul_nbits(node: OnnxNode, graph: GraphBuilder) -> Value:
     if packed.dtype != np.uint8 or packed.size != rows * blocks * block * bits // 8:
         raise node.bad_shape(f"{packed.dtype}{list(packed.shape)} are no {rows}x{inner} weights")
     weights = _unpacked(packed.reshape(rows, -1), bits)[:, :inner]
-    if _has_own_numbers(node, inner, block):
-        weight = graph.constant(_floats(node, weights, blocks, block), data.dtype)
+    zero, groups = node.optional(3), _groups(node, inner, block)
+    if groups is not None or (zero is not None and zero.dtype is not DType.U8):
+        if groups is None:
+            groups = np.arange(inner) // block
+        weight = graph.constant(_floats(node, weights, blocks, groups), data.dtype)
         return _product(node, data, weight, rows, graph)
     scale = graph.reshape(node.input(2), (rows, blocks))
     zero_point = _zero_point(node, rows, blocks, bits)
@@ -78,14 +81,6 @@ def _unpacked(packed: Array, bits: int) -> Array:
     return fields.reshape(packed.shape[0], -1).view(_TYPES[bits].numpy)
 
 
-def _has_own_numbers(node: OnnxNode, inner: int, block: int) -> bool:
-    """Whether zero points are floats, or blocks do not follow each other."""
-    zero = node.optional(3)
-    return (zero is not None and zero.dtype is not DType.U8) or _groups(
-        node, inner, block
-    ) is not None
-
-
 def _groups(node: OnnxNode, inner: int, block: int) -> Array | None:
     """The block of each column; None where they follow each other."""
     if node.optional(4) is None:
@@ -96,9 +91,9 @@ def _groups(node: OnnxNode, inner: int, block: int) -> Array | None:
     return None if np.array_equal(groups, np.arange(inner) // block) else groups
 
 
-def _floats(node: OnnxNode, weights: Array, blocks: int, block: int) -> Array:
-    """The weights as f32: their zero points are floats, or their blocks lie apart."""
-    rows, inner = weights.shape
+def _floats(node: OnnxNode, weights: Array, blocks: int, groups: Array) -> Array:
+    """The weights as f32, by the block of each column: its zero points may be floats."""
+    rows = weights.shape[0]
     scale = node.constant(2, "scales").astype(np.float32).reshape(rows, blocks)
     given = node.optional(3)
     if given is not None and given.dtype is not DType.U8:
@@ -109,8 +104,6 @@ def _floats(node: OnnxNode, weights: Array, blocks: int, block: int) -> Array:
     else:
         bits = node.integer("bits", 4)
         zero = _zero_point(node, rows, blocks, bits).astype(np.float32)
-    found = _groups(node, inner, block)
-    groups = np.arange(inner) // block if found is None else found
     numbers: Array = (weights.astype(np.float32) - zero[:, groups]) * scale[:, groups]
     return numbers
 

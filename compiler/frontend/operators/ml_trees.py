@@ -192,9 +192,10 @@ def _with_base(
     node: OnnxNode,
     total: Value,
     graph: GraphBuilder,
-    base: npt.NDArray[np.float64] | None = None,
+    most: int | None = None,
 ) -> Value:
-    base = _numbers(node, "base_values") if base is None else base
+    """The total with the first `most` base values added."""
+    base = _numbers(node, "base_values")[:most]
     if not base.size:
         return total
     if base.size not in (1, total.shape[1]):
@@ -232,9 +233,9 @@ def tree_ensemble_classifier(node: OnnxNode, graph: GraphBuilder) -> Sequence[Va
         target = found.votes.target
         only = Votes(found.votes.leaf, np.zeros_like(target), found.votes.weight)
         found.votes = only
-        votes, base = _voted(node, found, data, 1, "sum", graph), _numbers(node, "base_values")
-        first_alone = base.size == 2 and not target.any()
-        score = _with_base(node, votes, graph, base[:1] if first_alone else base)
+        votes = _voted(node, found, data, 1, "sum", graph)
+        first_alone = _numbers(node, "base_values").size == 2 and not target.any()
+        score = _with_base(node, votes, graph, 1 if first_alone else None)
         whole = bool((found.votes.weight >= 0).all())
         limit = graph.scalar(0.5 if whole else 0.0, score.dtype)
         number = graph.cast(graph.emit("greater", score, limit), DType.I64)
