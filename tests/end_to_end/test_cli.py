@@ -127,7 +127,11 @@ def test_figures_of_a_result_agree(tuned: SimpleNamespace) -> None:
     assert search["confirmed_seconds"] == pytest.approx(confirmed)
     assert search["lost_to_noise"] == sum(task["scattered"] for task in result["tasks"])
     assert search["trials"] == sum(task["trials"] for task in result["tasks"])
-    assert search["speedup_low"] <= search["speedup"] <= search["speedup_high"]
+    speed_up = [search[name] for name in ("speedup_low", "speedup", "speedup_high")]
+    if search["unchanged"]:
+        assert speed_up == [None] * 3
+    else:
+        assert speed_up == sorted(speed_up)
 
 
 def test_a_second_run_repeats_no_measurement(tune: CommandLine, tuned: SimpleNamespace) -> None:
@@ -273,15 +277,16 @@ def test_a_job_keeps_how_long_the_model_takes(tuned: SimpleNamespace) -> None:
             if best.job == job.id
         }
     told, times = tuned.result["latency"], kept.times
+    applied = told["kept"] or told
     assert times.over_untuned is not None
     assert kept.record.purpose == "job" and kept.record.model_hash == job.model_hash
     assert times.untuned == told["untuned"]
-    assert times.over_untuned.ratio == (told["kept"] or told)["ratio"]
+    assert times.over_untuned.ratio == (applied["ratio"] or 1.0)
     assert times.confirmed == pytest.approx(tuned.result["search"]["confirmed_seconds"])
     assert all(step.seconds is not None for step in times.steps)
     assert any(step.reads for step in times.steps)
-    applied = {key: kernel.schedule for key, kernel in times.kernels.items()}
-    assert hashes and hashes.items() <= applied.items()
+    schedules = {key: kernel.schedule for key, kernel in times.kernels.items()}
+    assert hashes and hashes.items() <= schedules.items()
 
 
 @pytest.mark.parametrize(
