@@ -18,8 +18,6 @@ from tunefarm.compiler.types.sizes import (
     Size,
     bounds_of,
     divide,
-    exact_bounds,
-    greater,
     remainder,
 )
 from tunefarm.compiler.types.tensor_type import TensorType
@@ -166,11 +164,9 @@ def dimension_of(given: object) -> Dimension:
     Raises `TypeError` for what is no dimension, `ValueError` for one that may be less than 0.
     """
     dimension = _dimension(given)
-    if bounds_of(dimension)[0] >= 0:
-        return dimension
-    if exact_bounds(dimension)[0] < 0:
+    if bounds_of(dimension)[0] < 0:
         raise ValueError(f"may be less than 0: {dimension}")
-    return greater(dimension, 0)
+    return dimension
 
 
 def _dimension(value: object) -> Dimension:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import gcd, prod
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+import numpy as np
 
 from tunefarm.compiler.errors import ShapeError
 
@@ -93,12 +95,29 @@ class Size:
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """A least and a greatest value, from those of the symbols; they need not be reached."""
+        """A least and a greatest value, from those of the symbols.
+
+        They are reached where the symbols have few values. Elsewhere they need not be: those of
+        sums as s - s // 2 are bounded one by one.
+        """
+        counts = [symbol.high - symbol.low + 1 for symbol in self.symbols]
+        if not self._is_monotonic and prod(counts) <= _MOST_TRIED:
+            found: Any = self.value(_grid(self.symbols))
+            return found.min(), found.max()
         low = high = 0
         for atoms, factor in self.terms:
             corners = [factor * prod(c) for c in product(*(_atom_bounds(atom) for atom in atoms))]
             low, high = low + min(corners), high + max(corners)
         return low, high
+
+    @property
+    def _is_monotonic(self) -> bool:
+        """Whether it is one atom, moved and scaled, which is a symbol, or rises or falls with one
+        operand alone: the ends of its operand give its own."""
+        if len(self.open_terms) != 1 or len(self.open_terms[0][0]) != 1:
+            return False
+        (atom,) = self.open_terms[0][0]
+        return isinstance(atom, Symbol) or (atom.name != "%" and isinstance(atom.operands[1], int))
 
     @cached_property
     def open_terms(self) -> tuple[tuple[tuple[Atom, ...], int], ...]:
@@ -187,20 +206,8 @@ def symbols_in(shape: Iterable[Dimension]) -> frozenset[Symbol]:
 
 
 def bounds_of(dimension: Dimension) -> tuple[int, int]:
-    """The least and the greatest value of a dimension."""
+    """The least and the greatest value of a dimension, see `Size.bounds`."""
     return dimension.bounds if isinstance(dimension, Size) else (dimension, dimension)
-
-
-def exact_bounds(dimension: Dimension) -> tuple[int, int]:
-    """The least and the greatest value, reached where symbols have few: `bounds_of` says less of
-    sums as s - s // 2."""
-    symbols = sorted(symbols_of(dimension))
-    if prod(symbol.high - symbol.low + 1 for symbol in symbols) > _MOST_TRIED:
-        return bounds_of(dimension)
-    names = [symbol.name for symbol in symbols]
-    ranges = (range(symbol.low, symbol.high + 1) for symbol in symbols)
-    found = [value_of(dimension, dict(zip(names, v, strict=True))) for v in product(*ranges)]
-    return min(found), max(found)
 
 
 def value_of(dimension: Dimension, symbols: Mapping[str, int]) -> int:
@@ -435,9 +442,17 @@ def _atom_value(atom: Atom, symbols: Mapping[str, int]) -> int:
 _FUNCTIONS: Final[Mapping[str, Callable[[int, int], int]]] = {
     "//": lambda left, right: left // right,
     "%": lambda left, right: left % right,
-    "min": min,
-    "max": max,
+    "min": lambda left, right: left + (right - left) * (right < left),  # of arrays as well
+    "max": lambda left, right: left + (right - left) * (right > left),
 }
+
+
+def _grid(symbols: Iterable[Symbol]) -> dict[str, Any]:
+    """All values that the symbols have together, an axis each, as numbers without a limit."""
+    names = sorted(symbols)
+    ranges = (np.array(range(symbol.low, symbol.high + 1), object) for symbol in names)
+    axes = np.meshgrid(*ranges, indexing="ij", sparse=True)
+    return {symbol.name: values for symbol, values in zip(names, axes, strict=True)}
 
 
 def _atom_order(atom: Atom) -> str:

@@ -30,7 +30,7 @@ from tunefarm.compiler.frontend.structured_values import (
 )
 from tunefarm.compiler.types.dims import is_whole, size_of
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.sizes import Dimension, divide, exact_bounds, greater, smaller
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater, smaller
 
 
 @converter("SequenceEmpty", 11)
@@ -143,7 +143,7 @@ def _sized_parts(
         (each,) = given
         if each == 1:
             return rows_along(data, axis, graph, keeps=True)
-        low, high = exact_bounds(-divide(-size, greater(each, 1)))
+        low, high = bounds_of(-divide(-size, greater(each, 1)))
         if low != high:
             reason = f"parts of {each} of an axis of {size}, whose number is not known"
             raise graph.refusal(reason, [data], sizes=given)

@@ -47,7 +47,7 @@ def made(shape: Any, **bounds: Any) -> Graph:
         (lambda x, z: (*x[:-1], x[-1] + 3), "f32[b:2..8, n + 3]"),
         (lambda x, z: (x[0] * x[1], 2), "f32[b*n, 2]"),
         (lambda x, z: ((x[1] + 1) // 2,), "f32[((n + 1) // (2))]"),
-        (lambda x, z: (x[1] - x[1] // 2,), "f32[(max(-1*((n) // (2)) + n, 0))]"),
+        (lambda x, z: (x[1] - x[1] // 2,), "f32[-1*((n) // (2)) + n]"),
         (lambda x, z: (x[0] if x[1] == z[0] else 1,), "f32[b:2..8]"),
         (lambda x, z: (), "f32[]"),
     ],

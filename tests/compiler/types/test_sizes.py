@@ -83,6 +83,27 @@ def test_sizes_compute_as_numbers_do_and_stay_within_their_bounds(
     assert low <= value <= high
 
 
+@given(expressions())
+def test_bounds_of_one_symbol_are_reached(drawn: Numbers) -> None:
+    size, _ = drawn
+    if isinstance(size, Size) and len(size.symbols) == 1:
+        (symbol,) = size.symbols
+        values = {size.value({symbol.name: n}) for n in range(symbol.low, symbol.high + 1)}
+        assert bounds_of(size) == (min(values), max(values))
+
+
+def test_a_size_keeps_the_bounds_that_its_windows_need() -> None:
+    """Rows are filled up to a multiple of 6, of which the blocks of a dilated convolution are cut:
+    its size is 13 at least, and 4 summands with bounds of their own may cancel to less than 3."""
+    rows = Symbol.of("rows", 128, 512)
+    half, twelfth = (rows + 1) // 2, (rows + 1) // 12
+    cut = 6 * (greater(half - 6 * twelfth - 6, 0) // 6)
+    added = 6 * (greater(6 * twelfth - half + 6, 0) // 6)
+    size = greater(cut - added + 6 * twelfth + 18, 0) // 6
+    assert bounds_of(size) == (13, 45)
+    assert greater(size, 3) == size
+
+
 def test_equal_expressions_are_equal() -> None:
     assert 2 * (BATCH + 1) == BATCH + BATCH + 2
     assert BATCH * LENGTH == LENGTH * BATCH
