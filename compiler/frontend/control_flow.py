@@ -58,7 +58,7 @@ def _branch(
     except ImportModelError as error:
         flag = condition if taken else graph.emit("not", condition)
         reason = f"{node.label} takes a branch that these sizes do not allow"
-        graph.require(flag, graph.origin(condition), f"{reason}: {error.message}")
+        graph.require(flag, graph.origin(condition), f"{reason}: {error}")
         return error
     graph.check_equalities(graph.run_time.take_equalities(equalities))
     graph.only_where(condition, taken, first)

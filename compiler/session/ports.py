@@ -33,7 +33,8 @@ class NodeArg:
     """An input or output: its name, its type (`tensor(float)`), and its shape.
 
     The shape has numbers, and the names or sums (`past + 1`) of dynamic dimensions, or None for one
-    without a name; that of a list or an optional is empty.
+    without a name; that of a list or an optional is empty, and of an output whose rank depends on
+    the sizes of inputs.
     """
 
     name: str
@@ -66,7 +67,10 @@ def outputs_of(executable: Executable) -> list[NodeArg]:
     if signature is None:
         plain = [_node_arg(name, type.dtype, type.shape, texts) for name, type in spec.outputs]
     else:
-        plain = [_node_arg(p.name, p.dtype, p.shape, texts) for p in signature.outputs]
+        plain = [
+            _node_arg(p.name, p.dtype, () if p.others else p.shape, texts)
+            for p in signature.outputs
+        ]
     return _gathered(plain, spec.structure.outputs)
 
 

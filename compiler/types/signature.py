@@ -38,12 +38,16 @@ class SizedPort:
     each axis `padded` has its factors, from the outermost to the innermost, each a true size and
     the extent that it is padded to; an axis of one factor that is a number is as it is. An axis of
     several factors, such as rows of a batch of sentences, has padding inside.
+
+    `others` are shapes of other ranks that an output has at other sizes. A graph's port has none:
+    they are those of several programs together, of which `shape` is the largest.
     """
 
     name: str
     dtype: DType
     shape: tuple[Dimension, ...]
     padded: Dims
+    others: tuple[tuple[Dimension, ...], ...] = ()
 
     @property
     def type(self) -> TensorType:
@@ -61,9 +65,23 @@ class SizedPort:
         """The symbols that its shape depends on."""
         return symbols_in(self.shape)
 
+    @property
+    def rank(self) -> int:
+        """The most axes that it has."""
+        return max(map(len, (self.shape, *self.others)))
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether sizes decide its shape."""
+        return bool(self.symbols or self.others)
+
     def text(self, ranges: Ranges) -> str:
         """The port where symbols have these ranges of sizes, by name."""
-        return f"{self.dtype}[{', '.join(dimension_text(d, ranges) for d in self.shape)}]"
+        texts = (
+            f"{self.dtype}[{', '.join(dimension_text(d, ranges) for d in shape)}]"
+            for shape in (self.shape, *self.others)
+        )
+        return " or ".join(dict.fromkeys(texts))
 
     def __str__(self) -> str:
         return self.text({})

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tunefarm.compiler.errors import SettingsError, ShapeError
+from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.pipeline import Compiled
 from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
@@ -38,7 +38,7 @@ from tunefarm.tuner.building.request import (
     built_artefact,
 )
 from tunefarm.tuner.building.size_plan import RangeProgram, range_programs, size_plan
-from tunefarm.tuner.building.size_values import ProgramSizes, guards_of, programs_of
+from tunefarm.tuner.building.size_values import guards_of, programs_of
 from tunefarm.tuner.from_settings import limits_of, targets_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ def build_several(
     precision = replace(request.precision, several=len(sizes) > 1)
     request = replace(request, precision=precision)
     graphs = [graph or import_model(request.model, item.shapes, limits) for item in sizes]
-    _check_ranks(graphs, sizes)
     built = [
         program
         for each, guards in zip(graphs, guards_of(graphs, sizes), strict=True)
@@ -90,19 +89,6 @@ def build_several(
     digest = digest_of(request.output)
     result = built_artefact(request.output, first, structural_hash(graphs[0]), digest, None)
     return replace(result, programs=reports)
-
-
-def _check_ranks(graphs: Sequence[Graph], sizes: Sequence[ProgramSizes]) -> None:
-    """Raise ShapeError where the sizes decide how many axes an output has: programs of one file
-    have outputs of equal ranks."""
-    for position, name in enumerate(graphs[0].outputs):
-        ranks = [len(graph.types[graph.outputs[position]].shape) for graph in graphs]
-        if len(set(ranks)) > 1:
-            told = ", ".join(f"{n} for {each}" for n, each in zip(ranks, sizes, strict=True))
-            raise ShapeError(
-                f"the sizes decide how many axes the output {name!r} has: {told}",
-                hint="build a file for the sizes of each",
-            )
 
 
 def _build(

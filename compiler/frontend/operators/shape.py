@@ -21,8 +21,8 @@ from tunefarm.compiler.frontend.operators.sized_shapes import (
     under_shape,
 )
 from tunefarm.compiler.operators.rules import broadcast_shapes
-from tunefarm.compiler.types.signature import SIZES
-from tunefarm.compiler.types.sizes import bounds_of, divide, symbols_of
+from tunefarm.compiler.types.signature import SIZES, ranges_text
+from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, divide, symbols_of
 
 _REDEFINED = (13, 21, 23, 24, 25)  # opsets that only added element types to the view operators
 
@@ -70,7 +70,7 @@ def squeeze(node: OnnxNode, graph: GraphBuilder) -> Value:
         dropped = node.axes(axes, data.rank)
     for axis in dropped:
         if data.shape[axis] != 1:
-            raise node.bad_shape(f"axis {axis} of {data.type} is not 1")
+            raise _not_one(node, data, axis)
     shape = tuple(extent for axis, extent in enumerate(data.shape) if axis not in dropped)
     return graph.reshape(data, shape)
 
@@ -88,16 +88,35 @@ def _refuse_open_ranks(node: OnnxNode, data: Value, graph: GraphBuilder) -> None
                 reason = f"axis {axis} of what {node.label} squeezes must not have the size 1"
                 graph.require(is_one, SIZES, reason)
                 continue
-            symbols = sorted(symbol.name for symbol in symbols_of(size))
             error = node.bad_shape(
                 f"the rank of its result depends on axis {axis}, {size}, which may be 1 "
                 f"({low}..{high})"
             )
-            raise ShapeError(
-                error.message,
-                hint=f"build for sizes of {' and '.join(symbols)} with which it is always 1, or "
-                "never, each in a file of its own; or save the model with the axes as a constant",
-            )
+            raise ShapeError(error.message, hint=_hint_of_one(size))
+
+
+def _not_one(node: OnnxNode, data: Value, axis: int) -> ShapeError:
+    """What is wrong with an axis to be squeezed that is longer than 1, or may be."""
+    size = data.true_shape[axis]
+    low, high = bounds_of(size)
+    if isinstance(size, int) or not low <= 1 <= high:
+        return node.bad_shape(f"axis {axis} of {data.type} is not 1")
+    error = node.bad_shape(f"axis {axis}, {size}, is not always 1 ({low}..{high})")
+    return ShapeError(error.message, hint=_hint_of_one(size))
+
+
+def _hint_of_one(size: Dimension) -> str:
+    """How to build a model in which this size is 1 in some programs, and in the others not."""
+    symbol = size.symbol if isinstance(size, Size) else None
+    if symbol is not None:
+        parts = [(low, high) for low, high in ((0, 0), (1, 1), (2, symbol.high)) if low <= high]
+        listed = ranges_text(parts[symbol.low :])
+        return f"give its sizes apart, for a program each: {symbol.name}:{listed} in --shape"
+    names = " and ".join(sorted(str(symbol) for symbol in symbols_of(size)))
+    return (
+        f"give sizes of {names} apart with which it is 1, for a program each: values or ranges "
+        "in --shape (batch:1|2..8)"
+    )
 
 
 @converter("Unsqueeze", 1, 11, *_REDEFINED)

@@ -16,15 +16,16 @@ from tunefarm.compiler.runtime.machine.check_target import (
     platform_of,
 )
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.joined_signature import ports_of_program
 from tunefarm.compiler.target import Target, host_target
-from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.dtypes import DType
 
 
 def verify_programs(programs: Sequence[ExecutableSpec]) -> None:
     """Raise `VerifyError` unless the programs are of one model, in order, and each can be reached.
 
-    All have the same inputs and outputs, but for their extents; fallbacks follow the others; no two
-    are for the same CPU and sizes.
+    All have the same inputs and outputs, but for their extents and the ranks of outputs; fallbacks
+    follow the others; no two are for the same CPU and sizes.
     """
     problem = _problem(programs)
     if problem:
@@ -55,15 +56,10 @@ def _machine(program: ExecutableSpec) -> tuple[Target, bool]:
     return program.target, program.fallback
 
 
-def _ports(program: ExecutableSpec) -> list[list[tuple[str, str, int]]]:
-    def port(name: str, type: TensorType) -> tuple[str, str, int]:
-        return name, str(type.dtype), len(type.shape)
-
-    signature = program.signature
-    if signature is None:
-        return [[port(*item) for item in ports] for ports in (program.inputs, program.outputs)]
-    sized = (signature.inputs, signature.outputs)
-    return [[(item.name, str(item.dtype), len(item.shape)) for item in ports] for ports in sized]
+def _ports(program: ExecutableSpec) -> tuple[list[tuple[str, DType, int]], list[tuple[str, DType]]]:
+    inputs, outputs = ports_of_program(program)
+    ranked = [(port.name, port.dtype, len(port.shape)) for port in inputs]
+    return ranked, [(port.name, port.dtype) for port in outputs]
 
 
 def programs_here(

@@ -240,7 +240,8 @@ class _Part:
         sized = program.signature is not None
         self.bytes = f"{own.name}_workspace_bytes({'NULL' if sized else ''})"
         joined = (*interface.signature.inputs, *interface.signature.outputs)
-        self._open = [port.name for port in joined if port.symbols]
+        self._open = [port.name for port in joined if port.is_dynamic]
+        self._ranked = [port.name for port in joined if port.others]
         inputs, outputs = ports_of_program(program)
         self._inputs, self._outputs = inputs, outputs
         self._members = {port.name: port.member for port in (*interface.inputs, *interface.outputs)}
@@ -259,6 +260,7 @@ class _Part:
         given = "".join(map(partial(self._copied, to="own.", of="io->"), self._sized(self._inputs)))
         told = "".join(map(partial(self._copied, to="io->", of="own."), self._sized(self._outputs)))
         told += "".join(map(self._constant, self._fixed(self._outputs)))
+        told += "".join(map(self._rank, self._outputs))
         pointers = "".join(
             f"    own.{member} = io->{member};\n" for member in self._members.values()
         )
@@ -293,7 +295,7 @@ static int run_{self.number}(struct {self._interface.name}_io *io, void *workspa
             return "".join(
                 f"    own.{member}[{axis}] = {size};\n" for axis, size in enumerate(shape)
             )
-        return f"    memcpy({to}{member}, {of}{member}, sizeof {to}{member});\n"
+        return f"    memcpy({to}{member}, {of}{member}, sizeof own.{member});\n"
 
     def _shape_of(self, port: SizedPort) -> tuple[int, ...]:
         assert self._interface.signature is not None
@@ -308,6 +310,11 @@ static int run_{self.number}(struct {self._interface.name}_io *io, void *workspa
             f"    io->{member}_shape[{axis}] = {size};\n"
             for axis, size in enumerate(known(port.shape) or ())
         )
+
+    def _rank(self, port: SizedPort) -> str:
+        if port.name not in self._ranked:
+            return ""
+        return f"    io->{self._members[port.name]}_rank = {len(port.shape)};\n"
 
     def _refusal(self, port: SizedPort) -> str:
         member = self._members[port.name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tunefarm.compiler.runtime.c_library.c_example import ALLOCATE, SHOWN, format_of, pattern_of
-from tunefarm.compiler.runtime.c_library.c_interface import CInterface, in_comment
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort, in_comment
 from tunefarm.compiler.runtime.c_library.c_sizes import CSizes
 from tunefarm.compiler.types.chosen_sizes import choose_sizes
 from tunefarm.compiler.types.signature import ResultSource, ValueSource
@@ -94,6 +94,8 @@ end:
 def _show(sizes: CSizes, number: int) -> str:
     port, sized = sizes.outputs[number]
     form, cast = format_of(port.type.dtype)
+    if sized.others:
+        return _show_ranked(port, number, form, cast)
     extents = [
         f"io.{port.member}_shape[{axis}]" if sized.symbols else str(extent)
         for axis, extent in enumerate(sized.shape)
@@ -103,6 +105,25 @@ def _show(sizes: CSizes, number: int) -> str:
     values = "".join(f", (long long){extent}" for extent in extents)
     return f"""
     printf("{port.member} [{forms}]:"{values});
+{_values(number, count, form, cast)}"""
+
+
+def _show_ranked(port: CPort, number: int, form: str, cast: str) -> str:
+    """Of an output whose rank the sizes decide."""
+    return f"""
+    size_t count_{number} = 1;
+    printf("{port.member} [");
+    for (int64_t axis = 0; axis < io.{port.member}_rank; axis++) {{
+        printf(axis ? ", %lld" : "%lld", (long long)io.{port.member}_shape[axis]);
+        count_{number} *= (size_t)io.{port.member}_shape[axis];
+    }}
+    printf("]:");
+{_values(number, f"count_{number}", form, cast)}"""
+
+
+def _values(number: int, count: str, form: str, cast: str) -> str:
+    """The first values of an output."""
+    return f"""\
     for (size_t i = 0; i < {count} && i < {SHOWN}; i++)
         printf(" {form}", ({cast})output_{number}[i]);
     printf("\\n");

@@ -117,13 +117,17 @@ class CSizes:
         return dict(self.interface.computed)[output].size
 
     def members(self, port: CPort, sized: SizedPort, kind: str) -> list[str]:
-        """The struct's members of a port: its pointer, and its shape if that is open."""
+        """The struct's members of a port: its pointer, its shape if that is open, and its rank."""
         const = "const " if kind == "input" else ""
         each = ", each 0 or 1" if port.c_type == "bool" else ""
-        most = "at most " if sized.symbols else ""
+        most = "at most " if sized.is_dynamic else ""
         text = self.signature.port_text(sized)
         comment = f"{kind} {in_comment(port.name)}: {text}, {most}{port.type.bytes} bytes{each}"
         lines = [f"    /* {comment} */", f"    {const}{port.c_type} *{port.member};"]
-        if sized.symbols:
-            lines.append(f"    int64_t {port.member}_shape[{len(sized.shape)}];")
+        if sized.is_dynamic:
+            lines.append(f"    int64_t {port.member}_shape[{max(1, sized.rank)}];")
+        if sized.others:
+            lines.append(
+                f"    int64_t {port.member}_rank; /* that many of its extents are in use */"
+            )
         return lines

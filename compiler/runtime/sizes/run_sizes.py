@@ -19,7 +19,7 @@ from tunefarm.compiler.runtime.sizes.size_errors import (
     refuse_sizes,
     refuse_value,
 )
-from tunefarm.compiler.runtime.sizes.sized_ports import SizedArray, SizedPorts
+from tunefarm.compiler.runtime.sizes.sized_ports import SizedArray, SizedPorts, distinct
 from tunefarm.compiler.runtime.spec.buffers import address_of
 from tunefarm.compiler.runtime.spec.ports import AnyArray
 from tunefarm.compiler.types.signature import ResultSource
@@ -55,6 +55,7 @@ class RunSizes:
         "_get",
         "_pack",
         "_ports",
+        "_ranks",
         "_state",
         "_unpack",
         "address",
@@ -82,7 +83,12 @@ class RunSizes:
         self.program = 0
         self.ways: Shape = ()
         self.bytes: Shape = ()
-        self.shapes: Sequence[Shape] = ()
+        self.shapes: list[Shape] = []
+        self._ranks = [
+            (port.alike, [len(room.shape) for room in port.rooms])
+            for port in distinct(ports.outputs)
+            if port.declared.others
+        ]
 
     def read(self, arrays: Sequence[AnyArray]) -> None:
         """Find the program for the arguments, and what it says of their sizes.
@@ -158,6 +164,8 @@ class RunSizes:
     def _take(self) -> None:
         facts = self._unpack(self._state, self._facts)
         self.program, self.ways, self.bytes, *self.shapes = self._get(facts)
+        for alike, ranks in self._ranks:
+            self.shapes[alike] = self.shapes[alike][: ranks[self.program]]
 
     def _read_values(self, arrays: Sequence[AnyArray]) -> list[int]:
         found = []

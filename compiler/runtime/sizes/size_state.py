@@ -73,7 +73,7 @@ class SizeState:
         placed = []
         for number, port in enumerate(ports):
             factors = max(len(room.factors) for room in port.rooms) if port.late else 0
-            shape = slice(end, end + len(port.declared.shape))
+            shape = slice(end, end + port.declared.rank)
             end = shape.stop + factors
             bytes = 1 + len(ports) + number
             placed.append(PortFacts(1 + number, bytes, shape, slice(shape.stop, end)))

@@ -5,7 +5,7 @@
 
 An extent that differs between programs is a symbol, with the sizes that any of them is for. Shapes
 of outputs follow from it: the programs say what they are at their sizes, and an expression is
-looked for that agrees with all of them.
+looked for that agrees with all of them. Of an output whose rank differs all shapes are listed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import combinations
 from math import gcd
 
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.types.dims import whole_dims
+from tunefarm.compiler.types.dims import Dims, whole_dims
 from tunefarm.compiler.types.signature import (
     SIZES,
     AxisSource,
@@ -148,6 +148,8 @@ class _Join:
     ) -> SizedPort:
         each = [item[kind][number] for item in ports]
         name, dtype = each[0].name, each[0].dtype
+        if len({len(port.shape) for port in each}) > 1:
+            return _of_several_ranks(each, narrowed)
         shape = []
         for axis in range(len(each[0].shape)):
             dimensions = [
@@ -155,8 +157,7 @@ class _Join:
             ]
             wanted = [port.shape[axis] for port in each] if kind == 0 else []
             shape.append(self._dimension(name, axis, dimensions, wanted))
-        padded = tuple(((true, bounds_of(true)[1]),) for true in shape)
-        return SizedPort(name, dtype, tuple(shape), padded)
+        return SizedPort(name, dtype, tuple(shape), _padded(shape))
 
     def _dimension(
         self, port: str, axis: int, each: Sequence[Dimension], wanted: Sequence[Dimension]
@@ -214,6 +215,23 @@ class _Join:
         for program in self.programs if wanted else ():
             names += [g.symbol for g in program.guards if (g.input, g.axis) == (port, axis)]
         return next((name for name in names if name not in taken), f"{port}[{axis}]")
+
+
+def _of_several_ranks(
+    each: Sequence[SizedPort], narrowed: Sequence[Mapping[Symbol, Dimension]]
+) -> SizedPort:
+    """An output that has shapes of several ranks, the one with the most elements first."""
+    shapes = {
+        tuple(replaced(dimension, own) for dimension in port.shape): port.greatest.size
+        for port, own in zip(each, narrowed, strict=True)
+    }
+    largest, *others = sorted(shapes, key=lambda shape: -shapes[shape])
+    return SizedPort(each[0].name, each[0].dtype, largest, _padded(largest), tuple(others))
+
+
+def _padded(shape: Sequence[Dimension]) -> Dims:
+    """A shape's extents, each padded to its greatest."""
+    return tuple(((true, bounds_of(true)[1]),) for true in shape)
 
 
 def _owned(

@@ -218,6 +218,24 @@ def test_bodies_that_list_their_initializers_as_inputs(kind: str) -> None:
     np.testing.assert_array_equal(found, X * (8 if kind == "Loop" else 2))
 
 
+@pytest.mark.parametrize(
+    ("node", "hint"),
+    [
+        ("y = Squeeze (x, first)", "b:1|2..3 in --shape"),
+        ("a = Slice (x, one, end) y = Squeeze (a)", "sizes of b apart with which it is 1"),
+    ],
+)
+def test_a_squeezed_axis_that_may_be_1_says_what_to_build(node: str, hint: str) -> None:
+    model = parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[b, 3] x) => (float[p, q] y)
+        <int64[1] first = {{0}}, int64[1] one = {{1}}, int64[1] end = {{9}}> {{ {node} }}"""
+    )
+    with pytest.raises(ShapeError) as refused:
+        import_model_proto(model, {"b": ["1..3"]})
+    assert hint in refused.value.hint
+
+
 SQUEEZES = {
     "x": "y = Squeeze (x)",
     "sum": "s = ReduceSum <keepdims = 1> (x, axes) y = Squeeze (s)",
@@ -235,7 +253,8 @@ def test_a_rank_that_a_size_decides_is_refused(body: str, bounds: str) -> None:
     if bounds != "2..4":
         with pytest.raises(ShapeError, match=r"rank of its result depends on axis 0, b") as refused:
             import_model_proto(model, {"b": [bounds]})
-        assert "sizes of b" in refused.value.hint
+        apart = {"1..2": "1|2", "0..4": "0|1|2..4"}[bounds]
+        assert f"b:{apart} in --shape" in refused.value.hint
     for sizes, rows in (("2..4", 3), (1, 1), (4, 4)) if bounds == "2..4" else ((1, 1),):
         executable = compiler.build(import_model_proto(model, {"b": [sizes]}))
         x = RNG.standard_normal((rows, 3)).astype(np.float32)

@@ -6,10 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from onnx import ModelProto
+from onnx.parser import parse_model
 
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.verify import verify_graph
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import (
     SIZES,
@@ -148,6 +154,38 @@ def part_graph(low: int, high: int) -> Graph:
     apart = replace(second, padded=(((2, 2), (length, high)), ((WIDTH, WIDTH),)))
     signature = replace(made.signature, outputs=(first, apart, third))
     return renamed(replace(made, signature=signature), {relu: "y", rows: "rows", total: "z"})
+
+
+def squeezed_model() -> ModelProto:
+    """Of x: f32[b, 3] the absolute values y, those z of the columns that `keep` says, both without
+    the axis of a batch of 1, and the sums of rows."""
+    model = parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[b, 3] x, bool[3] keep) => (float[p] y, float[p] z, float[b] sums)
+        <int64[1] first = {0}, int64[1] last = {1}, int64[1] one = {1}> {
+            batch = Shape <start = 0, end = 1> (x)
+            is_one = Equal (batch, one)
+            kept = Compress <axis = 1> (x, keep)
+            some = If (is_one) <then_branch = t () => (float[p] a) { a = Squeeze (kept, first) },
+                                else_branch = e () => (float[p] b) { b = Identity (kept) }>
+            all = Squeeze (x)
+            y = Abs (all)
+            z = Abs (some)
+            sums = ReduceSum <keepdims = 0> (x, last)
+        }"""
+    )
+    for output in model.graph.output[:2]:
+        output.type.tensor_type.ClearField("shape")
+    return model
+
+
+def squeezed_programs() -> list[ExecutableSpec]:
+    """Programs of `squeezed_model` for a batch of 1, and for 2 to 5."""
+    specs = []
+    for given, ends in ((1, (1, 1)), ("2..5", (2, 5))):
+        graph = import_model_proto(squeezed_model(), {"b": [given]})
+        specs.append(compile_model(graph, guards=[SizeGuard("b", "x", 0, *ends)]).spec)
+    return specs
 
 
 def named(graph: Graph, names: Mapping[str, str]) -> Graph:

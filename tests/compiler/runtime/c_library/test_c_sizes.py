@@ -20,6 +20,7 @@ from tests.compiler.runtime.sized_graphs import (
     joined_graph,
     part_graph,
     rows_graph,
+    squeezed_programs,
     taken_graph,
 )
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -84,6 +85,7 @@ class SizedLibrary:
         for port, sized in self.sizes.outputs:
             open_shape = getattr(struct, f"{port.member}_shape", None)
             shape = tuple(open_shape) if open_shape is not None else port.type.shape
+            shape = shape[: getattr(struct, f"{port.member}_rank", len(shape))]
             size = int(np.prod(shape)) * port.type.dtype.bytes
             assert (outputs[port.name][size:] == 0xA5).all(), "bytes behind an output were written"
             results[port.name] = outputs[port.name][:size].view(sized.dtype.numpy).reshape(shape)
@@ -94,8 +96,10 @@ class SizedLibrary:
         sized: SizedPort
         for port, sized in self.sizes.ports:
             yield port.member, ctypes.c_void_p, port.name
-            if sized.symbols:
-                yield f"{port.member}_shape", ctypes.c_int64 * len(sized.shape), port.name
+            if sized.is_dynamic:
+                yield f"{port.member}_shape", ctypes.c_int64 * max(1, sized.rank), port.name
+            if sized.others:
+                yield f"{port.member}_rank", ctypes.c_int64, port.name
 
 
 @pytest.mark.parametrize(
@@ -240,6 +244,23 @@ def test_library_for_several_cpus_chooses_by_sizes_among_those_for_this_one(
     assert both.call({"x": x}).keys() == Executable(portable).run({"x": x}).keys()
     with pytest.raises(ValueError, match="batch is out of bounds in axis 0 of input 'x': 1 to 4"):
         both.call({"x": drawn(5, 1, 5)})
+
+
+def test_ranks_that_sizes_decide_stand_in_the_struct(tmp_path: Path) -> None:
+    specs = squeezed_programs()
+    library, executable = SizedLibrary(specs, tmp_path), SizedPrograms(specs)
+    for rows in (1, 2, 5):
+        inputs = {"x": drawn(rows, 3), "keep": np.array([True, False, True])}
+        found = library.call(inputs)
+        for name, array in executable.run(inputs).items():
+            assert found[name].shape == array.shape
+            np.testing.assert_array_equal(found[name], array)
+    header = (tmp_path / "sized.h").read_text()
+    assert "int64_t y_rank;" in header and "int64_t z_rank;" in header
+    assert "sums_rank" not in header
+    compile_example(tmp_path, "sized")
+    for batch, shape in (("1", "3"), ("2", "2, 3")):
+        assert f"y [{shape}]:" in run(tmp_path, "./sized_example", batch)
 
 
 def test_shapes_that_all_programs_have_are_no_part_of_the_struct(tmp_path: Path) -> None:

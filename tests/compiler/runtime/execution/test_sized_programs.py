@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.edited_artefacts import rewrite_manifest
 from tests.compiler.runtime.hand_kernels import sealed
-from tests.compiler.runtime.sized_graphs import counted_graph, part_graph, rows_graph, taken_graph
+from tests.compiler.runtime.sized_graphs import (
+    counted_graph,
+    part_graph,
+    rows_graph,
+    squeezed_model,
+    squeezed_programs,
+    taken_graph,
+)
+from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ArtefactError, InputError, VerifyError
 from tunefarm.compiler.graph.ir import Graph
@@ -32,6 +40,7 @@ from tunefarm.compiler.runtime.sizes.size_chain import chain_ir
 from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
+from tunefarm.compiler.session.inference_session import InferenceSession
 from tunefarm.compiler.target import Target, baseline_target, host_target
 
 SIZES = (1, 4, 16)
@@ -218,6 +227,31 @@ def test_sizes_that_elements_say_are_those_of_the_program_that_runs() -> None:
         assert total == x[:count].sum()
     with pytest.raises(InputError, match=r"count is 8 in element 1 of input 'count'.* 0 to 6"):
         both.run({"x": np.ones(6, np.float32), "count": np.array([0, 8])})
+
+
+def test_sizes_decide_how_many_axes_outputs_have(tmp_path: Path) -> None:
+    specs = squeezed_programs()
+    artefact.save(specs[0], tmp_path / "ranks.tuned", specs[1:])
+    loaded = compiler.load(tmp_path / "ranks.tuned")
+    session, theirs = InferenceSession(tmp_path / "ranks.tuned"), exact_session(squeezed_model())
+    shapes = [[port.shape for port in each.get_outputs()] for each in (session, theirs)]
+    assert shapes[0] == shapes[1] == [[], [], ["b"]]
+    assert "y: f32[b:2..5, 3] or f32[3]" in repr(loaded)
+    assert loaded.outputs["y"].shape == (5, 3)
+    for rows in (1, 2, 5, 1):
+        x = np.random.default_rng(rows).standard_normal((rows, 3), np.float32)
+        given = {"x": x, "keep": np.array([True, rows > 2, False])}
+        expected = dict(zip("y z sums".split(), theirs.run(None, given), strict=True))
+        (y, _, _), shape = session.run(None, given), expected["y"].shape
+        out = {"y": np.zeros(shape, np.float32)}
+        assert y.shape == loaded.outputs_at({"b": rows})["y"].shape == shape
+        for name, array in loaded.run(given, out).items():
+            assert array.shape == expected[name].shape
+            np.testing.assert_allclose(array, expected[name], rtol=1e-6)
+        np.testing.assert_array_equal(out["y"], y)
+        wrong = {"y": np.zeros((3,) if rows > 1 else (1, 3), np.float32)}
+        with pytest.raises(InputError, match=r"built for f32\[b:2..5, 3\] or f32\[3\]"):
+            loaded.run(given, wrong)
 
 
 def test_kernels_that_programs_share_are_loaded_once() -> None:

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from tests.compiler.graph.graph_helpers import GraphMaker
-from tests.compiler.runtime.sized_graphs import part_graph, rows_graph
+from tests.compiler.runtime.sized_graphs import part_graph, rows_graph, squeezed_programs
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
@@ -83,6 +83,16 @@ def test_extents_of_outputs_are_sums_and_products_of_sizes() -> None:
         "output concat_1: f32[rows + 1, columns:2|7]",
         "output reshape_2: f32[columns*rows]",
     ]
+
+
+def test_outputs_of_several_ranks_list_their_shapes_the_largest_first() -> None:
+    joined = joined_signature(squeezed_programs())
+    assert str(joined).splitlines()[2:] == [
+        "output y: f32[b:2..5, 3] or f32[3]",
+        "output z: f32[b:2..5, kept_count:0..3] or f32[kept_count:0..3]",
+        "output sums: f32[b:1..5]",
+    ]
+    assert [port.rank for port in joined.outputs] == [2, 2, 1]
 
 
 def window(size: int) -> Graph:
