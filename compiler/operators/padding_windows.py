@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule, padding_rule
-from tunefarm.compiler.operators.recurrence import HIDDEN
+from tunefarm.compiler.operators.recurrence import FIRST, HIDDEN, LAST
 from tunefarm.compiler.operators.windows import Windows, read_windows
 from tunefarm.compiler.types.dims import ONE, Axis, Dims, extent_of, is_whole, whole
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
@@ -165,10 +165,10 @@ def _recurrence(use: PaddedUse) -> Dims:
         use.require_whole(0, axis, "an axis of gates or hidden units")
     for position in use.present()[1:]:
         for axis in range(len(use.operand(position))):
-            if position < HIDDEN:
+            if position < HIDDEN or position > LAST:
                 use.require_whole(position, axis, "an axis of the weights")
-        if position >= HIDDEN:
+        if HIDDEN <= position <= LAST:
             use.same((0, 2), (position, 1))
-    bounded = any(position in use.present() for position in (7, 8))
+    bounded = any(position in use.present() for position in (FIRST, LAST))
     rows = 1 + bounded + is_lstm
     return ONE if rows == 1 else whole(rows), data[0], data[1], data[2], data[4]

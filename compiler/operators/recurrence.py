@@ -9,12 +9,16 @@ for step:                                                       products, [direc
     product[gate, unit] = sum over k of previous[k] * recurrence[k, gate, unit]
     cell, hidden = what the gates make of them
     result[row, unit] = shown, hidden, cell
+
+With scales the recurrent weights are integers and the hidden state is rounded to one of 256 before
+its product, as onnxruntime's DynamicQuantizeLSTM does, by the range of the step's whole batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 from typing import TypeAlias
 
 from tunefarm.compiler.expr.nodes import (
@@ -28,6 +32,7 @@ from tunefarm.compiler.expr.nodes import (
     mul,
     select,
     sub,
+    unary,
 )
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.activation import RECURRENT
@@ -40,7 +45,13 @@ from tunefarm.compiler.types.tensor_type import TensorType
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 PROJECTED, RECURRENCE, CANDIDATE, CANDIDATE_BIAS, PEEPHOLE, HIDDEN, CELL, FIRST, LAST = range(9)
-"""The operands."""
+SCALES, BATCH = 9, 10
+"""The operands; the last are those of a rounded state: what each column of the integers is
+multiplied by, and how many rows of the batch are there, absent for all."""
+_LANES = 16
+"""The most minima of a range that are found beside one another."""
+_LEVELS = 255.0
+"""The largest of the integers that a state is rounded to."""
 Element: TypeAlias = Callable[..., Expr]
 """An element at a direction, a step, a row of the batch, and a unit."""
 
@@ -89,6 +100,8 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
         CELL: (directions, batch, units) if kind == "LSTM" else None,
         FIRST: (directions, batch),
         LAST: (directions, batch),
+        SCALES: (directions, gates, units) if kind == "LSTM" else None,
+        BATCH: (1,) if types.optional(SCALES) is not None else None,
     }
     types.present(RECURRENCE)
     check(not apart or types.optional(CANDIDATE) is not None, "the candidate's weights are absent")
@@ -98,8 +111,11 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
             continue
         check(shape is not None, f"{kind} does not take operand {position}")
         check(type.shape == shape, f"operand {position} is {type}, not of the shape {shape}")
-        if position in (FIRST, LAST):
-            check_dtype(type, INDICES, "a bound of the steps")
+        if position in (FIRST, LAST, BATCH):
+            check_dtype(type, INDICES, "a bound of steps or rows")
+        elif position == RECURRENCE and types.optional(SCALES) is not None:
+            allowed = frozenset({data.dtype, DType.I8, DType.I16})
+            check_dtype(type, allowed, "the integers of weights")
         else:
             check_same_dtype(data, type)
     bounded = any(types.optional(position) is not None for position in (FIRST, LAST))
@@ -136,7 +152,8 @@ class _Layer:
 
         def body(d: Expr, t: Expr, b: Expr, *rest: Expr) -> Expr:
             *gate, j, k = rest
-            return mul(state(d, t, b, k), weights[(d, k, *gate, j)])
+            weight = weights[(d, k, *gate, j)]
+            return mul(state(d, t, b, k), cast(self.use.dtype, weight))
 
         return self.use.builder.stage(
             "product",
@@ -144,6 +161,76 @@ class _Layer:
             body,
             reduce=[("k", self.use.shape[-1])],
             combiner="sum",
+        )
+
+    def scaled(self, previous: Tensor, scales: Tensor) -> Element:
+        """The product of the rounded hidden state and integer weights, multiplied by both scales.
+
+        A step's scale is 1/255 of its range with 0 in it, 1 where that is nothing.
+        """
+        use, dtype = self.use, self.use.dtype
+        low, high = (self._range(previous, combiner) for combiner in ("min", "max"))
+
+        def scale(d: Expr, t: Expr) -> Expr:
+            span = sub(high[d, t], low[d, t])
+            spread = binary("div", span, const(_LEVELS, dtype))
+            return select(binary("eq", span, const(0, dtype)), const(1, dtype), spread)
+
+        axes = self._axes()[:2]
+        scaling = use.builder.stage("scale", axes, scale)
+
+        def zero_point(d: Expr, t: Expr) -> Expr:
+            zero = sub(const(0, dtype), binary("div", low[d, t], scaling[d, t]))
+            return unary("round", binary("min", zero, const(_LEVELS, dtype)))
+
+        zero = use.builder.stage("zero", axes, zero_point)
+
+        def rounded(d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
+            value = binary("div", _state(previous, 0)(d, t, b, j), scaling[d, t])
+            least = sub(const(0, dtype), zero[d, t])
+            most = sub(const(_LEVELS, dtype), zero[d, t])
+            return unary("round", binary("min", binary("max", value, least), most))
+
+        product = self.product(_at(self.stage("rounded", rounded)), use.input(RECURRENCE))
+
+        def element(d: Expr, t: Expr, b: Expr, g: Expr, j: Expr) -> Expr:
+            return mul(product[d, t, b, g, j], mul(scaling[d, t], scales[d, g, j]))
+
+        return element
+
+    def _range(self, previous: Tensor, combiner: str) -> Tensor:
+        """[direction, step]: the least or the greatest of 0 and the hidden states of a step.
+
+        Rows that are not there have none, nor have those that ended before the step before.
+        """
+        use, (directions, steps, batch, units) = self.use, self.use.shape[1:]
+        outer, lanes = [("d", directions), ("t", steps)], gcd(units, _LANES)
+        rows, last = use.optional(BATCH), use.optional(LAST)
+        zero = const(0, use.dtype)
+
+        def state(d: Expr, t: Expr, lane: Expr, b: Expr, k: Expr) -> Expr:
+            unit = add(mul(k, integer(lanes)), lane)
+            value = _state(previous, 0)(d, t, b, unit)
+            if rows is not None:
+                there = binary("lt", b, cast(DType.I64, rows[integer(0)]))
+                value = select(there, value, zero)
+            if last is not None:
+                value = select(binary("le", t, cast(DType.I64, last[d, b])), value, zero)
+            return binary(combiner, value, zero)
+
+        parts = use.builder.stage(
+            f"{combiner}s",
+            [*outer, ("l", lanes)],
+            state,
+            reduce=[("b", batch), ("k", units // lanes)],
+            combiner=combiner,
+        )
+        return use.builder.stage(
+            combiner,
+            outer,
+            lambda d, t, lane: parts[d, t, lane],
+            reduce=[("l", lanes)],
+            combiner=combiner,
         )
 
     def apply(self, number: int, x: Expr) -> Expr:
@@ -214,26 +301,27 @@ class _Layer:
 
     # --- kinds of layers ------------------------------------------------------------------------
 
-    def gate(self, product: Tensor, number: int) -> Element:
+    def gate(self, product: Element, number: int) -> Element:
         """What a gate sums up: its part of what is projected, and of the product."""
         projected = self.use.input(PROJECTED)
 
         def element(d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
             gate = integer(number)
-            return add(projected[d, t, b, gate, j], product[d, t, b, gate, j])
+            return add(projected[d, t, b, gate, j], product(d, t, b, gate, j))
 
         return element
 
     def rnn(self, previous: Tensor) -> tuple[Element, Tensor | None]:
         """h' = f(W x + R h + b)."""
-        gate = self.gate(self.product(_state(previous, 0), self.use.input(RECURRENCE)), 0)
+        product = self.product(_state(previous, 0), self.use.input(RECURRENCE))
+        gate = self.gate(_at(product), 0)
         return lambda *at: self.apply(0, gate(*at)), None
 
     def gru(self, previous: Tensor) -> tuple[Element, Tensor | None]:
         """Gates z, r, h: h' = (1 - z) g(h) + z h; r comes before or after the product of h."""
         use, hidden = self.use, _state(previous, 0)
         product = self.product(hidden, use.input(RECURRENCE))
-        update, reset = self.gate(product, 0), self.gate(product, 1)
+        update, reset = self.gate(_at(product), 0), self.gate(_at(product), 1)
         if self.attributes.flag("linear_before_reset"):
             bias = use.optional(CANDIDATE_BIAS)
 
@@ -268,8 +356,11 @@ class _Layer:
     def lstm(self, previous: Tensor) -> tuple[Element, Tensor | None]:
         """Gates i, o, f, c with peepholes i, o, f: c' = f c + i g(c), h' = o h(c')."""
         use, before = self.use, _state(previous, 1)
-        product = self.product(_state(previous, 0), use.input(RECURRENCE))
-        peephole = use.optional(PEEPHOLE)
+        scales, peephole = use.optional(SCALES), use.optional(PEEPHOLE)
+        if scales is None:
+            product = _at(self.product(_state(previous, 0), use.input(RECURRENCE)))
+        else:
+            product = self.scaled(previous, scales)
 
         def peeped(number: int, cell: Element, *at: Expr) -> Expr:
             value = self.gate(product, number)(*at)
@@ -318,7 +409,7 @@ register(
     OperatorDefinition(
         "recurrence",
         Pattern.OPAQUE,
-        (2, 9),
+        (2, 11),
         _infer,
         _recurrence,
         {

@@ -13,6 +13,7 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.fused import DOMAIN, channels_last
 from tunefarm.compiler.frontend.operators.quantise import dynamically_quantised
+from tunefarm.compiler.frontend.operators.recurrent import recurrent_layer
 from tunefarm.compiler.frontend.structured_values import Entity
 from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import DType
@@ -127,13 +128,16 @@ def conv_transpose_with_pads(node: OnnxNode, graph: GraphBuilder) -> Entity | Se
 
 @converter("DynamicQuantizeLSTM", 1, domain=DOMAIN)
 def dynamic_quantize_lstm(node: OnnxNode, graph: GraphBuilder) -> Entity | Sequence[Entity]:
-    """An LSTM of the weights as floats; its inputs are rounded to 8 bits by the range of them all.
+    """An LSTM of integer weights: inputs are rounded to 8 bits by the range of them all, hidden
+    states before each step's product by the range of that step's batch.
 
-    onnxruntime's kernel rounds the hidden state as well, before each step's product, by the range
-    of the rows of that step that one of its threads has. Here the state stays as it is.
+    That is what onnxruntime's kernel does with one thread; each of several takes the range of its
+    own rows. On CPUs without VNNI its sums of two products of bytes saturate at 16 bits, unless its
+    session has the entry `session.x64quantprecision`: that is not followed. Reversed rows of
+    several lengths begin together there and end together here, and have ranges accordingly.
     """
-    found, convert = as_onnx(node, "LSTM", 14)
-    weights = []
+    found, _ = as_onnx(node, "LSTM", 14)
+    weights, scales = [], []
     for weight, scale, zero in ((1, 8, 9), (2, 10, 11)):
         value = node.input(weight)
         if value.rank != 3:
@@ -143,15 +147,27 @@ def dynamic_quantize_lstm(node: OnnxNode, graph: GraphBuilder) -> Entity | Seque
         if widths:
             raise node.bad_shape(f"the scale {node.input(scale).type} does not fit {value.type}")
         shape = (directions, 1, node.input(scale).type.size // directions)
-        floats = graph.cast(value, DType.F32)
-        shift = graph.cast(graph.reshape(node.input(zero), shape), DType.F32)
-        centred = graph.emit("sub", floats, shift)
-        scaled = graph.emit("mul", centred, graph.reshape(node.input(scale), shape))
-        weights.append(graph.transpose(scaled, (0, 2, 1)))
+        weights.append(_centred(value, graph.reshape(node.input(zero), shape), graph))
+        scales.append(graph.reshape(node.input(scale), shape))
+    given, recurrent = weights
+    given = graph.emit("mul", graph.cast(given, DType.F32), scales[0])
+    turned = [graph.transpose(value, (0, 2, 1)) for value in (given, recurrent)]
+    every = graph.emit("expand", scales[1], shape=(directions, 1, gates))
     parts = dynamically_quantised(node.input(0), graph)
     rounded = graph.emit("dequantize", *parts, to=str(DType.F32))
-    inputs = (rounded, *weights, *(node.optional(position) for position in range(3, 8)))
-    return convert(replace(found, inputs=inputs), graph)
+    inputs = (rounded, *turned, *(node.optional(position) for position in range(3, 8)))
+    columns = graph.reshape(every, (directions, gates))
+    return recurrent_layer(replace(found, inputs=inputs), graph, columns)
+
+
+def _centred(value: Value, zero_point: Value, graph: GraphBuilder) -> Value:
+    """Integer weights without their zero point, in the fewest bytes; floats of what a run gives."""
+    if value.array is None or zero_point.array is None:
+        operands = (graph.cast(item, DType.F32) for item in (value, zero_point))
+        return graph.emit("sub", *operands)
+    centred = value.array.astype(np.int16) - zero_point.array.astype(np.int16)
+    narrow = centred.astype(np.int8)
+    return graph.constant(narrow if np.array_equal(narrow, centred) else centred)
 
 
 @converter("GatherBlockQuantized", 1, domain=DOMAIN)

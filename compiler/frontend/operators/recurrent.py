@@ -102,13 +102,17 @@ def _given(
 
 @dataclass(frozen=True, slots=True)
 class _Importer:
-    """A node on its way into the graph; `x` is [steps, batch, size], `count` of its steps there."""
+    """A node on its way into the graph; `x` is [steps, batch, size], `count` of its steps there.
+
+    With `scales` [directions, gates * hidden] the recurrent weights are integers.
+    """
 
     node: OnnxNode
     graph: GraphBuilder
     x: Value
     lengths: Value | None
     count: Dimension
+    scales: Value | None
 
     @property
     def kind(self) -> Kind:
@@ -172,6 +176,17 @@ class _Importer:
         if self.node.operator != "GRU" or self.linear:
             return turned, None
         return graph.part(turned, 2, 0, 2), graph.pick(turned, 2, 2)
+
+    def rounding(self, directions: Sequence[int]) -> tuple[Value | None, Value | None]:
+        """Scales [direction, gate, hidden], and how many rows a dynamic batch has."""
+        if self.scales is None:
+            return None, None
+        shape, batch = (len(directions), self.kind.gates, self.hidden), self.x.dims[1]
+        rows = None if is_whole(batch) else self.graph.size(size_of(batch))
+        return (
+            self.graph.reshape(self._rows(self.scales, directions), shape),
+            None if rows is None else self.graph.reshape(rows, (1,)),
+        )
 
     def candidate_bias(self, directions: Sequence[int]) -> Value | None:
         """[direction, hidden]: what is added to the candidate's product before its reset."""
@@ -262,10 +277,14 @@ class _Importer:
         )
         # States are kept as they are computed, and rounded where they are shown.
         stored = self.x.dtype
-        wide = [None if item is None else graph.cast(item, stored.wide) for item in operands]
+        wide = [
+            item if item is None or item.dtype.is_integer else graph.cast(item, stored.wide)
+            for item in operands
+        ]
         if wide[0] is not None:
             wide[0] = as_whole(wide[0], 1, graph)
-        states = graph.emit("recurrence", *wide, first, last, **attributes)
+        rounding = self.rounding(directions)
+        states = graph.emit("recurrence", *wide, first, last, *rounding, **attributes)
         states = graph.cast(with_axis(states, 2, self.x.dims[0], graph), stored)
         rows = states.shape[0]
         hidden = 0 if first is None and last is None else 1
@@ -327,6 +346,12 @@ def recurrent(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
 
     Past the end of a shorter sequence the state is kept and the output is 0.
     """
+    return recurrent_layer(node, graph, None)
+
+
+def recurrent_layer(node: OnnxNode, graph: GraphBuilder, scales: Value | None) -> Sequence[Value]:
+    """`recurrent`, with `scales` [directions, gates * hidden] of integer recurrent weights, whose
+    hidden states are rounded before their product."""
     kind = node.choice("direction", "forward", ("forward", "reverse", "bidirectional"))
     batch_first = bool(node.integer("layout", 0))
     x = node.input(0)
@@ -336,12 +361,14 @@ def recurrent(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
         x = graph.transpose(x, (1, 0, 2))
     if len(x.dims[0]) > 1:  # steps are walked one behind the other
         x = graph.padded.dense(x)
+    if scales is not None and len(x.dims[1]) > 1:  # ranges are those of the first rows
+        x = graph.padded.dense(x)
     steps, lengths, count = x.dims[0], node.optional(4), size_of(x.dims[0])
     may_be_none = not is_whole(steps) and bounds_of(count)[0] < 1
     if may_be_none:
         lengths = _counted(x, count, graph) if lengths is None else lengths
         x, count = as_whole(x, 0, graph), x.shape[0]
-    importer = _Importer(node, graph, x, lengths, count)
+    importer = _Importer(node, graph, x, lengths, count, scales)
     backward = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[kind]
     importer.check_shapes(len(backward))
     functions = _functions(node, len(backward))

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tunefarm.compiler.expr.nodes import Binary, Load, index
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape
 from tunefarm.compiler.schedule.sketches.recurrent_domains import (
+    STACK_BYTES,
     Phase,
     Recurrent,
     preferred_block,
@@ -26,6 +26,7 @@ from tunefarm.compiler.schedule.sketches.recurrent_domains import (
     recurrent_layer,
     recurrent_tiles,
     row_blocks,
+    weights_of,
 )
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 from tunefarm.compiler.schedule.sketches.shared_loops import (
@@ -83,14 +84,18 @@ class _Plan:
         context = self.context
         output = context.output.name
         direction, step, batch, _ = context.axes
-        outer = (direction, f"{batch}.o")
+        outer: tuple[str, ...] = (direction,)
         *before, last = context.phases
-        steps = [*self._packed(), Tile(output, batch, self.block.item(), "shift")]
-        steps += self._tiles(last.consumer, (*outer, step), f"{batch}.i")
+        steps, rows = self._packed(), batch
+        if not context.together:
+            outer, rows = (direction, f"{batch}.o"), f"{batch}.i"
+            steps.append(Tile(output, batch, self.block.item(), "shift"))
+        steps += self._tiles(last.consumer, (*outer, step), rows)
         units = bool(self.in_units.all())
         if "chunks" in self.values.domains:
             steps += self._shared(output, (self._vectors()[0],) if units else outer)
-        scope = "workspace" if units else "stack"
+        large = context.together and self.block.item() * context.row_bytes > STACK_BYTES
+        scope = "workspace" if units or large else "stack"
         for stage in context.copies:
             steps += [ComputeAt(stage.name, output, step, scope), *self._copied(stage)]
         for phase in before:
@@ -102,7 +107,7 @@ class _Plan:
             if units:
                 steps += self._shared(name, (self._vectors()[0],))
         for phase in context.phases:
-            loop = f"{batch}.i.o" if phase is last else f"{batch}.o"
+            loop = f"{rows}.o" if phase is last else f"{batch}.o"
             steps += self._phase(phase, loop)
         return steps
 
@@ -118,7 +123,7 @@ class _Plan:
         width = width if context.extents[-1] % width == 0 else context.facts.lanes
         steps: list[Step] = []
         for phase in context.phases:
-            load = _weights(phase.product)
+            load = weights_of(phase.product)
             if load is None or not _is_constant(context.facts.kernel, load.buffer):
                 continue
             last = len(load.indices) - 1
@@ -153,8 +158,10 @@ class _Plan:
         return [f"{unit}.o", f"{unit}.i.o", f"{unit}.i.i"]
 
     def _copied(self, stage: Stage) -> list[Step]:
-        """The states before, row after row."""
+        """The states before, row after row; ranges of a step, in as many parts as there are."""
         direction, step, batch, unit = self.context.axes
+        if stage.axes[-1].name != unit:
+            return self._ranged(stage)
         others = [axis.name for axis in stage.axes if axis.name not in self.context.axes]
         inside = (f"{unit}.o", f"{unit}.i")
         return [
@@ -162,6 +169,18 @@ class _Plan:
             Reorder(stage.name, (*others, direction, step, batch, *inside)),
             *(Unroll(stage.name, axis) for axis in others),
             Vectorize(stage.name, inside[1]),
+        ]
+
+    def _ranged(self, stage: Stage) -> list[Step]:
+        direction, step, *parts = (axis.name for axis in stage.axes)
+        if not parts or stage.shape[-1] == 1:
+            return []
+        (part,) = parts
+        reduced = [axis.name for axis in stage.reduce_axes]
+        return [
+            Tile(stage.name, part, self.context.facts.lanes, "mask"),
+            Reorder(stage.name, (direction, step, f"{part}.o", *reduced, f"{part}.i")),
+            Vectorize(stage.name, f"{part}.i"),
         ]
 
     def _phase(self, phase: Phase, loop: str) -> list[Step]:
@@ -246,16 +265,6 @@ class _Plan:
             pieces=pieces,
             grains=grains,
         )
-
-
-def _weights(product: Stage) -> Load | None:
-    """The factor that has a vector of units, None where there is none."""
-    body, unit = product.body, index(product.axes[-1].name)
-    factors = (body.left, body.right) if isinstance(body, Binary) else ()
-    for factor in factors:
-        if isinstance(factor, Load) and factor.indices[-1] == unit:
-            return factor
-    return None
 
 
 def _is_constant(kernel: FusedKernel, name: str) -> bool:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.nodes import Binary, Cast, Load, index
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
+from tunefarm.compiler.types.dtypes import DType
 
 Pair: TypeAlias = tuple[int, int]
 """Rows and vectors of a register tile, the vectors of each gate."""
@@ -50,6 +52,8 @@ class Recurrent:
     facts: KernelFacts
     copies: tuple[Stage, ...]
     phases: tuple[Phase, ...]
+    together: bool
+    """A step's rows depend on one another, so that they are walked together."""
 
     @property
     def output(self) -> Stage:
@@ -86,22 +90,40 @@ class Recurrent:
     def row_bytes(self) -> int:
         """What is kept of a step for a row of the batch."""
         gates = sum(math.prod(phase.consumer.shape[3:]) for phase in self.phases[:-1])
-        states = sum(stage.shape[0] for stage in self.copies) * self.extents[-1]
+        copies = [stage for stage in self.copies if stage.axes[-1] == self.output.axes[-1]]
+        states = sum(math.prod(stage.shape[:-4]) for stage in copies) * self.extents[-1]
         return (states + gates) * self.output.dtype.bytes
 
     @property
     def weight_bytes(self) -> int:
         """Of the weights of a direction."""
         gates = sum(phase.gates for phase in self.phases)
-        return gates * self.extents[-1] ** 2 * self.output.dtype.bytes
+        return gates * self.extents[-1] ** 2 * self.weight_dtype.bytes
+
+    @property
+    def weight_dtype(self) -> DType:
+        """The element type of the weights as they are stored."""
+        load = weights_of(self.phases[-1].product)
+        return self.output.dtype if load is None else load.dtype
+
+
+def weights_of(product: Stage) -> Load | None:
+    """The factor that has a vector of units, None where there is none."""
+    body, unit = product.body, index(product.axes[-1].name)
+    factors = (body.left, body.right) if isinstance(body, Binary) else ()
+    for part in factors:
+        factor = part.operand if isinstance(part, Cast) else part
+        if isinstance(factor, Load) and factor.indices[-1] == unit:
+            return factor
+    return None
 
 
 def recurrent_layer(facts: KernelFacts) -> Recurrent:
     """The kernel as a recurrent layer, as the operator's expression gives it."""
     kernel = facts.kernel
     recurrence = recurrence_of(kernel)
-    places = [n for n, stage in enumerate(kernel.stages) if stage.reduce_axes]
     axes, stages = kernel.output.axes, kernel.stages
+    places = [n for n, stage in enumerate(stages) if stage.combiner == "sum"]
     if (
         recurrence is None
         or len(recurrence.stages) < len(stages)
@@ -116,7 +138,8 @@ def recurrent_layer(facts: KernelFacts) -> Recurrent:
         if not inside or not _is_product(product, kernel):
             raise ScheduleError(f"{product.name} is no product that a later stage reads")
         phases.append(Phase(product, tuple(inside[:-1]), inside[-1]))
-    return Recurrent(facts, stages[: places[0]], tuple(phases))
+    together = axes[3].name not in recurrence.apart
+    return Recurrent(facts, stages[: places[0]], tuple(phases), together)
 
 
 def _is_product(stage: Stage, kernel: FusedKernel) -> bool:
@@ -145,6 +168,8 @@ def recurrent_tiles(context: Recurrent) -> tuple[tuple[int, int], ...]:
 def row_blocks(context: Recurrent) -> tuple[int, ...]:
     """Numbers of rows that share the batch evenly, and whose states fit the stack."""
     batch = context.extents[2]
+    if context.together:
+        return (batch,)
     even = {-(-batch // -(-batch // size)) for size in (*BATCHES, batch)}
     fitting = {size for size in even if size * context.row_bytes <= STACK_BYTES}
     return tuple(sorted(fitting or {1}))
@@ -185,7 +210,7 @@ def _cycles(context: Recurrent, block: int, tile: Pair) -> float:
     """Of a step's products of a block: two multiply-adds a cycle, or the weights that are read."""
     rows, vectors = tile
     facts, units = context.facts, context.extents[-1]
-    vector = facts.lanes * context.output.dtype.bytes
+    vector = facts.lanes * context.weight_dtype.bytes
 
     def product(height: int, width: int) -> float:
         if not height or not width:

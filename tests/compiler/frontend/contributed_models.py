@@ -54,8 +54,10 @@ def model_of(
 
 
 def by_onnxruntime(model: onnx.ModelProto, feeds: Feeds) -> list[Values]:
-    """The outputs as onnxruntime computes them, without optimising."""
+    """The outputs as onnxruntime computes them, without optimising, and in one thread: some
+    kernels round by the range of what a thread has."""
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     session = exact_session(model, options)

@@ -17,6 +17,7 @@ from tests.compiler.frontend.contributed_models import (
     model_of,
 )
 from tests.compiler.frontend.test_fused import X, floats
+from tunefarm import compiler
 from tunefarm.compiler.errors import UnsupportedOperatorError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
@@ -99,26 +100,65 @@ def test_operator_gives_what_onnxruntime_gives(case: str) -> None:
     assert_same(model_of(operator, feeds, constants=constants, **attributes), feeds)
 
 
-def test_recurrence_on_integers_is_that_of_the_floats_they_stand_for() -> None:
-    """onnxruntime rounds what it feeds to them: we are nearer to the floats, and near to it."""
-    hidden, directions = 6, 2
-    scale = np.full(directions, 0.01, np.float32)
+def rounded_layer(
+    kind: str, columns: bool, shape: tuple[int, int] = (6, 3), lengths: bool = False
+) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """An LSTM of integer weights for so many steps and rows, and its inputs.
+
+    Weights with a sign have 7 bits: onnxruntime's products of others saturate on CPUs without VNNI.
+    """
+    hidden, directions = 6, 1 if lengths else 2
+    scales = (directions, 4 * hidden) if columns else (directions,)
+    zero = np.full(scales, 0 if kind == "int8" else 130, kind)
+    low, high = (-64, 64) if kind == "int8" else (0, 256)
     feeds = {
-        "x": floats(5, 2, 4),
-        "w": drawn(-60, 60, "int8", directions, 4, 4 * hidden),
-        "r": drawn(-60, 60, "int8", directions, hidden, 4 * hidden),
+        "x": floats(*shape, 4),
+        "w": drawn(low, high, kind, directions, 4, 4 * hidden),
+        "r": drawn(low, high, kind, directions, hidden, 4 * hidden),
         "b": floats(directions, 8 * hidden),
-        **dict.fromkeys(("lengths", "h", "c", "p")),
-        "ws": scale,
-        "wz": np.array([3, -2], np.int8),
-        "rs": scale,
-        "rz": np.zeros(directions, np.int8),
+        "lengths": np.array([shape[0], 2, 4][: shape[1]], np.int32) if lengths else None,
+        "h": floats(directions, shape[1], hidden) / 2,
+        "c": floats(directions, shape[1], hidden),
+        "p": floats(directions, 3 * hidden),
+        "ws": np.abs(floats(*scales)) / 100,
+        "wz": zero,
+        "rs": np.abs(floats(*scales)) / 100,
+        "rz": zero,
     }
-    constants = ("w", "r", "b", "ws", "wz", "rs", "rz")
-    given: dict[str, Any] = {"hidden_size": hidden, "direction": "bidirectional"}
-    model = model_of("DynamicQuantizeLSTM", feeds, ("y", "h2", "c2"), constants, **given)
+    constants = ("w", "r", "b", "p", "ws", "wz", "rs", "rz")
+    direction = "forward" if lengths else "bidirectional"
+    given: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
+    return model_of("DynamicQuantizeLSTM", feeds, ("y", "h2", "c2"), constants, **given), feeds
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_states_are_rounded_at_each_step(kind: str, columns: bool, rows: int) -> None:
+    model, feeds = rounded_layer(kind, columns, (6, rows))
+    expected = by_onnxruntime(model, feeds)
+    for ours, theirs in zip(by_us(model, feeds), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_behind_their_end_are_in_no_range() -> None:
+    model, feeds = rounded_layer("uint8", True, lengths=True)
     for ours, theirs in zip(by_us(model, feeds), by_onnxruntime(model, feeds), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=0.01)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_ranges_are_those_of_the_rows_that_are_there() -> None:
+    """Of a dynamic batch: what lies behind is none of it."""
+    model, feeds = rounded_layer("uint8", False)
+    for name in ("x", "h", "c"):
+        (value,) = (item for item in model.graph.input if item.name == name)
+        value.type.tensor_type.shape.dim[1].dim_param = "rows"
+    executable = compiler.build(import_model_proto(model, {"rows": ["1..4"]}))
+    for rows in (3, 1, 2):
+        some = {n: np.ascontiguousarray(feeds[n][:, :rows]) for n in ("x", "h", "c")}
+        expected = by_onnxruntime(model, {**feeds, **some})
+        for ours, theirs in zip(executable.run(some).values(), expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

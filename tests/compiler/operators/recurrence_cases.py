@@ -38,6 +38,8 @@ class Layer:
     attributes: dict[str, Any]
     operands: dict[str, Values | None]
     cells: bool = field(init=False)
+    ended: Values = field(init=False)
+    """[batch, 1]: rows whose steps were over before the last one."""
 
     def __post_init__(self) -> None:
         self.cells = self.attributes["kind"] == "LSTM"
@@ -50,10 +52,23 @@ class Layer:
         alpha, beta = self.attributes["alphas"][number], self.attributes["betas"][number]
         return np.asarray(ACTIVATIONS[self.attributes["activations"][number]](x, alpha, beta))
 
+    def rounded(self, state: Values) -> tuple[Values, float]:
+        """A state as integers with a scale: one of 256 by the range of the rows that are there."""
+        rows = self.operands["batch"]
+        own = np.where(self.ended, 0, state)[: None if rows is None else int(rows[0])]
+        low, high = min(own.min(), 0), max(own.max(), 0)
+        scale = (high - low) / 255 if high > low else 1.0
+        zero = np.rint(min(-low / scale, 255))
+        return np.rint(np.clip(state / scale, -zero, 255 - zero)), scale
+
     def times(self, name: str, state: Values, gate: int) -> Values:
         weights = self.operands[name]
         assert weights is not None
         matrix = weights if weights.ndim == 2 else weights[:, gate]
+        scales = self.operands.get("scales")
+        if scales is not None:
+            integers, scale = self.rounded(state)
+            return np.asarray(integers @ matrix * (scale * scales[gate]))
         return np.asarray(state @ matrix)
 
     def step(self, x: Values, h: Values, c: Values) -> tuple[Values, Values]:
@@ -102,6 +117,7 @@ class Layer:
                 active &= first[:, None] <= step
             if last is not None:
                 active &= step < last[:, None]
+            self.ended = np.zeros((batch, 1), bool) if last is None else last[:, None] < step
             new, new_cell = self.step(projected[step], h, c)
             shown = np.where(active, new, 0)
             h, c = np.where(active, new, h), np.where(active, new_cell, c)
@@ -109,7 +125,9 @@ class Layer:
         return np.asarray(rows).swapaxes(0, 1)
 
 
-NAMES = ("projected", "recurrence", "candidate", "candidate_bias", "peephole", "hidden", "cell")
+NAMES = (
+    "projected", "recurrence", "candidate", "candidate_bias", "peephole", "hidden", "cell", "scales"
+)  # fmt: skip
 
 
 def expected(attributes: dict[str, Any], operands: list[Values | None]) -> Callable[[], Values]:
@@ -118,12 +136,15 @@ def expected(attributes: dict[str, Any], operands: list[Values | None]) -> Calla
     def run() -> Values:
         data = operands[0]
         assert data is not None
-        padded = [*operands, *[None] * (9 - len(operands))]
+        padded: list[Values | None] = [*operands, *[None] * (11 - len(operands))]
+        batch = padded.pop()
         made = []
         for number in range(data.shape[0]):
             own = [None if item is None else item[number] for item in padded]
-            wide = [None if item is None else item.astype("float64") for item in own[:7]]
-            made.append(Layer(attributes, dict(zip(NAMES, wide, strict=True))).run(*own[7:]))
+            bounds = own[7:9]
+            wide = [None if item is None else item.astype("float64") for item in [*own[:7], own[9]]]
+            layer = Layer(attributes, {**dict(zip(NAMES, wide, strict=True)), "batch": batch})
+            made.append(layer.run(*bounds))
         return np.stack(made, 1).astype(data.dtype)
 
     return run
@@ -188,6 +209,27 @@ def _functions() -> Iterator[Case]:
         yield case(name, "recurrence", operands, wanted, 2e-6, **attributes)
 
 
+def _rounded() -> Iterator[Case]:
+    """LSTMs of integer weights, whose states are rounded at each step."""
+    attributes: dict[str, Attribute] = {
+        "kind": "LSTM",
+        "activations": ("sigmoid", "tanh", "tanh"),
+        "alphas": (0.0,) * 3,
+        "betas": (0.0,) * 3,
+    }
+    for number in range(8):
+        optional, bounded, open_batch = bool(number & 1), bool(number & 2), bool(number & 4)
+        operands = _operands("LSTM", "float32", linear=False, optional=optional, bounded=bounded)
+        weights, units = operands[1], 7
+        assert weights is not None
+        integers = np.rint(weights * 500).clip(-128, 127)
+        operands[1] = integers.astype("int16" if optional else "int8")
+        scales = np.abs(array(8, (2, 4, units), "float32")) / 100
+        operands += [scales, np.array([2], "int64") if open_batch else None]
+        wanted = expected(attributes, operands)
+        yield case(f"rounded-{number}", "recurrence", operands, wanted, 2e-6, **attributes)
+
+
 def recurrence_cases() -> list[Case]:
     """All cases of this file."""
-    return [*_layers(), *_functions()]
+    return [*_layers(), *_functions(), *_rounded()]

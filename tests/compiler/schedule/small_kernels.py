@@ -45,7 +45,7 @@ def graph_of(
     made = []
     for i, (operator, operands, attributes) in enumerate(nodes):
         node = Node(operator, tuple(operands), f"v{i}", MappingProxyType(dict(attributes)))
-        types[f"v{i}"] = infer_type(node, tuple(types[name] for name in operands))
+        types[f"v{i}"] = infer_type(node, tuple(types.get(name) for name in operands))
         made.append(node)
     rng = np.random.default_rng(0)
     values = {name: sample(types[name], rng) for name in constants}

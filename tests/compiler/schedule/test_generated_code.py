@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -59,7 +60,7 @@ from tunefarm.compiler.schedule.steps.tile import Tile
 from tunefarm.compiler.schedule.steps.vectorize import Vectorize
 from tunefarm.compiler.schedule.steps.winograd import Winograd
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 Values: TypeAlias = npt.NDArray[Any]
 
@@ -145,6 +146,45 @@ def test_every_schedule_computes_the_kernel(
             assert_agrees(case.kernel, schedule, outcome.output, case.expected)
 
     check()
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_schedules_of_a_recurrence_of_rounded_states_compute_it(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Integer products are exact in any order, so that all round states alike."""
+    units = 24 if target == "host" else 21
+    for module, least in SMALLEST_PARALLEL:
+        monkeypatch.setattr(module, least, 1)
+    attributes: dict[str, Attribute] = {
+        "kind": "LSTM",
+        "activations": ("sigmoid", "tanh", "tanh"),
+        "alphas": (0.0,) * 3,
+        "betas": (0.0,) * 3,
+    }
+    operands = ["x0", "x1", *[""] * 3, "x2", "x2", "", "x3", "x4", "x5"]
+    inputs = [
+        f32(2, 3, 5, 4, units),
+        TensorType(DType.I8, (2, units, 4, units)),
+        f32(2, 5, units),
+        TensorType(DType.I32, (2, 5)),
+        f32(2, 4, units),
+        TensorType(DType.I64, (1,)),
+    ]
+    kernel = kernel_of(inputs, [("recurrence", operands, attributes)], ["x1", "x4"])
+    arrays = inputs_for(kernel)
+    for buffer in kernel.inputs:
+        if buffer.shape == (2, 4, units):  # states stay where functions are curved
+            arrays[buffer.name] = np.divide(arrays[buffer.name], 100, dtype="f4")
+    expected = evaluate_kernel(kernel, arrays)
+    random = Random(target)
+    for threads in (1, 2):
+        space = schedule_space(kernel, TARGETS[target], threads)
+        for candidate in (space.default(), space.candidate(random.randrange(space.size))):
+            schedule = space.schedule(candidate)
+            outcome = run_guarded(kernel, schedule, arrays, TARGETS[target], threads)
+            assert not outcome.problem
+            assert_agrees(kernel, schedule, outcome.output, expected)
 
 
 def _large() -> dict[str, FusedKernel]:

@@ -275,6 +275,16 @@ CASES: dict[str, tuple[list[TensorType], Nodes, list[str], Target]] = {
         ["x1"],
         TARGET,
     ),
+    "recurrence of rounded states": (
+        [
+            f32(2, 6, 3, 4, 24),
+            TensorType(DType.I8, (2, 24, 4, 24)),
+            f32(2, 4, 24),
+        ],
+        [("recurrence", ["x0", "x1", *[""] * 7, "x2"], recurrence("LSTM", 3))],
+        ["x1", "x2"],
+        TARGET,
+    ),
     "recurrence of odd units": (
         [f32(1, 3, 5, 3, 43), f32(1, 43, 2, 43), f32(1, 43, 43)],
         [("recurrence", ["x0", "x1", "x2"], recurrence("GRU", 2))],
