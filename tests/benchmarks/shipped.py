@@ -19,6 +19,7 @@ import json
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from statistics import geometric_mean, median
 
 import numpy as np
 
+import tunefarm
 from tests.benchmarks.shipped_networks import (
     NETWORKS,
     Array,
@@ -34,7 +36,6 @@ from tests.benchmarks.shipped_networks import (
     files_of,
     graph_inputs,
 )
-from tunefarm import compiler
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.tuner.commands.engines import ENGINES, Asked, Run, onnxruntime_session
@@ -126,7 +127,7 @@ class Trial:
 
     def _built(self, shapes: Mapping[str, tuple[int | str, ...]]) -> tuple[Executable | None, str]:
         try:
-            return compiler.build(self.path, threads=self.options.threads, shapes=shapes), ""
+            return tunefarm.build(self.path, threads=self.options.threads, shapes=shapes), ""
         except TunefarmError as error:
             return None, str(error)
 
@@ -249,6 +250,7 @@ def main() -> int:
     options = parser.parse_args()
     options.against = [name for name in options.against.split(",") if name]
     options.folder.mkdir(parents=True, exist_ok=True)
+    warnings.simplefilter("ignore", tunefarm.UntunedWarning)
     rows: list[Row] = []
     engines = ", ".join(options.against)
     print(f"network, sizes, ours, dynamic/fixed, {engines} over fixed, over dynamic")

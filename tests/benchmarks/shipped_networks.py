@@ -269,8 +269,8 @@ NETWORKS: tuple[Network, ...] = (
         "plcmos_v2.onnx",
         {"degraded_audio": ("b", 1, "n", 257), "rater_embed": ("b", 64)},
         {"degraded_audio": AUDIO, "rater_embed": AUDIO},
-        sizes=({"b": 1, "n": 100}, {"b": 1, "n": 400}),
-        bounds={"b": "1..1", "n": "16..512"},  # a Squeeze has another rank at a batch of 1
+        sizes=({"b": 1, "n": 100}, {"b": 1, "n": 400}, {"b": 2, "n": 100}),
+        bounds={"b": "1|2", "n": "16..512"},  # a Squeeze has another rank at a batch of 1
     ),
     _deep_noise("Run_1663829550_Stage_0.onnx", 64),
     _deep_noise("Run_1663915512_Stage_0.onnx", 64),
