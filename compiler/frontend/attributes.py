@@ -10,7 +10,7 @@ from onnx import AttributeProto
 from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
 from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.onnx_node import AttributeValue
-from tunefarm.compiler.frontend.tensors import read_tensor
+from tunefarm.compiler.frontend.tensors import read_sparse, read_tensor
 from tunefarm.compiler.limits import Allowance
 
 
@@ -46,6 +46,8 @@ def _decode(
             return tuple(_text(value, what) for value in attribute.strings)
         case AttributeProto.TENSOR:
             return read_tensor(attribute.t, what, external, allowance)
+        case AttributeProto.SPARSE_TENSOR:
+            return read_sparse(attribute.sparse_tensor, what, external, allowance)
         case AttributeProto.GRAPH:
             return attribute.g
         case AttributeProto.TYPE_PROTO:

@@ -14,6 +14,7 @@ import onnx
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.read_model import read_model
 from tunefarm.compiler.frontend.symbol_names import usual_bounds
+from tunefarm.compiler.frontend.tensors import initializers
 from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.metadata import Metadata
@@ -68,7 +69,7 @@ class DeclaredModel:
 def declared_model(path: str) -> DeclaredModel:
     """The ports of a file. Raises `ImportModelError` for one that is no model."""
     model = read_model(Path(path), Allowance())
-    initialized = {tensor.name for tensor in model.graph.initializer}
+    initialized = initializers(model.graph)
     inputs = (info for info in model.graph.input if info.name not in initialized)
     return DeclaredModel(
         model.graph.name or "model",
@@ -86,9 +87,10 @@ def overridable(model: onnx.ModelProto) -> set[str]:
     are listed, and none is not, they are constants.
     """
     inputs = {info.name for info in model.graph.input}
-    names = [tensor.name for tensor in model.graph.initializer if tensor.name in inputs]
-    some = len(names) < len(model.graph.initializer) or len(names) <= _FEW_DEFAULTS
-    return set(names) if model.ir_version >= 4 and some else set()
+    initialized = initializers(model.graph)
+    names = inputs & initialized.keys()
+    some = len(names) < len(initialized) or len(names) <= _FEW_DEFAULTS
+    return names if model.ir_version >= 4 and some else set()
 
 
 def metadata_of(model: onnx.ModelProto) -> Metadata:

@@ -36,7 +36,7 @@ from tunefarm.compiler.frontend.structured_ports import (
     structured_output,
 )
 from tunefarm.compiler.frontend.structured_values import GrowingSequence, StackedSequence
-from tunefarm.compiler.frontend.tensors import read_tensor
+from tunefarm.compiler.frontend.tensors import Initializer, initializers, read_initializer
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.widen_places import widen_places
 from tunefarm.compiler.limits import Allowance, Limits
@@ -171,9 +171,7 @@ def _runtime_inputs(
     model: onnx.ModelProto, shapes: Shapes, defaults: Set[str]
 ) -> list[onnx.ValueInfoProto]:
     """The inputs that are neither initializers, but for those with `defaults`, nor fixed."""
-    known = {tensor.name for tensor in model.graph.initializer} - defaults
-    known |= {tensor.values.name for tensor in model.graph.sparse_initializer}
-    known |= fixed_inputs(shapes).keys()
+    known = (initializers(model.graph).keys() - defaults) | fixed_inputs(shapes).keys()
     return [info for info in model.graph.input if info.name not in known]
 
 
@@ -188,7 +186,7 @@ class _Import:
         allowance: Allowance,
         defaults: Set[str],
     ) -> None:
-        self._model, self._shapes, self._default_names = model, shapes, defaults
+        self._model, self._shapes, self._defaults = model, shapes, defaults
         self._opsets = read_opsets(model)
         self.builder = GraphBuilder(model.graph.name or "model", allowance)
         self.builder.by_onnxruntime = "com.microsoft" in self._opsets
@@ -197,18 +195,14 @@ class _Import:
         self._results: dict[str, Dimension] = {}
         self._structured: tuple[StructuredPort, ...] = ()
         self._fixed: dict[str, Array] = {}
-        self._defaults: list[onnx.TensorProto] = []
         self._external = external
 
     def convert(self) -> None:
         """Convert every node. Raises ImportModelError for what cannot be."""
         graph, shapes, builder, scope = self._model.graph, self._shapes, self.builder, self._scope
-        defaults = self._default_names
-        constants = [tensor for tensor in graph.initializer if tensor.name not in defaults]
-        self._defaults = [tensor for tensor in graph.initializer if tensor.name in defaults]
-        scope.add_initializers(constants)
-        scope.add_sparse(graph.sparse_initializer)
-        initialized = {tensor.name for tensor in constants}
+        defaults = self._defaults
+        scope.add_initializers(graph, inputs=defaults)
+        initialized = initializers(graph).keys() - defaults
         inputs = [info for info in graph.input if info.name not in initialized]
         self._fixed = _define_fixed(fixed_inputs(shapes), inputs, builder, scope)
         runtime = _runtime_inputs(self._model, shapes, defaults)
@@ -236,17 +230,19 @@ class _Import:
         texts = (*builder.text_inputs, *(n for n, v in outputs if v.dtype is DType.STRING))
         words = builder.words.all if texts else ()
         ports = tuple(FixedPort.of(name, array) for name, array in self._fixed.items())
-        defaults = tuple(map(self._default, self._defaults))
-        open_defaults = tuple(port for port in defaults if port.name not in self._fixed)
+        open_defaults = tuple(
+            self._default(name, tensor)
+            for name, tensor in initializers(self._model.graph).items()
+            if name in self._defaults and name not in self._fixed
+        )
         structure = Structure(
             self._structured, structured_outputs, texts, words, ports, open_defaults
         )
         return replace(finished, structure=structure, metadata=metadata_of(self._model))
 
-    def _default(self, tensor: onnx.TensorProto) -> DefaultPort:
-        what = f"initializer {tensor.name!r}"
-        array = read_tensor(tensor, what, self._external, self.builder.allowance)
-        return DefaultPort.of(tensor.name, array)
+    def _default(self, name: str, tensor: Initializer) -> DefaultPort:
+        array = read_initializer(tensor, name, self._external, self.builder.allowance)
+        return DefaultPort.of(name, array)
 
 
 def _define_inputs(

@@ -302,8 +302,7 @@ class ModelImporter:
         frame = step.frame
         _check_depth(frame)
         scope = NameScope(self._builder, self._external, frame.scope)
-        scope.add_initializers(graph.initializer)
-        scope.add_sparse(graph.sparse_initializer)
+        scope.add_initializers(graph)
         for formal, value in zip(graph.input, inputs, strict=True):
             is_optional = formal.type.WhichOneof("value") == "optional_type"
             if is_optional and isinstance(value, Value | SequenceValue):

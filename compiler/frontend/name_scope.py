@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Set
 
-from onnx import SparseTensorProto, TensorProto
+from onnx import GraphProto
 
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.structured_values import Entity
-from tunefarm.compiler.frontend.tensors import read_sparse, read_tensor
+from tunefarm.compiler.frontend.tensors import Initializer, initializers, read_initializer
 
 
 class NameScope:
@@ -28,26 +28,16 @@ class NameScope:
         self._external = external
         self._parent = parent
         self._values: dict[str, Entity | None] = {}
-        self._initializers: dict[str, TensorProto] = {}
+        self._initializers: dict[str, Initializer] = {}
         self._poisoned: set[str] = set()
 
-    def add_initializers(self, tensors: Iterable[TensorProto]) -> None:
-        """Declare initializers. Raises ImportModelError when a name repeats."""
-        for tensor in tensors:
-            if not tensor.name:
-                raise ImportModelError("an initializer has no name")
-            if tensor.name in self._initializers:
-                raise ImportModelError(f"the initializer {tensor.name!r} is there twice")
-            self._initializers[tensor.name] = tensor
+    def add_initializers(self, graph: GraphProto, inputs: Set[str] = frozenset()) -> None:
+        """Declare a graph's initializers but for those that are `inputs`.
 
-    def add_sparse(self, tensors: Iterable[SparseTensorProto]) -> None:
-        """Define sparse initializers, as arrays. Raises ImportModelError for a damaged one."""
-        for tensor in tensors:
-            name, allowance = tensor.values.name, self._builder.allowance
-            array = read_sparse(tensor, f"initializer {name!r}", self._external, allowance)
-            value = self._builder.constant(array)
-            self.define(name, value)
-            self._builder.name_value(value, name)
+        Raises ImportModelError when a name repeats.
+        """
+        found = initializers(graph)
+        self._initializers = {name: found[name] for name in found if name not in inputs}
 
     def define(self, name: str, value: Entity | None) -> None:
         """Give a name its value (None: an absent optional). Raises ImportModelError if taken."""
@@ -96,10 +86,8 @@ class NameScope:
         )
 
     def _decode(self, name: str) -> Value:
-        tensor = self._initializers[name]
-        value = self._builder.constant(
-            read_tensor(tensor, f"initializer {name!r}", self._external, self._builder.allowance)
-        )
+        tensor, allowance = self._initializers[name], self._builder.allowance
+        value = self._builder.constant(read_initializer(tensor, name, self._external, allowance))
         self._builder.name_value(value, name)
         self._values[name] = value
         return value

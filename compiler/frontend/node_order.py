@@ -8,6 +8,8 @@ from graphlib import CycleError, TopologicalSorter
 
 from onnx import GraphProto, NodeProto
 
+from tunefarm.compiler.frontend.tensors import initializers
+
 
 def in_order(nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
     """The nodes, each behind those that it reads.
@@ -38,7 +40,7 @@ def _read(node: NodeProto) -> Iterator[str]:
 def _read_by_graph(graph: GraphProto) -> Iterable[str]:
     own: Collection[str] = {
         *(info.name for info in graph.input),
-        *(tensor.name for tensor in graph.initializer),
+        *initializers(graph),
         *(name for node in graph.node for name in node.output),
     }
     inside = (name for node in graph.node for name in _read(node))

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, NodeProto, ValueInfoProto
 
+from tunefarm.compiler.frontend.tensors import initializers
 from tunefarm.compiler.types.sizes import Dimension, bounds_of
 
 Shape: TypeAlias = tuple[Dimension, ...]
@@ -59,7 +60,7 @@ def graph_hints(graph: GraphProto, symbols: Mapping[str, Dimension] | None = Non
     declared = declared_shapes((*graph.value_info, *graph.output), symbols)
     inputs = declared_shapes(graph.input, symbols)
     scalars = {name for name, shape in inputs.items() if not shape}
-    scalars |= {tensor.name for tensor in graph.initializer if not tensor.dims}
+    scalars |= {name for name, tensor in initializers(graph).items() if not tensor.dims}
     return shape_hints(graph.node, declared, scalars)
 
 
@@ -95,6 +96,7 @@ def _is_scalar(node: NodeProto) -> bool:
         if attribute.name in ("value_float", "value_int"):
             return True
         if attribute.name == "value":
-            tensor: TensorProto = attribute.t
-            return not tensor.dims
+            return not attribute.t.dims
+        if attribute.name == "sparse_value":
+            return not attribute.sparse_tensor.dims
     return False

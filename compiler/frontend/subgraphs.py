@@ -10,6 +10,7 @@ from onnx import GraphProto
 from tunefarm.compiler.frontend.graph_builder import Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.structured_values import Entity
+from tunefarm.compiler.frontend.tensors import initializers
 
 Results: TypeAlias = Sequence[Entity | None]
 
@@ -35,7 +36,7 @@ def body_of(node: OnnxNode, name: str) -> GraphProto:
     body = node.attributes.get(name)
     if not isinstance(body, GraphProto):
         raise node.invalid(f"the attribute {name} is no graph")
-    initialized = {tensor.name for tensor in body.initializer}
+    initialized = initializers(body)
     passed = [info for info in body.input if info.name not in initialized]
     if len(passed) == len(body.input):
         return body

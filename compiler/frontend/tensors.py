@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from onnx import SparseTensorProto, TensorProto
+from onnx import GraphProto, SparseTensorProto, TensorProto
 
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.element_types import dtype_of
@@ -15,7 +16,35 @@ from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array
 
+Initializer: TypeAlias = TensorProto | SparseTensorProto
+
 _MAX_EXTENT = 2**40  # NumPy multiplies extents and strides, also where there are no elements
+
+
+def initializers(graph: GraphProto) -> dict[str, Initializer]:
+    """The initializers of a graph by name, dense and sparse.
+
+    Raises ImportModelError for one without a name, and for two of one name.
+    """
+    found: dict[str, Initializer] = {}
+    for tensor in (*graph.initializer, *graph.sparse_initializer):
+        name = tensor.values.name if isinstance(tensor, SparseTensorProto) else tensor.name
+        if not name:
+            raise ImportModelError("an initializer has no name")
+        if name in found:
+            raise ImportModelError(f"the initializer {name!r} is there twice")
+        found[name] = tensor
+    return found
+
+
+def read_initializer(
+    tensor: Initializer, name: str, external: ExternalData | None, allowance: Allowance
+) -> Array:
+    """The contents of an initializer as a read-only array. Raises ImportModelError."""
+    what = f"initializer {name!r}"
+    if isinstance(tensor, SparseTensorProto):
+        return read_sparse(tensor, what, external, allowance)
+    return read_tensor(tensor, what, external, allowance)
 
 
 def read_tensor(
@@ -53,7 +82,7 @@ def read_tensor(
 def read_sparse(
     tensor: SparseTensorProto, what: str, external: ExternalData | None, allowance: Allowance
 ) -> Array:
-    """The contents of a sparse tensor as an array, with 0 where it has nothing.
+    """The contents of a sparse tensor as a read-only array, with 0 ("" of strings) elsewhere.
 
     Its indices are places in the whole array, or one in each axis. Raises ImportModelError.
     """
@@ -64,17 +93,18 @@ def read_sparse(
         raise ImportModelError(f"{what} has an impossible extent: {list(shape)}")
     allowance.check_array(what, shape, values.itemsize)
     dense: Array = np.zeros(shape, values.dtype)
-    places = indices.astype(np.int64)
-    if places.ndim == 2 and places.shape[1] == len(shape):
-        inside = bool(((places >= 0) & (places < np.array(shape))).all())
-        places = np.ravel_multi_index(tuple(places.T), shape) if inside else places
-    elif places.ndim == 1:
-        inside = bool(((places >= 0) & (places < dense.size)).all())
-    else:
-        inside = False
-    if not inside or places.size != values.size:
+    if values.dtype == object:
+        dense.fill("")
+    by_axis = indices.ndim == 2
+    limits = shape if by_axis else (dense.size,)
+    fits = indices.dtype.kind in "iu" and values.ndim == 1
+    fits = fits and indices.shape == (values.size, *(len(shape),) * by_axis)
+    rows: npt.NDArray[np.int64] = indices.astype(np.int64) if fits else np.empty(0, np.int64)
+    if not fits or ((rows < 0) | (rows >= np.array(limits, np.int64))).any():
         raise ImportModelError(f"{what} has indices outside of {list(shape)}")
-    dense.reshape(-1)[places] = values.reshape(-1)
+    steps = [math.prod(limits[axis + 1 :]) for axis in range(len(limits))]
+    places = rows.reshape(values.size, len(limits)) @ np.array(steps, np.int64)
+    dense.reshape(-1)[places] = values
     dense.flags.writeable = False
     return dense
 

@@ -22,7 +22,7 @@ def constant(node: OnnxNode, graph: GraphBuilder) -> Value:
     if len(node.attributes) != 1:
         raise node.invalid(f"needs one attribute with the value, and has {len(node.attributes)}")
     name, value = next(iter(node.attributes.items()))
-    if name == "value" and isinstance(value, np.ndarray):
+    if name in ("value", "sparse_value") and isinstance(value, np.ndarray):
         return graph.constant(value)
     if name in ("value_float", "value_floats"):
         return graph.constant(np.asarray(value, np.float32))

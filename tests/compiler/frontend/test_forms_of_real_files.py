@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -76,31 +77,114 @@ def test_nodes_in_order_stay_where_they_are_and_circles_are_errors() -> None:
         import_model_proto(circle)
 
 
-@pytest.mark.parametrize("linear", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.int64])
-def test_sparse_initializers(linear: bool, dtype: type[Any]) -> None:
-    dense = np.zeros((4, 5), dtype)
-    dense[[0, 2, 3], [1, 4, 0]] = [3, -2, 7]
+def sparse_tensor(dense: Array, linear: bool) -> onnx.SparseTensorProto:
+    """The elements of a tensor that are not 0, with one index each, or one for each axis."""
     places = np.argwhere(dense)
-    indices = places @ [5, 1] if linear else places
-    values = numpy_helper.from_array(dense[dense != 0], "w")
-    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(indices, "i"), [4, 5])
-    kind = "float" if dtype is np.float32 else "int64"
-    model = parsed(f"g ({kind}[2, 4] x) => ({kind}[2, 5] y) {{ y = MatMul (x, w) }}")
-    model.graph.sparse_initializer.append(sparse)
-    x = RNG.integers(-5, 5, (2, 4)).astype(dtype)
-    found = compiler.build(import_model_proto(model)).run({"x": x})["y"]
-    np.testing.assert_array_equal(found, x @ dense)
+    indices = np.flatnonzero(dense) if linear else places
+    values = numpy_helper.from_array(dense[tuple(places.T)], "w")
+    return helper.make_sparse_tensor(values, numpy_helper.from_array(indices, "i"), dense.shape)
 
 
-@pytest.mark.parametrize("places", [[-1, 2], [0, 20], [[0, 5], [1, 1]], [[0], [1]]])
-def test_sparse_indices_out_of_bounds_are_errors(places: Any) -> None:
+DENSE = np.array([[0, 2, 0, 0], [-3, 0, 0, 4], [0, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64, np.int8])
+@pytest.mark.parametrize("dense", [DENSE, DENSE[0], DENSE * 0, DENSE.reshape(2, 3, 2)])
+def test_sparse_tensors_are_zeros_elsewhere(linear: bool, dtype: type[Any], dense: Array) -> None:
+    dense = dense.astype(dtype)
+    sparse = sparse_tensor(dense, linear)
+    number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [
+        helper.make_node("Constant", [], ["c"], sparse_value=sparse),
+        helper.make_node("Concat", ["c", "w"], ["y"], axis=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [],
+        [helper.make_tensor_value_info("y", number, None)],
+        sparse_initializer=[sparse],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = compiler.build(import_model_proto(model)).run({})["y"]
+    np.testing.assert_array_equal(found, np.concatenate([dense, dense]), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("form", "where"),
+    [
+        *product(["initializer", "listed initializer", "Constant"], ["graph", "branch", "loop"]),
+        ("Constant", "function"),
+    ],
+)
+def test_sparse_tensors_are_read_in_graphs_of_any_kind(form: str, where: str) -> None:
+    dense = floats(3, 4) * (DENSE != 0)
+    sparse = sparse_tensor(dense, linear=where == "loop")
+    model = parsed(
+        {
+            "graph": "g (float[2, 3] x) => (float[2, 4] y) { y = MatMul (x, w) }",
+            "branch": """g (float[2, 3] x, bool f) => (float[2, 4] y) {
+                y = If (f) <then_branch = t () => (float[2, 4] u) { u = MatMul (x, w) },
+                            else_branch = e () => (float[2, 4] v) {
+                                p = MatMul (x, w) v = Neg (p) }> }""",
+            "loop": """g (float[2, 3] x) => (float[2, 4] y) <int64 n = {2}, float[2, 4] s = {
+                0, 0, 0, 0, 0, 0, 0, 0}> {
+                y = Loop (n, "", s) <body = b (int64 i, bool c, float[2, 4] t)
+                    => (bool d, float[2, 4] u) {
+                    p = MatMul (x, w) u = Add (t, p) d = Identity (c) }> }""",
+            "function": "g (float[2, 3] x) => (float[2, 4] y) { y = own.f (x) }",
+        }[where]
+    )
+    constant = helper.make_node("Constant", [], ["w"], sparse_value=sparse)
+    graphs = [attribute.g for attribute in model.graph.node[0].attribute] or [model.graph]
+    if where == "function":
+        own, graphs = [constant, helper.make_node("MatMul", ["x", "w"], ["y"])], []
+        opset = helper.make_opsetid("", 17)
+        model.functions.append(helper.make_function("own", "f", ["x"], ["y"], own, [opset]))
+        model.opset_import.append(helper.make_opsetid("own", 1))
+    for graph in graphs:
+        if form == "Constant":
+            graph.node.insert(0, constant)
+            continue
+        graph.sparse_initializer.append(sparse)
+        if form == "listed initializer":
+            graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [3, 4]))
+    x = floats(2, 3)
+    factors = {"branch": -1.0, "loop": 2.0}
+    feed = {"x": x} | ({"f": np.array(False)} if where == "branch" else {})
+    found = compiler.build(import_model_proto(model)).run(feed)["y"]
+    np.testing.assert_allclose(found, x @ dense * factors.get(where, 1.0), rtol=1e-5, atol=1e-6)
+
+
+def test_a_default_may_be_sparse() -> None:
+    dense = DENSE.astype(np.float32)
+    model = parsed("g (float[2, 3] x, float[3, 4] w) => (float[2, 4] y) { y = MatMul (x, w) }")
+    model.graph.sparse_initializer.append(sparse_tensor(dense, True))
+    session, ours = exact_session(model), compiler.build(import_model_proto(model))
+    x = floats(2, 3)
+    for feed in ({"x": x}, {"x": x, "w": floats(3, 4)}):
+        np.testing.assert_allclose(ours.run(feed)["y"], session.run(None, feed)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("as_constant", [False, True])
+@pytest.mark.parametrize(
+    "places", [[-1, 2], [0, 20], [[0, 5], [1, 1]], [[0], [1]], [0.0, 1.0], ["a", "b"], [1]]
+)
+def test_sparse_indices_out_of_bounds_are_errors(places: Any, as_constant: bool) -> None:
     values = numpy_helper.from_array(np.ones(2, np.float32), "w")
-    indices = numpy_helper.from_array(np.array(places), "i")
+    array: Array = np.array(places)
+    array = array.astype(object) if array.dtype.kind == "U" else array
+    sparse = onnx.SparseTensorProto(
+        values=values, indices=numpy_helper.from_array(array, "i"), dims=[4, 5]
+    )
     model = parsed("g (float[2, 4] x) => (float[2, 5] y) { y = MatMul (x, w) }")
-    sparse = onnx.SparseTensorProto(values=values, indices=indices, dims=[4, 5])
-    model.graph.sparse_initializer.append(sparse)
-    with pytest.raises(ImportModelError, match=r"'w' has indices outside of \[4, 5\]"):
+    if as_constant:
+        model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], sparse_value=sparse))
+    else:
+        model.graph.sparse_initializer.append(sparse)
+    what = "the attribute 'sparse_value'" if as_constant else "initializer 'w'"
+    with pytest.raises(ImportModelError, match=rf"{what} has indices outside of \[4, 5\]"):
         import_model_proto(model)
 
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.compiler.frontend.onnx_models import model, tensor
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
-from tunefarm.compiler.frontend.tensors import read_tensor
+from tunefarm.compiler.frontend.tensors import read_sparse, read_tensor
 from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.types.dtypes import DType
 
@@ -134,3 +134,11 @@ def test_narrow_elements_are_read_as_onnx_writes_them(dtype: DType, form: str) -
     read = read_tensor(proto, "initializer 'w'", None, Allowance())
     assert (read.dtype, read.shape) == (array.dtype, array.shape)
     assert read.tobytes() == array.tobytes()
+
+
+def test_strings_that_a_sparse_tensor_has_not_are_empty() -> None:
+    values = numpy_helper.from_array(np.array(["a", "b"], object), "words")
+    places = numpy_helper.from_array(np.array([[1, 0], [0, 2]]), "places")
+    sparse = helper.make_sparse_tensor(values, places, [2, 3])
+    found = read_sparse(sparse, "w", None, Allowance())
+    assert found.tolist() == [["", "", "b"], ["a", "", ""]]
