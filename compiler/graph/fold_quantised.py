@@ -209,7 +209,8 @@ class _Folder:
     def _quantised_like(self, operand: Operand, node: Node) -> str | None:
         """The integers as `node`, a quantize, gives them, if that needs no rounding."""
         rewriter = self.rewriter
-        if complete_attributes(node)["block"]:
+        attributes = complete_attributes(node)
+        if attributes["block"] or attributes["zero_scales"]:
             return None
         to = rewriter.types[node.output].dtype
         scale, zero = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""

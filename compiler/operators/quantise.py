@@ -7,14 +7,15 @@
 Scale and zero point broadcast to the data. With the attribute `block` each of their entries along
 `axis` stands for so many elements of the data, the last one for what remains. 8-bit floats are
 quantised to without rounding to integers; with `saturate` False what is too large for them is as a
-conversion has it. `precision` is the 16-bit float that quotients are rounded to first.
+conversion has it. `precision` is the 16-bit float that quotients are rounded to first. With
+`zero_scales`, where scales may be 0, 0 / 0 is the lowest integer, as in onnxruntime.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, integer, mul, sub, unary
+from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, integer, mul, select, sub, unary
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
@@ -87,6 +88,7 @@ def _infer_quantize(attributes: Attributes, types: Types) -> TensorType:
     check_dtype(data, SIGNED, "the data")
     check(to in QUANTISED | QUANTISED_FLOATS, f"{to} is no type of quantised data")
     attributes.flag("saturate")
+    attributes.flag("zero_scales")
     precision = attributes.choice("precision", PRECISIONS)
     check(not precision or to in QUANTISED, f"quotients are not rounded before they are {to}")
     _check_parameters(attributes, types, to)
@@ -103,6 +105,8 @@ def _quantize(attributes: Attributes, use: Use) -> Tensor:
         value = binary("div", cast(work, data[indices]), divisor)
         if precision:
             value = cast(work, cast(DType(precision), value))
+        if attributes.flag("zero_scales") and use.dtype in QUANTISED:
+            value = select(unary("isnan", value), const(-work.largest, work), value)
         if use.dtype in QUANTISED:
             value = unary("round", value)
         if zero_point is not None:
@@ -166,7 +170,7 @@ def _saturate(attributes: Attributes, use: Use) -> Tensor:
 
 
 _ATTRIBUTES: dict[str, Attribute | Required] = {"to": REQUIRED, "axis": 0, "block": 0}
-_OF_QUANTIZE = {**_ATTRIBUTES, "saturate": True, "precision": ""}
+_OF_QUANTIZE = {**_ATTRIBUTES, "saturate": True, "precision": "", "zero_scales": False}
 
 register(
     OperatorDefinition(

@@ -13,7 +13,7 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.matmul import matmul_value
 from tunefarm.compiler.frontend.operators.pool import average_value
-from tunefarm.compiler.frontend.operators.quantise import Parameters
+from tunefarm.compiler.frontend.operators.quantise import Parameters, check_scale
 from tunefarm.compiler.frontend.operators.softmax import over_matrix
 from tunefarm.compiler.types.dtypes import DType
 
@@ -35,10 +35,16 @@ def _floats(
     return parameters.emit("dequantize", data, DType.F32, graph)
 
 
-def _quantized(node: OnnxNode, value: Value, first: int, graph: GraphBuilder) -> Value:
-    """A float in the scale and zero point that are inputs `first` and the next one."""
+def _quantized(
+    node: OnnxNode, value: Value, first: int, graph: GraphBuilder, like: int = 0
+) -> Value:
+    """A float in the scale and zero point that are inputs `first` and the next one.
+
+    Without a zero point it has the type of the input `like`.
+    """
     scale, zero = node.input(first), node.optional(first + 1)
-    target = node.input(0).dtype if zero is None else zero.dtype
+    check_scale(node, scale, divides=True)
+    target = node.input(like).dtype if zero is None else zero.dtype
     parameters = Parameters.of(node, value, (scale, zero), graph, 0)
     return parameters.emit("quantize", value, target, graph)
 
@@ -101,11 +107,7 @@ def qlinear_reduce_mean(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("QLinearWhere", 1, domain=_DOMAIN)
 def qlinear_where(node: OnnxNode, graph: GraphBuilder) -> Value:
     operands = (_dequantized(node, 1, graph), _dequantized(node, 4, graph))
-    scale, zero = node.input(7), node.optional(8)
-    chosen = graph.emit("where", node.input(0), *operands)
-    parameters = Parameters.of(node, chosen, (scale, zero), graph, 0)
-    target = node.input(1).dtype if zero is None else zero.dtype
-    return parameters.emit("quantize", chosen, target, graph)
+    return _quantized(node, graph.emit("where", node.input(0), *operands), 7, graph, like=1)
 
 
 @converter("MatMulIntegerToFloat", 1, domain=_DOMAIN)
@@ -161,14 +163,12 @@ def qlinear_concat(node: OnnxNode, graph: GraphBuilder) -> Value:
     count = len(node.inputs) - 2
     if count < 3 or count % 3:
         raise node.invalid(f"{count} inputs are no parts with scale and zero point each")
-    target = node.input(1).dtype
     parts = []
     for first in range(2, len(node.inputs), 3):
         part = (node.input(first), node.input(first + 1), node.optional(first + 2))
         parts.append(_floats(node, part, graph, 0))
     joined = graph.concat(parts, node.axis(node.integer("axis"), parts[0].rank))
-    parameters = Parameters.of(node, joined, (node.input(0), node.input(1)), graph, 0)
-    return parameters.emit("quantize", joined, target, graph)
+    return _quantized(node, joined, 0, graph, like=2)
 
 
 @converter("QGemm", 1, domain=_DOMAIN)

@@ -27,8 +27,6 @@ class Parameters:
     zero_point: Value | None
     axis: int
     block: int
-    node: OnnxNode
-    given: Value  # the scale as the node has it
 
     @staticmethod
     def of(
@@ -40,9 +38,8 @@ class Parameters:
     ) -> Parameters:
         """Those of a node: scalars, one pair for each position of `axis`, or for each block of it.
 
-        A zero point of zeros is left out. Raises `ImportModelError` for a scale that is not
-        positive (for weights in blocks: not finite), `ShapeError` for parameters that do not fit
-        the data.
+        A zero point of zeros is left out. Raises `ImportModelError` for a scale that is not finite,
+        `ShapeError` for parameters that do not fit the data.
         """
         scale, zero_point = parameters
         axis, block = node.integer("axis", axis), node.integer("block_size", 0)
@@ -62,7 +59,7 @@ class Parameters:
 
         placed = None if zero_point is None else aligned(zero_point)
         where = node.axis(axis, data.rank) if block else 0
-        return Parameters(aligned(scale), placed, where, block, node, scale)
+        return Parameters(aligned(scale), placed, where, block)
 
     def emit(
         self,
@@ -72,12 +69,7 @@ class Parameters:
         graph: GraphBuilder,
         further: Mapping[str, Attribute] = MappingProxyType({}),
     ) -> Value:
-        """`quantize` or `dequantize` with these parameters, and `further` attributes.
-
-        Raises `ImportModelError` for a constant scale of 0, by which `quantize` divides.
-        """
-        if operator == "quantize":
-            check_scale(self.node, self.given, divides=True)
+        """`quantize` or `dequantize` with these parameters, and `further` attributes."""
         attributes = dict(further)
         if self.block:
             attributes |= {"axis": self.axis, "block": self.block}
@@ -87,8 +79,9 @@ class Parameters:
 def check_scale(node: OnnxNode, scale: Value, divides: bool = False) -> None:
     """Raise `ImportModelError` for a constant scale that is not finite, or that `divides` by 0.
 
-    Pruned channels have a scale of 0. onnxruntime gives a block of weights the sign of its largest
-    one.
+    Pruned channels have a scale of 0, and onnxruntime gives a block of weights the sign of its
+    largest one. QuantizeLinear saturates quotients of 0; what computes with integers divides them
+    by the scale of the result.
     """
     if scale.array is None:
         return
@@ -119,7 +112,16 @@ def quantize_linear(node: OnnxNode, graph: GraphBuilder) -> Value:
         further["saturate"] = bool(node.integer("saturate", 1))
     elif (precision := _precision(node, data, scale)) in (DType.F16, DType.BF16):
         further["precision"] = str(precision)
+    if _may_be_zero(scale):
+        further["zero_scales"] = True
     return parameters.emit("quantize", data, target, graph, further)
+
+
+def _may_be_zero(scale: Value) -> bool:
+    """Whether some scale is 0 in a run, as denormal ones are."""
+    if scale.array is None:
+        return True
+    return bool((np.abs(scale.array.astype(np.float64)) < np.finfo(np.float32).tiny).any())
 
 
 def _precision(node: OnnxNode, data: Value, scale: Value) -> DType:

@@ -25,6 +25,8 @@ from tunefarm.compiler.types.tensor_type import Attribute
 
 _Floats = npt.NDArray[np.float32]
 _SUMS = ("add", "sub")
+_MINIMUM_DIVISOR = 2.0**-64
+"""Quotients of scales by one that is no smaller stay finite."""
 
 
 def run(graph: Graph) -> Graph:
@@ -70,7 +72,7 @@ class _Requantiser:
         if scale is None or scale.dtype != np.float32 or not plain or zero is None:
             return None
         divisor = scale.astype(np.float32)
-        if not (divisor > 0).all():  # a relu or clip in front would be one of other bounds
+        if not (divisor >= _MINIMUM_DIVISOR).all():  # a negative one turns the bounds of a relu
             return None
         source = node.inputs[0]
         if rewriter.types[source].dtype is not DType.F32 or not self._is_scaled(source):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.onnxruntime_session import exact_session
+from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.types.tensor_type import Array
 
 _DATA, _STEP, _ZERO = "data", "scale", "zero"
 _OPERATORS: dict[tuple[str, str], tuple[str, ...]] = {
@@ -63,8 +67,8 @@ def test_scales_are_finite_and_what_divides_is_not_zero(
     for scale in (0.25, -0.5):
         import_model_proto(_model(domain, operator, place, scale))
     places = [at for name, op, at in _PLACES if (name, op) == (domain, operator)]
-    first, last = operator in ("QLinearConcat", "QuantizeLinear"), operator.startswith("Q")
-    divides = place == (places[0] if first else places[-1]) and last
+    is_integer = operator.startswith("Q") and operator != "QuantizeLinear"
+    divides = is_integer and place == places[0 if operator == "QLinearConcat" else -1]
     for scale in (float("nan"), float("inf"), *([0.0] if divides else [])):
         with pytest.raises(ImportModelError) as refused:
             import_model_proto(_model(domain, operator, place, scale))
@@ -93,3 +97,106 @@ def test_blocks_of_weights_may_have_any_finite_scale() -> None:
         import_model_proto(model(scale))
     with pytest.raises(ImportModelError, match="'scales' has nan, which nothing can be scaled by"):
         import_model_proto(model(float("nan")))
+
+
+def _compare(
+    nodes: list[onnx.NodeProto],
+    feed: dict[str, Array],
+    constants: dict[str, Array],
+    outputs: list[str],
+) -> None:
+    """Outputs are those of onnxruntime without its optimiser, which asks for no scale's sign."""
+    graph = helper.make_graph(
+        nodes,
+        "scales",
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+            )
+            for name, array in feed.items()
+        ],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    expected = exact_session(proto, options).run(outputs, feed)
+    found = compiler.build(import_model_proto(proto)).run(feed)
+    for name, wanted in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+_SPECIAL = [-2.5, -0.0, 0.0, 1e-30, 3.0, np.inf, -np.inf, np.nan, 300]
+
+
+@pytest.mark.parametrize("is_input", [False, True])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int16])
+@pytest.mark.parametrize("form", ["tensor", "negative zero", "axis", "block"])
+def test_quotients_by_a_scale_of_0_saturate(form: str, kind: type, is_input: bool) -> None:
+    x = np.resize(np.array(_SPECIAL, np.float32), (2, 3, 36))
+    scales: dict[str, tuple[Array, dict[str, int]]] = {
+        "tensor": (np.array(0, np.float32), {}),
+        "negative zero": (np.array(-0.0, np.float32), {}),
+        "axis": (np.array([0.5, 0, -0.25], np.float32), {"axis": 1}),
+        "block": (
+            np.resize(np.array([0, 0.5], np.float32), (2, 3, 4)),
+            {"axis": 2, "block_size": 9},
+        ),
+    }
+    scale, attributes = scales[form]
+    zero: Array = np.full(scale.shape, 5, kind)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], **attributes),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["again"], **attributes),
+        helper.make_node("QuantizeLinear", ["again", "scale", "zero"], ["q2"], **attributes),
+    ]
+    if form in ("axis", "block"):
+        x[np.isnan(x)] = 1  # what NaN is over another scale, nothing says
+    feed, constants = {"x": x}, {"zero": zero}
+    (feed if is_input else constants)["scale"] = scale
+    _compare(nodes, feed, constants, ["q", "again", "q2"])
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int16])
+@pytest.mark.parametrize("scale", [0.0, -0.5, [0.5, 0.0, -0.25]])
+@pytest.mark.parametrize("is_input", [False, True])
+def test_scales_of_0_and_below_are_as_onnxruntime_has_them(
+    kind: type, scale: float | list[float], is_input: bool
+) -> None:
+    scales = np.array(scale, np.float32)
+    limits, rng = np.iinfo(kind), np.random.default_rng(1)
+    feed: dict[str, Array] = {
+        "x": rng.uniform(-60, 60, (1, 3, 4, 4)).astype(np.float32),
+        "data": rng.integers(limits.min, limits.max, (1, 3, 4, 4)).astype(kind),
+    }
+    constants: dict[str, Array] = {"zero": np.full(scales.shape, 5, kind)}
+    (feed if is_input else constants)["scale"] = scales
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["data", "scale", "zero"], ["d"]),
+        helper.make_node("MaxPool", ["d"], ["pool"], kernel_shape=[2, 2]),
+        helper.make_node("QuantizeLinear", ["pool", "scale", "zero"], ["q2"]),
+    ]
+    _compare(nodes, feed, constants, ["q", "d", "pool", "q2"])
+
+
+@pytest.mark.parametrize("step", [0.0, 2e-38, 0.1])
+def test_sums_of_0_over_a_small_scale_are_the_zero_point(step: float) -> None:
+    """A factor over a scale of 2e-38 is infinite, and that times 0 no number."""
+    constants: dict[str, Array] = {
+        "xs": np.array(50, np.float32),
+        "xz": np.array(128, np.uint8),
+        "w": np.random.default_rng(2).integers(-127, 128, (3, 4)).astype(np.int8),
+        "ws": np.array([1, 0, -2, 3], np.float32),
+        "ys": np.array(step, np.float32),
+        "yz": np.array(100, np.uint8),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["wd"], axis=1),
+        helper.make_node("MatMul", ["xd", "wd"], ["y"]),
+        helper.make_node("QuantizeLinear", ["y", "ys", "yz"], ["q"]),
+    ]
+    x = np.array([[128, 128, 128], [0, 128, 255], [7, 100, 200]], np.uint8)
+    _compare(nodes, {"x": x}, constants, ["q"])
