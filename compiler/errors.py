@@ -5,11 +5,17 @@ The base and the errors that `configs` and `db` raise are defined in `tunefarm.c
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from tunefarm.configs.errors import DatabaseError, SettingsError, TunefarmError
 
 __all__ = [
     "ArtefactError",
     "DatabaseError",
+    "DeclaredShapeWarning",
     "ExportError",
     "FunctionError",
     "ImportModelError",
@@ -24,11 +30,36 @@ __all__ = [
     "UnsupportedOperatorError",
     "UntunedWarning",
     "VerifyError",
+    "declarations_known",
+    "warn_of_declared",
 ]
 
 
 class UntunedWarning(UserWarning):
     """A model was built of default schedules, because no record of any kernel was found."""
+
+
+class DeclaredShapeWarning(UserWarning):
+    """A model's file declares outputs of other shapes than the model computes."""
+
+
+_IS_KNOWN = ContextVar("what a model declares is known", default=False)
+
+
+@contextmanager
+def declarations_known(known: bool = True) -> Iterator[None]:
+    """Within, this thread's imports give no `DeclaredShapeWarning` if it is `known`."""
+    token = _IS_KNOWN.set(known)
+    try:
+        yield
+    finally:
+        _IS_KNOWN.reset(token)
+
+
+def warn_of_declared(text: str) -> None:
+    """Give a `DeclaredShapeWarning` unless that is known."""
+    if not _IS_KNOWN.get():
+        warnings.warn(text, DeclaredShapeWarning, stacklevel=2)
 
 
 class ImportModelError(TunefarmError):

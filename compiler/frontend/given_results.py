@@ -1,8 +1,8 @@
-"""Bounds that a user gives to sizes of results: each run must keep to them."""
+"""Sizes of results: bounds that a user gives, and shapes that the file declares."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from onnx import ValueInfoProto
 
@@ -27,6 +27,29 @@ def check_given(
     for axis, (name, size) in enumerate(zip(names, output.true_shape, strict=True)):
         if name in given and size != given[name]:
             _keep_within(f"axis {axis} of output {info.name!r}", size, name, given[name], graph)
+
+
+def stale_shapes(infos: Iterable[ValueInfoProto], outputs: Mapping[str, Value]) -> str:
+    """A text that names the outputs whose declared shapes are not those that are computed.
+
+    "" if there is none. Declared sizes with names, and those of 0 and below, may be any.
+    """
+    found = []
+    for info in infos:
+        output, tensor = outputs.get(info.name), info.type.tensor_type
+        if output is None or not tensor.HasField("shape"):
+            continue
+        declared, computed = tensor.shape.dim, output.true_shape
+        differs = any(
+            dimension.dim_value > 0 and dimension.dim_value != size
+            for dimension, size in zip(declared, computed, strict=False)
+        )
+        if differs or len(declared) != len(computed):
+            said = (str(max(d.dim_value, 0) or d.dim_param or "?") for d in declared)
+            found.append(
+                f"{info.name!r} as [{', '.join(said)}], not [{', '.join(map(str, computed))}]"
+            )
+    return f"{'; '.join(found)}: the computed shapes count" if found else ""
 
 
 def _keep_within(

@@ -10,10 +10,15 @@ from pathlib import Path
 import onnx
 
 import tunefarm.compiler.frontend.operators  # noqa: F401  # registers converters, and their operators
-from tunefarm.compiler.errors import ImportModelError, LimitError, UnsupportedOperatorError
+from tunefarm.compiler.errors import (
+    ImportModelError,
+    LimitError,
+    UnsupportedOperatorError,
+    warn_of_declared,
+)
 from tunefarm.compiler.frontend.declared_ports import metadata_of, overridable
 from tunefarm.compiler.frontend.external_data import ExternalData
-from tunefarm.compiler.frontend.given_results import check_given
+from tunefarm.compiler.frontend.given_results import check_given, stale_shapes
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.import_step import Frame
 from tunefarm.compiler.frontend.model_importer import ModelImporter
@@ -226,6 +231,8 @@ class _Import:
                 "the outputs of the model are empty sequences and optionals, and nothing is "
                 "computed"
             )
+        if stale := stale_shapes(self._model.graph.output, dict(outputs)):
+            warn_of_declared(f"the file of the model {builder.name!r} declares the outputs {stale}")
         finished = widen_places(builder.finish(outputs))
         texts = (*builder.text_inputs, *(n for n, v in outputs if v.dtype is DType.STRING))
         words = builder.words.all if texts else ()

@@ -14,7 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.compiler.errors import ImportModelError, InputError, TunefarmError
+from tunefarm.compiler.errors import (
+    ImportModelError,
+    InputError,
+    TunefarmError,
+    declarations_known,
+)
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.session.options import LOG
 from tunefarm.compiler.session.ports import NodeArg
@@ -49,6 +54,7 @@ class BuildsBySize:
         self._seen: dict[object, set[int]] = {}
         self._thread: threading.Thread | None = None
         self._failed = False
+        self._is_built = False
         self._lock = threading.Lock()
         self.latest: Executable | None = None
         """What the last run was served by."""
@@ -150,13 +156,20 @@ class BuildsBySize:
         shapes = {port.name: shape for port, shape in zip(self._inputs, key, strict=True)}
         LOG.info("building %s for %s", self._path, shapes)
         try:
-            return self._build(shapes)
+            return self._compiled(shapes)
         except ImportModelError as error:
             listed = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
             raise InputError(
                 f"the model cannot be built for inputs of {listed}: {error.message}",
                 hint=error.hint,
             ) from error
+
+    def _compiled(self, shapes: Shapes) -> Executable:
+        """What the file declares wrongly is told by the first build alone."""
+        with declarations_known(self._is_built):
+            found = self._build(shapes)
+        self._is_built = True
+        return found
 
     def _note(self, sizes: Mapping[object, int]) -> None:
         """Remember sizes that a build was made for; build for a range once they vary."""
@@ -181,7 +194,7 @@ class BuildsBySize:
     def _build_range(self, shapes: Shapes, bounds: Mapping[object, tuple[int, int]]) -> None:
         LOG.info("building %s for the range %s", self._path, shapes)
         try:
-            found = self._build(shapes)
+            found = self._compiled(shapes)
         except TunefarmError as error:
             LOG.warning("%s is built for each size: %s", self._path, error)
             self._failed = True

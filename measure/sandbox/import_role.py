@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.errors import DeclaredShapeWarning, TunefarmError
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array, bytes_of
 from tunefarm.measure.sandbox.messages import Message
@@ -33,7 +34,9 @@ class ImportRole:
         fields = message.fields
         shapes = shapes_from_json(fields["shapes"])
         try:
-            graph = import_onnx(fields["path"], shapes, limits=Limits(**fields["limits"]))
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                graph = import_onnx(fields["path"], shapes, limits=Limits(**fields["limits"]))
         except TunefarmError as error:
             return Message(
                 {
@@ -46,7 +49,16 @@ class ImportRole:
             )
         table = _write_constants(self._scratch / CONSTANTS, graph.constants)
         structure = structure_to_json(graph)
-        return Message({"status": "ok", "error": "", "graph": structure, "constants": table})
+        declared = [str(w.message) for w in caught if w.category is DeclaredShapeWarning]
+        return Message(
+            {
+                "status": "ok",
+                "error": "",
+                "graph": structure,
+                "constants": table,
+                "declared": declared,
+            }
+        )
 
 
 def _write_constants(path: Path, constants: Mapping[str, Array]) -> dict[str, Any]:

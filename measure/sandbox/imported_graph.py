@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tunefarm.compiler import errors
-from tunefarm.compiler.errors import ImportModelError, TunefarmError
+from tunefarm.compiler.errors import ImportModelError, TunefarmError, warn_of_declared
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import graph_from_structure
 from tunefarm.compiler.types.dtypes import DType
@@ -24,10 +24,13 @@ def graph_of(
 ) -> Graph:
     """The graph of an `ImportRole`'s reply about `path`, or the error that it tells of.
 
+    Warns of what the file declares wrongly, as the role was warned.
     `folder` is the role's scratch folder.
     """
     if reply["status"] != "ok":
         raise _error_of(reply, path)
+    for text in reply["declared"]:
+        warn_of_declared(text)
     constants = _map_constants(Path(folder, CONSTANTS), reply["constants"])
     return graph_from_structure(reply["graph"], constants)
 

@@ -12,7 +12,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.errors import (
+    DeclaredShapeWarning,
+    ImportModelError,
+    UnsupportedOperatorError,
+)
 from tunefarm.compiler.frontend.import_onnx import import_onnx
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.limits import Limits
@@ -55,6 +59,14 @@ def test_the_graph_is_the_same(model: Path) -> None:
     for name, array in here.constants.items():
         np.testing.assert_array_equal(there.constants[name], array, strict=True)
         assert not there.constants[name].flags.writeable
+
+
+def test_what_the_file_declares_wrongly_is_warned_of_here(model: Path) -> None:
+    proto = onnx.load(model)
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [7]))
+    onnx.save(proto, model)
+    with pytest.warns(DeclaredShapeWarning, match=r"'y' as \[7\], not \[1, 6\]"):
+        import_model(model, {"x": (2, 5)})
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e4m3fn])
