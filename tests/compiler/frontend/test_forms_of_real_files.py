@@ -333,6 +333,70 @@ def test_operators_of_the_first_opset(name: str) -> None:
     np.testing.assert_allclose(found, right(x).astype(np.float32), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("ScaledTanh <alpha = 2.0> (x)", "the attribute beta is missing"),
+        ("ScaledTanh <beta = 2.0> (x)", "the attribute alpha is missing"),
+        ("ParametricSoftplus (x)", "is missing"),
+        ("ImageScaler <scale = 2.0> (x)", "the attribute bias is missing"),
+        ("ImageScaler <bias = [1.0]> (x)", "1 biases for the channels of"),
+        ("ImageScaler <bias = [1.0, 2.0, 3.0]> (row)", "is no batch of images"),
+        ("Crop (x)", "the attribute border is missing"),
+        ("Crop <border = [1, 1]> (x)", r"the border \[1, 1\] has not four widths"),
+        ("Crop <border = [0, -1, 0, 0]> (x)", "has not four widths"),
+        ("Crop <border = [3, 0, 3, 0]> (x)", r"border \[3, 0, 3, 0\] does not fit into f32"),
+        ("Crop <border = [0, 4, 0, 3]> (x)", "does not fit into f32"),
+        (
+            "Crop <border = [1, 1, 0, 0], scale = [6, 4]> (x)",
+            r"\[6, 4\] behind the border .* may not fit",
+        ),
+        ("Crop <border = [1, 1, 0, 0], scale = [3]> (x)", "is no height and width"),
+        ("Crop <border = [1, 1, 0, 0], scale = [-1, 4]> (x)", "is no height and width"),
+        ("Crop <border = [0, 0, 0, 0]> (row)", "is no batch of images"),
+        ("Affine <alpha = 2.0> (whole)", "takes floats, not i32"),
+        ("Scale <scale = 2.0> (whole)", "takes floats, not i32"),
+    ],
+)
+def test_what_operators_of_the_first_opset_refuse(call: str, reason: str) -> None:
+    model = parsed(
+        f"""g (float[1, 3, 6, 5] x, float[2, 3] row, int32[1, 3, 6, 5] whole)
+            => (float[a] y) {{ y = {call} }}""",
+        opset=1,
+    )
+    with pytest.raises(ImportModelError, match=reason):
+        import_model_proto(model)
+    with pytest.raises(Exception, match=call.split()[0]):
+        feed = {"x": floats(1, 3, 6, 5), "row": floats(2, 3)}
+        exact_session(model).run(None, {**feed, "whole": np.zeros((1, 3, 6, 5), np.int32)})
+
+
+@pytest.mark.parametrize("call", ["border = [1, 2, 1, 1]", "border = [1, 2, 0, 0], scale = [2, 3]"])
+def test_crops_of_a_dynamic_size(call: str) -> None:
+    model = parsed(f"g (float[b, 2, h, w] x) => (float[a] y) {{ y = Crop <{call}> (x) }}", opset=1)
+    sizes = {"x": ("b:1..2", 2, "h:4..9", "w:4..9")}
+    executable, session = compiler.build(import_model_proto(model, sizes)), exact_session(model)
+    for shape in ((1, 2, 4, 4), (2, 2, 5, 9), (2, 2, 9, 6)):
+        feed = {"x": floats(*shape)}
+        (expected,) = session.run(None, feed)
+        np.testing.assert_array_equal(executable.run(feed)["y"], expected, strict=True)
+    if "scale" in call:
+        with pytest.raises(ImportModelError, match="may not fit"):
+            import_model_proto(model, {"x": (1, 2, "h:3..9", 4)})
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_later_opsets_do_not_have_operators_of_the_first(name: str) -> None:
+    text, _ = EARLY[name]
+    for opset in (9, 10, 17):
+        model = parsed(f"g (float[1, 3, 6, 5] x) => (float[a] y) {{ y = {text} }}", opset=opset)
+        if opset == 9 or name == "ThresholdedRelu":
+            import_model_proto(model)
+            continue
+        with pytest.raises(ImportModelError, match=f"of opsets 1 to 9 in {opset}"):
+            import_model_proto(model)
+
+
 @pytest.mark.parametrize("count", [0, 3, 7, 40])
 def test_a_declared_shape_that_is_stale_limits_no_loop(count: int) -> None:
     model = parse_model(

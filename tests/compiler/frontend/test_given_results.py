@@ -53,9 +53,9 @@ def test_outputs_of_other_shapes_than_declared_are_warned_of(
     nodes = [node("Relu", "x"), helper.make_node("Neg", ["x"], ["z"])]
     nodes += [helper.make_node("Abs", ["x"], ["right"])]
     proto = model(nodes, [tensor("x", [4, 3])], ["y", "z", "right"])
-    for number, shape in enumerate([declared, [1, 3], [4, 3]]):
-        name = proto.graph.output[number].name
-        proto.graph.output[number].CopyFrom(tensor(name, shape))
+    proto.graph.output[0].CopyFrom(tensor("y", declared))
+    proto.graph.output[1].CopyFrom(tensor("z", [1, 3]))
+    proto.graph.output[2].CopyFrom(tensor("right", [4, 3]))
     with pytest.warns(DeclaredShapeWarning) as caught:
         graph = import_model_proto(proto)
     (warning,) = caught

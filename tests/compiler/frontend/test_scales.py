@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -101,8 +104,8 @@ def test_blocks_of_weights_may_have_any_finite_scale() -> None:
 
 def _compare(
     nodes: list[onnx.NodeProto],
-    feed: dict[str, Array],
-    constants: dict[str, Array],
+    feed: Mapping[str, Array],
+    constants: Mapping[str, Array],
     outputs: list[str],
 ) -> None:
     """Outputs are those of onnxruntime without its optimiser, which asks for no scale's sign."""
@@ -135,7 +138,7 @@ _SPECIAL = [-2.5, -0.0, 0.0, 1e-30, 3.0, np.inf, -np.inf, np.nan, 300]
 @pytest.mark.parametrize("form", ["tensor", "negative zero", "axis", "block"])
 def test_quotients_by_a_scale_of_0_saturate(form: str, kind: type, is_input: bool) -> None:
     x = np.resize(np.array(_SPECIAL, np.float32), (2, 3, 36))
-    scales: dict[str, tuple[Array, dict[str, int]]] = {
+    scales: dict[str, tuple[Array, dict[str, Any]]] = {
         "tensor": (np.array(0, np.float32), {}),
         "negative zero": (np.array(-0.0, np.float32), {}),
         "axis": (np.array([0.5, 0, -0.25], np.float32), {"axis": 1}),
@@ -153,7 +156,8 @@ def test_quotients_by_a_scale_of_0_saturate(form: str, kind: type, is_input: boo
     ]
     if form in ("axis", "block"):
         x[np.isnan(x)] = 1  # what NaN is over another scale, nothing says
-    feed, constants = {"x": x}, {"zero": zero}
+    feed: dict[str, Array] = {"x": x}
+    constants: dict[str, Array] = {"zero": zero}
     (feed if is_input else constants)["scale"] = scale
     _compare(nodes, feed, constants, ["q", "again", "q2"])
 
