@@ -16,7 +16,11 @@ _TYPES = {2: DType.U2, 4: DType.U4, 8: DType.U8}
 
 @converter("MatMulNBits", 1, domain="com.microsoft")
 def matmul_nbits(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """x * dequantised weights^T + bias: these are [N, K] in blocks along K, low bits first."""
+    """x * dequantised weights^T + bias: these are [N, K] in blocks along K, low bits first.
+
+    `g_idx` has the block of each of the K. Where blocks are equally large, data and weights are put
+    in their order, so that weights stay as narrow as they are.
+    """
     rows, inner, bits = node.integer("N"), node.integer("K"), node.integer("bits", 4)
     block = node.integer("block_size")
     if bits not in _TYPES:
@@ -31,47 +35,81 @@ def matmul_nbits(node: OnnxNode, graph: GraphBuilder) -> Value:
     if packed.dtype != np.uint8 or packed.size != rows * blocks * block * bits // 8:
         raise node.bad_shape(f"{packed.dtype}{list(packed.shape)} are no {rows}x{inner} weights")
     weights = _unpacked(packed.reshape(rows, -1), bits)[:, :inner]
-    zero, groups = node.optional(3), _groups(node, inner, block)
-    if groups is not None or (zero is not None and zero.dtype is not DType.U8):
-        if groups is None:
-            groups = np.arange(inner) // block
-        weight = graph.constant(_floats(node, weights, blocks, groups), data.dtype)
-        return _product(node, data, weight, rows, graph)
+    data = _matrix(data, graph)
+    groups = _groups(node, inner, block)
+    order = np.argsort(groups, kind="stable")
+    if not np.array_equal(groups[order], np.arange(inner) // block):
+        weight = graph.constant(_floats(node, weights, blocks, groups, graph), data.dtype)
+        return _with_bias(node, graph.emit("matmul", data, weight, transpose_b=True), graph)
+    if not np.array_equal(order, np.arange(inner)):
+        weights = weights[:, order]
+        data = graph.emit("gather", data, graph.constant(order), axis=data.rank - 1)
+    return _with_bias(node, _by_blocks(node, data, weights, block, graph), graph)
+
+
+def _by_blocks(
+    node: OnnxNode, data: Value, weights: Array, block: int, graph: GraphBuilder
+) -> Value:
+    """The product with integers in blocks that follow each other.
+
+    Zero points z that are floats are a product of their own, m being the middle of the integers:
+    x (w - z) s = x (w - m) s - (the sum of x over each block) (z - m) s.
+    """
+    (rows, inner), bits = weights.shape, node.integer("bits", 4)
+    blocks, last = -(-inner // block), data.rank - 1
     scale = graph.reshape(node.input(2), (rows, blocks))
-    zero_point = _zero_point(node, rows, blocks, bits)
+    zero, middle = _zero_points(node, rows, blocks), 1 << (bits - 1)
+    stored = np.full((rows, blocks), middle, np.uint8) if zero.dtype == np.float32 else zero
     weight = graph.emit(
         "dequantize",
         graph.constant(np.ascontiguousarray(weights)),
         scale,
-        graph.constant(zero_point),
+        graph.constant(stored.astype(_TYPES[bits].numpy)),
         to=str(data.dtype),
         axis=1,
         block=block,
     )
-    return _product(node, data, weight, rows, graph)
+    result = graph.emit("matmul", data, weight, transpose_b=True)
+    if zero.dtype != np.float32:
+        return result
+    wide, missing = graph.cast(data, DType.F32), blocks * block - inner
+    if missing:
+        wide = graph.emit("pad", wide, pads=(*(0,) * (data.rank + last), missing))
+    wide = graph.reshape(wide, (*data.shape[:-1], blocks, block))
+    sums = graph.emit("reduce_sum", wide, axes=(last + 1,), keepdims=False)
+    distance = graph.constant(zero - np.float32(middle))
+    factor = graph.emit("mul", distance, graph.cast(scale, DType.F32))
+    shifted = graph.emit("matmul", sums, factor, transpose_b=True)
+    return graph.cast(graph.emit("sub", graph.cast(result, DType.F32), shifted), data.dtype)
 
 
-def _product(node: OnnxNode, data: Value, weight: Value, rows: int, graph: GraphBuilder) -> Value:
-    """x * weights^T + bias, of any number of axes."""
-    matrix = data if data.rank > 1 else graph.reshape(data, (1, data.shape[-1]))
-    result = graph.emit("matmul", matrix, weight, transpose_b=True)
+def _matrix(data: Value, graph: GraphBuilder) -> Value:
+    return data if data.rank > 1 else graph.reshape(data, (1, *data.shape))
+
+
+def _with_bias(node: OnnxNode, result: Value, graph: GraphBuilder) -> Value:
+    """The product plus the bias, with as many axes as the data has."""
     if node.optional(5) is not None:
         result = graph.emit("add", result, node.input(5))
-    return graph.reshape(result, (*data.shape[:-1], rows))
+    return result if node.input(0).rank > 1 else graph.reshape(result, result.shape[1:])
 
 
-def _zero_point(node: OnnxNode, rows: int, blocks: int, bits: int) -> Array:
-    """[N, blocks]; the middle of the range where there are none."""
-    dtype = _TYPES[bits]
+def _zero_points(node: OnnxNode, rows: int, blocks: int) -> Array:
+    """[N, blocks] as u8, the middle of the range where there are none, or as f32."""
+    bits = node.integer("bits", 4)
     if node.optional(3) is None:
-        return np.full((rows, blocks), 1 << (bits - 1), np.uint8).astype(dtype.numpy)
+        return np.full((rows, blocks), 1 << (bits - 1), np.uint8)
     given = node.constant(3, "zero points")
     if given.dtype != np.uint8:
-        raise node.unsupported("zero points that are not packed as the weights are")
+        if given.size != rows * blocks or not np.isfinite(given.astype(np.float32)).all():
+            raise node.bad_shape(
+                f"{given.size} zero points for {rows}x{blocks} blocks, or no numbers"
+            )
+        return given.astype(np.float32).reshape(rows, blocks)
     bytes_of_row = -(-blocks * bits // 8)
     if given.size != rows * bytes_of_row:
         raise node.bad_shape(f"{given.size} bytes are no zero points of {rows}x{blocks} blocks")
-    return np.ascontiguousarray(_unpacked(given.reshape(rows, -1), bits)[:, :blocks])
+    return _unpacked(given.reshape(rows, -1), bits)[:, :blocks].astype(np.uint8)
 
 
 def _unpacked(packed: Array, bits: int) -> Array:
@@ -81,29 +119,24 @@ def _unpacked(packed: Array, bits: int) -> Array:
     return fields.reshape(packed.shape[0], -1).view(_TYPES[bits].numpy)
 
 
-def _groups(node: OnnxNode, inner: int, block: int) -> Array | None:
-    """The block of each column; None where they follow each other."""
+def _groups(node: OnnxNode, inner: int, block: int) -> Array:
+    """The block of each column."""
     if node.optional(4) is None:
-        return None
-    groups = node.constant(4, "groups")[:inner].astype(np.int64)
+        return np.arange(inner) // block
+    groups = node.constant(4, "groups").reshape(-1)[:inner].astype(np.int64)
     if groups.shape != (inner,) or groups.min() < 0 or groups.max() >= -(-inner // block):
         raise node.bad_shape(f"{groups.size} groups for {inner} columns of blocks of {block}")
-    return None if np.array_equal(groups, np.arange(inner) // block) else groups
+    return groups
 
 
-def _floats(node: OnnxNode, weights: Array, blocks: int, groups: Array) -> Array:
-    """The weights as f32, by the block of each column: its zero points may be floats."""
+def _floats(
+    node: OnnxNode, weights: Array, blocks: int, groups: Array, graph: GraphBuilder
+) -> Array:
+    """The weights as f32, by the block of each column."""
     rows = weights.shape[0]
+    graph.check_array(weights.shape, 4)
     scale = node.constant(2, "scales").astype(np.float32).reshape(rows, blocks)
-    given = node.optional(3)
-    if given is not None and given.dtype is not DType.U8:
-        zero = node.constant(3, "zero points").astype(np.float32)
-        if zero.size != rows * blocks:
-            raise node.bad_shape(f"{zero.size} zero points for {rows}x{blocks} blocks")
-        zero = zero.reshape(rows, blocks)
-    else:
-        bits = node.integer("bits", 4)
-        zero = _zero_point(node, rows, blocks, bits).astype(np.float32)
+    zero = _zero_points(node, rows, blocks).astype(np.float32)
     numbers: Array = (weights.astype(np.float32) - zero[:, groups]) * scale[:, groups]
     return numbers
 
@@ -138,9 +171,11 @@ def matmul_bnb4(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.bad_shape(f"{packed.dtype}{list(packed.shape)} are no {rows}x{inner} weights")
     if largest.size != -(-count // block):
         raise node.bad_shape(f"{largest.size} largest numbers for blocks of {block}")
+    graph.check_array((rows, inner), 4)
     bytes_ = np.asarray(packed.reshape(-1), np.uint8)
     codes = np.stack([bytes_ >> 4, bytes_ & 15], axis=1).reshape(-1)[:count]
     table = np.array(_NF4 if kind else (*_FP4, *(-number for number in _FP4)), np.float32)
     each = largest.astype(np.float32).reshape(-1)[np.arange(count) // block]
     weight = graph.constant((table[codes] * each).reshape(rows, inner), data.dtype)
-    return _product(node, data, weight, rows, graph)
+    data = _matrix(data, graph)
+    return _with_bias(node, graph.emit("matmul", data, weight, transpose_b=True), graph)
