@@ -24,6 +24,7 @@ TYPES: Mapping[str, tuple[str, ...]] = {
     "I": ("int32", "int64"),
     "B": ("uint8", "int8"),
     "H": ("int16",),
+    "K": (*_FLOATS, "int8", "uint8"),
     "A": _ALL,
     "C": _ALL,
 }
@@ -43,7 +44,7 @@ _MULTI = (
     "past_value:T? past_sequence_length:M? cache_indirection:M?"
 )
 _GROUPED = (
-    "query:T key:T? value:T? past_key:T? past_value:T? seqlens_k:M total_sequence_length:M "
+    "query:T key:T? value:T? past_key:K? past_value:K? seqlens_k:M total_sequence_length:M "
     "cos_cache:T? sin_cache:T? position_ids:L? attention_bias:T? head_sink:T? k_scale:F? "
     "v_scale:F? q_norm_weight:T? k_norm_weight:T?"
 )

@@ -18,7 +18,9 @@ from tunefarm.compiler.frontend.operators.contributed_attention import (
     split_heads,
 )
 from tunefarm.compiler.frontend.operators.fused import DOMAIN
+from tunefarm.compiler.frontend.operators.quantise import check_scale
 from tunefarm.compiler.frontend.operators.sized_group_query import (
+    CacheForm,
     group_query_scores,
     sized_group_query_attention,
 )
@@ -42,38 +44,66 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
     """Outputs: the result, and the caches with the new keys and values.
 
     A cache of fixed length is written at the places that `seqlens_k` says. It stays as long as it
-    is unless the total length, where that is a constant, goes beyond it.
+    is unless the total length, where that is a constant, goes beyond it. One of 8 bits holds keys
+    and values over a scale, or over one for each feature.
     """
     _refuse(node)
     heads, groups = node.integer("num_heads"), node.integer("kv_num_heads")
     query, key, value = _operands(node, heads, groups, graph)
     past = node.optional(3), node.optional(4)
     caches = [item for item in past if item is not None]
+    sizes = groups, query.shape[-1]
+    forms = tuple(_cache_form(node, at, past[at], sizes, graph) for at in (0, 1))
     if any(item is not None and 0 in item.shape for item in past):
         past = None, None
     if not all(is_whole(item.dims[2]) for item in (query, *caches)):
-        return sized_group_query_attention(node, (query, key, value), past, graph)
+        return sized_group_query_attention(node, (query, key, value), past, forms, graph)
     places = _places(node, query, past[0], graph)
     if node.integer("do_rotary", 0):
         query, key = (_rotated(node, item, places, graph) for item in (query, key))
-    keys = _cached(node, past[0], key, places, graph)
-    values = _cached(node, past[1], value, places, graph)
-    all_keys, all_values = (repeated_heads(item, heads, graph) for item in (keys, values))
+    keys, values = (
+        _cached(node, before, form.stored(now, graph), places, graph)
+        for before, form, now in zip(past, forms, (key, value), strict=True)
+    )
+    all_keys, all_values = (
+        repeated_heads(form.read(item, query.dtype, graph), heads, graph)
+        for form, item in zip(forms, (keys, values), strict=True)
+    )
     how = _scores(node, query, keys.shape[2], places, graph)
     result = joined_heads(attended(query, all_keys, all_values, how, graph), graph)
     return [result, keys, values]
 
 
 def _refuse(node: OnnxNode) -> None:
-    kinds = {node.string(f"{name}_quant_type", "NONE") for name in "kv"}
-    if kinds != {"NONE"} or node.integer("kv_cache_bit_width", 0):
-        raise node.unsupported("a quantised cache")
     if node.integer("qk_output", 0) or node.wants(3):
         raise node.unsupported("the scores as an output")
     if node.integer("sliding_window_cache", 0):
         raise node.unsupported("a cache of a sliding window")
-    if any(node.optional(position) is not None for position in range(12, len(node.inputs))):
-        raise node.unsupported("scales of a cache, or norms of queries and keys,")
+    if any(node.optional(position) is not None for position in range(14, len(node.inputs))):
+        raise node.unsupported("norms of queries and keys")
+
+
+def _cache_form(
+    node: OnnxNode, at: int, cache: Value | None, sizes: tuple[int, int], graph: GraphBuilder
+) -> CacheForm:
+    """That of keys (`at` 0) or values, `sizes` being groups of heads and features of each."""
+    name = "kv"[at]
+    kind = node.choice(f"{name}_quant_type", "NONE", ("NONE", "PER_TENSOR", "PER_CHANNEL"))
+    scale, bits = node.optional(12 + at), node.integer("kv_cache_bit_width", 0)
+    if kind == "NONE":
+        if bits or (cache is not None and not cache.dtype.is_float):
+            raise node.invalid(f"{name}_quant_type does not say how the cache is quantised")
+        return CacheForm(None)
+    if bits != 8 or (cache is not None and cache.dtype is not DType.I8):
+        raise node.unsupported("a quantised cache of another type than int8")
+    if scale is None:
+        raise node.invalid(f"the input {name}_scale is missing")
+    check_scale(node, scale, divides=True)
+    groups, width = sizes
+    if scale.type.size != (1 if kind == "PER_TENSOR" else groups * width):
+        raise node.bad_shape(f"{scale.type} are no scales {kind} of {groups} heads of {width}")
+    shape = () if kind == "PER_TENSOR" else (1, groups, 1, width)
+    return CacheForm(graph.reshape(scale, shape))
 
 
 def _operands(
@@ -138,7 +168,7 @@ def _rotated(node: OnnxNode, value: Value, places: _Places, graph: GraphBuilder)
 def _cached(
     node: OnnxNode, cache: Value | None, now: Value, places: _Places, graph: GraphBuilder
 ) -> Value:
-    """The cache with the new tokens in their places."""
+    """The cache with the new tokens in their places, and 0 behind them, as onnxruntime has it."""
     if cache is None:
         return now
     batch, groups, tokens, width = now.shape
@@ -161,8 +191,10 @@ def _cached(
         now = _taken(now, within, graph)
     else:
         is_new = graph.emit("equal", place, graph.scalar(0, DType.I64))
-    where = graph.reshape(is_new, (batch, 1, length, 1))
-    return graph.emit("where", where, now, cache)
+    is_known = graph.emit("less", place, graph.scalar(0, DType.I64))
+    is_known, is_new = (graph.reshape(item, (batch, 1, length, 1)) for item in (is_known, is_new))
+    known = graph.emit("where", is_known, cache, graph.scalar(0, cache.dtype))
+    return graph.emit("where", is_new, now, known)
 
 
 def _taken(now: Value, within: Value, graph: GraphBuilder) -> Value:

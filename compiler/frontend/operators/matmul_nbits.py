@@ -77,7 +77,7 @@ def _by_blocks(
         wide = graph.emit("pad", wide, pads=(*(0,) * (data.rank + last), missing))
     wide = graph.reshape(wide, (*data.shape[:-1], blocks, block))
     sums = graph.emit("reduce_sum", wide, axes=(last + 1,), keepdims=False)
-    distance = graph.constant(zero - np.float32(middle))
+    distance = graph.constant(np.subtract(zero, np.float32(middle)))
     factor = graph.emit("mul", distance, graph.cast(scale, DType.F32))
     shifted = graph.emit("matmul", sums, factor, transpose_b=True)
     return graph.cast(graph.emit("sub", graph.cast(result, DType.F32), shifted), data.dtype)

@@ -35,10 +35,35 @@ class _Places:
     keys: Axis
 
 
+@dataclass(frozen=True, slots=True)
+class CacheForm:
+    """How a cache holds keys or values: as they are, or as 8-bit integers over a `scale`.
+
+    New ones are read as the cache holds them.
+    """
+
+    scale: Value | None
+
+    def stored(self, now: Value, graph: GraphBuilder) -> Value:
+        """New keys or values as the cache holds them."""
+        if self.scale is None:
+            return now
+        wide = graph.cast(now, DType.F32)
+        return graph.emit("quantize", wide, self.scale, to=str(DType.I8))
+
+    def read(self, cache: Value, dtype: DType, graph: GraphBuilder) -> Value:
+        """What a cache holds as numbers."""
+        if self.scale is None:
+            return cache
+        wide = graph.emit("dequantize", cache, self.scale, to=str(DType.F32))
+        return graph.cast(wide, dtype)
+
+
 def sized_group_query_attention(
     node: OnnxNode,
     operands: tuple[Value, Value, Value],
     past: tuple[Value | None, Value | None],
+    forms: Sequence[CacheForm],
     graph: GraphBuilder,
 ) -> Sequence[Value]:
     """As `group_query_attention`, of queries, keys and values [batch, heads, tokens, features]."""
@@ -48,10 +73,14 @@ def sized_group_query_attention(
     places = _places(node, query, past[0], graph)
     if node.integer("do_rotary", 0):
         query, key = (_rotated(node, item, places, graph) for item in (query, key))
-    keys = _cached(past[0], key, places, graph)
-    values = _cached(past[1], value, places, graph)
-    heads = query.shape[1]
-    all_keys, all_values = (repeated_heads(item, heads, graph) for item in (keys, values))
+    keys, values = (
+        _cached(before, form.stored(now, graph), places, graph)
+        for before, form, now in zip(past, forms, (key, value), strict=True)
+    )
+    all_keys, all_values = (
+        repeated_heads(form.read(item, query.dtype, graph), query.shape[1], graph)
+        for form, item in zip(forms, (keys, values), strict=True)
+    )
     bias = node.optional(10)
     fitted = None if bias is None else _fitted(bias, places, graph)
     seen = _visible(query, places, node.integer("local_window_size", -1), graph)
@@ -98,7 +127,7 @@ def _rotated(node: OnnxNode, value: Value, places: _Places, graph: GraphBuilder)
 
 
 def _cached(cache: Value | None, now: Value, places: _Places, graph: GraphBuilder) -> Value:
-    """The cache with the new tokens in their places."""
+    """The cache with the new tokens in their places, and 0 behind them."""
     if cache is None:
         return now
     batch, length, tokens = now.shape[0], places.keys[0][1], size_of(now.dims[2])
@@ -117,9 +146,13 @@ def _cached(cache: Value | None, now: Value, places: _Places, graph: GraphBuilde
         graph.reshape(within, (*within.shape, 1)),
         batch_dims=1,
     )
-    known = _to_length(cache, 2, places.keys, graph)
-    where = graph.reshape(is_new, (is_new.shape[0], 1, length, 1))
-    return graph.emit("where", where, graph.transpose(picked, (0, 2, 1, 3)), known)
+    is_known = graph.emit("less", place, graph.scalar(0, DType.I64))
+    is_known, is_new = (
+        graph.reshape(item, (item.shape[0], 1, length, 1)) for item in (is_known, is_new)
+    )
+    cache = _to_length(cache, 2, places.keys, graph)
+    known = graph.emit("where", is_known, cache, graph.scalar(0, cache.dtype))
+    return graph.emit("where", is_new, graph.transpose(picked, (0, 2, 1, 3)), known)
 
 
 def group_query_scores(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.compiler.frontend.contributed_models import Values, by_onnxruntime, by_us, model_of
 from tunefarm.compiler import build
-from tunefarm.compiler.errors import UnsupportedOperatorError
+from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.plan.optimise import optimise
 
@@ -65,7 +65,7 @@ CASES = {
 def assert_same(
     case: Case, feeds: dict[str, Any], constants: tuple[str, ...] = (), **attributes: Any
 ) -> None:
-    """Results agree, and of the caches what is in use."""
+    """Results and caches agree; behind the tokens of a row ours are 0."""
     given_: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": GROUPS, **attributes}
     model = model_of("GroupQueryAttention", feeds, ("y", "k2", "v2"), constants, **given_)
     found, expected = by_us(model, feeds), by_onnxruntime(model, feeds)
@@ -75,6 +75,7 @@ def assert_same(
         used = [slice(0, int(last) + 1) for last in feeds["last"]]
         for row, part in enumerate(used):
             np.testing.assert_allclose(ours[row, :, part], theirs[row, :, part], rtol=1e-5)
+            assert not ours[row, :, part.stop :].any()
 
 
 @settings(
@@ -177,7 +178,7 @@ def test_becomes_the_one_operator(name: str) -> None:
 @pytest.mark.parametrize(
     ("attributes", "reason"),
     [
-        ({"k_quant_type": "PER_TENSOR"}, "a quantised cache"),
+        ({"k_quant_type": "PER_TENSOR"}, "a quantised cache of another type"),
         ({"qk_output": 1}, "the scores as an output"),
         ({"sliding_window_cache": 1}, "a cache of a sliding window"),
     ],
@@ -187,3 +188,77 @@ def test_what_is_not_known_is_refused(attributes: dict[str, Any], reason: str) -
     given_: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": GROUPS, **attributes}
     with pytest.raises(UnsupportedOperatorError, match=reason):
         import_model_proto(model_of("GroupQueryAttention", feeds, **given_))
+
+
+QUANTISED: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": GROUPS, "kv_cache_bit_width": 8}
+
+
+def _quantised(case: Case, kind: str, tables: bool = False) -> dict[str, Any]:
+    """Feeds with caches of 8 bits and their scales."""
+    feeds, rng = case.feeds(3, tables=tables), np.random.default_rng(4)
+    for name in ("pk", "pv") if case.room else ():
+        feeds[name] = rng.integers(-128, 128, feeds[name].shape).astype(np.int8)
+    shape = (1,) if kind == "PER_TENSOR" else (1, GROUPS, 1, WIDTH)
+    scales = {name: rng.uniform(0.02, 0.04, shape).astype(np.float32) for name in ("ks", "vs")}
+    return {**feeds, "position": None, "bias": None, "sink": None, **scales}
+
+
+def _assert_same_integers(ours: Values, theirs: Values) -> None:
+    assert ours.shape == theirs.shape
+    assert ours.dtype == np.int8
+    difference = np.abs(ours.astype(int) - theirs.astype(int))
+    assert difference.max() <= 1  # a quotient in the middle of two integers
+    assert (difference != 0).mean() < 0.01
+
+
+@pytest.mark.parametrize("name", ["prompt into room", "token", "last token", "part of a text"])
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+@pytest.mark.parametrize("rotary", [0, 1])
+@pytest.mark.parametrize("constants", [(), ("ks", "vs")])
+def test_a_cache_of_8_bits(name: str, kind: str, rotary: int, constants: tuple[str, ...]) -> None:
+    feeds = _quantised(CASES[name], kind, bool(rotary))
+    attributes = {**QUANTISED, "k_quant_type": kind, "v_quant_type": kind, "do_rotary": rotary}
+    model = model_of("GroupQueryAttention", feeds, ("y", "k2", "v2"), constants, **attributes)
+    found, expected = by_us(model, feeds), by_onnxruntime(model, feeds)
+    np.testing.assert_allclose(found[0], expected[0], rtol=2e-4, atol=1e-3)
+    for ours, theirs in zip(found[1:], expected[1:], strict=True):
+        _assert_same_integers(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+def test_a_cache_of_8_bits_of_a_dynamic_length(kind: str) -> None:
+    case = Case(2, 1, 7, 12)
+    attributes = {**QUANTISED, "k_quant_type": kind, "v_quant_type": kind, "do_rotary": 1}
+    feeds = _quantised(case, kind, tables=True)
+    constants = ("cos", "sin", "ks", "vs")
+    model = model_of("GroupQueryAttention", feeds, ("y", "k2", "v2"), constants, **attributes)
+    for info in model.graph.input:
+        if info.name in ("pk", "pv"):
+            info.type.tensor_type.shape.dim[2].dim_param = "room"
+    executable = build(import_model_proto(model, {"room": ("8..16",)}))
+    for room in (8, 12, 16):
+        feeds = _quantised(Case(2, 1, 7, room), kind, tables=True)
+        given_ = {name: feeds[name] for name in executable.inputs}
+        found = executable.run(given_)
+        expected = by_onnxruntime(model, feeds)
+        np.testing.assert_allclose(found["y"], expected[0], rtol=2e-4, atol=1e-3)
+        for ours, theirs in zip((found["k2"], found["v2"]), expected[1:], strict=True):
+            _assert_same_integers(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"kv_cache_bit_width": 4}, "of another type than int8"),
+        ({"k_quant_type": "NONE"}, "k_quant_type does not say"),
+        ({"v_quant_type": "PER_CHANNEL"}, "are no scales PER_CHANNEL of 2 heads of 16"),
+        ({"v_quant_type": "PER_ROW"}, "v_quant_type"),
+    ],
+)
+def test_other_quantised_caches_are_refused(changes: dict[str, Any], reason: str) -> None:
+    feeds = _quantised(CASES["token"], "PER_TENSOR")
+    kinds = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
+    attributes = {**QUANTISED, **kinds, **changes}
+    model = model_of("GroupQueryAttention", feeds, ("y", "k2", "v2"), (), **attributes)
+    with pytest.raises(ImportModelError, match=reason):
+        import_model_proto(model)
