@@ -43,14 +43,14 @@ class DeclaredPort:
 class DeclaredModel:
     """A model as its file declares it.
 
-    `inputs` are those that must be given, `defaults` the names of those that may be.
+    `inputs` are those that must be given, `defaults` those that may be.
     """
 
     name: str
     inputs: tuple[DeclaredPort, ...]
     outputs: tuple[DeclaredPort, ...]
     metadata: Metadata
-    defaults: frozenset[str] = frozenset()
+    defaults: tuple[DeclaredPort, ...] = ()
 
     @property
     def is_open(self) -> bool:
@@ -71,12 +71,14 @@ def declared_model(path: str) -> DeclaredModel:
     model = read_model(Path(path), Allowance())
     initialized = initializers(model.graph)
     inputs = (info for info in model.graph.input if info.name not in initialized)
+    names = overridable(model)
+    defaults = (info for info in model.graph.input if info.name in names)
     return DeclaredModel(
         model.graph.name or "model",
         tuple(map(_declared, inputs)),
         tuple(map(_declared, model.graph.output)),
         metadata_of(model),
-        frozenset(overridable(model)),
+        tuple(map(_declared, defaults)),
     )
 
 

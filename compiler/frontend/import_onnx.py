@@ -41,7 +41,12 @@ from tunefarm.compiler.frontend.structured_ports import (
     structured_output,
 )
 from tunefarm.compiler.frontend.structured_values import GrowingSequence, StackedSequence
-from tunefarm.compiler.frontend.tensors import Initializer, initializers, read_initializer
+from tunefarm.compiler.frontend.tensors import (
+    Initializer,
+    element_type,
+    initializers,
+    read_initializer,
+)
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.widen_places import widen_places
 from tunefarm.compiler.limits import Allowance, Limits
@@ -113,14 +118,22 @@ def _import(
     read_opsets(model)
     _check_names("input", [info.name for info in model.graph.input])
     _check_names("output", [info.name for info in model.graph.output])
-    if defaults := overridable(model):
+    for defaults in _open_defaults(model):
         try:
             return _graph(model, shapes, external, allowance, defaults)
         except LimitError:
             raise
         except ImportModelError:  # a default must be known, as a shape or a position
-            pass
+            continue
     return _graph(model, shapes, external, allowance, frozenset())
+
+
+def _open_defaults(model: onnx.ModelProto) -> list[Set[str]]:
+    """The defaults that callers may give, and those that are floats: shapes and positions are
+    integers."""
+    names, tensors = overridable(model), initializers(model.graph)
+    floats = {name for name in names if element_type(tensors[name], name).is_float}
+    return [found for found in (names, floats if floats < names else None) if found]
 
 
 def _graph(

@@ -37,6 +37,12 @@ def initializers(graph: GraphProto) -> dict[str, Initializer]:
     return found
 
 
+def element_type(tensor: Initializer, name: str) -> DType:
+    """The type of an initializer's elements. Raises ImportModelError."""
+    values = tensor.values if isinstance(tensor, SparseTensorProto) else tensor
+    return dtype_of(values.data_type, f"initializer {name!r}")
+
+
 def read_initializer(
     tensor: Initializer, name: str, external: ExternalData | None, allowance: Allowance
 ) -> Array:

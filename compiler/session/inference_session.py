@@ -153,7 +153,7 @@ class InferenceSession:
         self._names = [port.name for port in self._outputs]
         self._metadata, self._name = model.metadata, model.name
         self._dtypes = {}
-        self._overridable = []
+        self._overridable = [_declared(port) for port in model.defaults]
 
     def _open(self, given: str | PathLike[str] | bytes, shapes: Shapes) -> None:
         if isinstance(given, bytes | bytearray | memoryview):
@@ -181,7 +181,7 @@ class InferenceSession:
             self._inputs,
             lambda sizes: self.build(path, self._threads, sizes, None)[0],
             [port.name for port in model.inputs if port.shape is None],
-            model.defaults,
+            [port.name for port in model.defaults],
         )
         self._warn(
             f"{path} leaves sizes open: it is built for those of each run, and for a range once "

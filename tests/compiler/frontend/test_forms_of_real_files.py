@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -211,6 +212,45 @@ def test_inputs_with_a_default_may_be_fed(tmp_path: Any) -> None:
         np.testing.assert_allclose(ours.run(None, feed)[0], session.run(None, feed)[0], rtol=1e-5)
     with pytest.raises(InputError, match="'x' is missing"):
         ours.run(None, {"limit": limit})
+
+
+def test_defaults_that_must_be_known_leave_others_open() -> None:
+    model = parsed(
+        """g (float[2, 6] x, float s, int64[2] shape) => (float[a, b] y) {
+            t = Mul (x, s) y = Reshape (t, shape) }""",
+        s=np.array(2, np.float32),
+        shape=np.array([3, 4]),
+    )
+    executable, x = compiler.build(import_model_proto(model)), floats(2, 6)
+    for feed, s in (({"x": x}, 2), ({"x": x, "s": np.array(5, np.float32)}, 5)):
+        np.testing.assert_allclose(executable.run(feed)["y"], s * x.reshape(3, 4))
+    with pytest.raises(InputError, match="no input 'shape'"):
+        executable.run({"x": x, "shape": np.array([4, 3])})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_defaults_of_a_dynamic_model_may_be_fed(tmp_path: Path) -> None:
+    model = parsed(
+        """g (float[n, 4] x, float s, float[4, 3] w) => (float[n, 3] y) <uint8 z = {3}> {
+            q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = MatMul (d, w) }""",
+        s=np.array(0.05, np.float32),
+        w=floats(4, 3),
+        opset=19,
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    ours, session = compiler.InferenceSession(str(tmp_path / "m.onnx")), exact_session(model)
+    for size in (2, 1, 3):
+        declared = [port.name for port in ours.get_overridable_initializers()]
+        assert declared == [port.name for port in session.get_overridable_initializers()]
+        x, s = floats(size, 4), np.array(0.02, np.float32)
+        for feed in (
+            {"x": x},
+            {"x": x, "s": s},
+            {"x": x, "s": np.zeros_like(s)},
+            {"x": x, "w": floats(4, 3)},
+        ):
+            (expected,) = session.run(None, feed)
+            np.testing.assert_allclose(ours.run(None, feed)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_defaults_are_constants_in_old_files_and_where_all_are_listed() -> None:
