@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -34,9 +35,14 @@ _NAMES = ("tune", "tunefarm")
 
 
 def run_command(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Run a command line; the exit code. Every error becomes one line on stderr."""
-    with printable_streams():
+    """Run a command line; the exit code. Errors and warnings become a line each on stderr."""
+    with printable_streams(), warnings.catch_warnings():
+        warnings.showwarning = _note
         return _run(app, arguments)
+
+
+def _note(message: Warning | str, *where: object) -> None:
+    print(f"note: {message}", file=sys.stderr)
 
 
 def _run(app: typer.Typer, arguments: Sequence[str]) -> int:

@@ -17,6 +17,8 @@ from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.space import Sketch
 from tunefarm.compiler.schedule.steps.vectorize import Vectorize
 from tunefarm.configs.settings import Settings, load_settings
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.commands.inspect_model import inspect_model
 
 
@@ -65,3 +67,14 @@ def test_unknown_stages_come_with_the_nearest_before_the_model_is_read(settings:
         inspect_model("missing.onnx", "loop", settings)
     with pytest.raises(SettingsError, match="did you mean 'object_code'"):
         inspect_model("missing.onnx", "loops", settings, dump_after="object")
+
+
+def test_a_warning_is_a_line_on_stderr(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = onnx.load(model)
+    (output,) = proto.graph.output
+    output.type.tensor_type.shape.dim[-1].dim_value += 1
+    onnx.save(proto, model)
+    assert run_command(app, ["inspect", "--model", str(model), "--stage", "graph"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("note: the file of the model ")
+    assert line.endswith(": the computed shapes count")
