@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import threading
+import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,14 @@ from tests.db import postgresql as server
 _NOBODY = 65534
 _ALONE = (
     "tests/attack/test_signals.py",
-    "tests/measure/",
+    "tests/measure/farm/",
+    "tests/measure/test_",
+    "tests/measure/worker/test_early_stop.py",
+    "tests/measure/worker/test_quota_share.py",
+    "tests/measure/worker/test_roof.py",
+    "tests/measure/worker/test_slice_clock.py",
+    "tests/measure/worker/test_timer.py",
+    "tests/measure/worker/test_watch.py",
     "tests/contracts/test_runner_contract.py",
     "tests/end_to_end/test_cli.py",
     "tests/end_to_end/test_cli_postgresql.py",
@@ -31,9 +39,17 @@ _ALONE = (
     "tests/tuner/records/test_replay.py",
     "tests/compiler/runtime/test_concurrent_runs.py",
     "tests/compiler/runtime/machine/test_thread_pool.py",
-    "tests/db/test_concurrency.py",
 )
 """What measures, or loads all cores by itself; the rest may run in several processes."""
+_SAMPLED = (
+    "tests/attack/test_invocations.py",
+    "tests/compiler/frontend/test_resize_integers.py",
+    "tests/compiler/frontend/test_signal.py",
+    "tests/compiler/schedule/",
+    "tests/end_to_end/test_models.py",
+    "tests/measure/farm/test_faults.py",
+)
+"""What has many cases of one kind that take long: about a third of them runs by day."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,9 +67,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    functions: set[str] = set()
     for item in items:
-        if item.path.relative_to(config.rootpath).as_posix().startswith(_ALONE):
+        path = item.path.relative_to(config.rootpath).as_posix()
+        if path.startswith(_ALONE):
             item.add_marker(pytest.mark.alone)
+        function = item.nodeid.partition("[")[0]
+        if path.startswith(_SAMPLED) and function in functions and _is_left(item.nodeid):
+            item.add_marker(pytest.mark.nightly)
+        functions.add(function)
+
+
+def _is_left(case: str) -> bool:
+    """Whether a case of a function that is sampled is left to the night."""
+    return zlib.crc32(case.encode()) % 3 != 0
 
 
 LIMIT_SECONDS = 600.0
