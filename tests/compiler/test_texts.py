@@ -151,6 +151,45 @@ def test_categories_and_n_grams() -> None:
     check(model, {"x": np.array(["a", "b", "new", "a"], object)})
 
 
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize("indexes", [[2, 0, 1], [4, 1, 3], [1, 1, 0]])
+def test_weights_belong_to_n_grams_wherever_they_are_counted(mode: str, indexes: list[int]) -> None:
+    weights: Any = {} if mode == "IDF" and len(set(indexes)) < 3 else {"weights": [2.0, 3.0, 5.0]}
+    gram = node(
+        "TfIdfVectorizer",
+        ["x"],
+        ["y"],
+        mode=mode,
+        min_gram_length=1,
+        max_gram_length=2,
+        max_skip_count=1,
+        ngram_counts=[0, 2],
+        ngram_indexes=indexes,
+        pool_strings=["a", "b", "a", "b"],
+        **weights,
+    )
+    model = build([gram], [port("x", STRING, 2, 3)], [port("y", FLOAT, 2, max(indexes) + 1)])
+    check(model, {"x": np.array([["a", "b", "a"], ["a", "c", "b"]], object)})
+
+
+def test_weights_of_n_grams_that_share_an_output_are_refused_in_mode_idf() -> None:
+    gram = node(
+        "TfIdfVectorizer",
+        ["x"],
+        ["y"],
+        mode="IDF",
+        min_gram_length=1,
+        max_gram_length=1,
+        max_skip_count=0,
+        ngram_counts=[0],
+        ngram_indexes=[0, 0],
+        pool_strings=["a", "b"],
+        weights=[2.0, 3.0],
+    )
+    with pytest.raises(ImportModelError, match="mode=IDF with weights"):
+        build([gram], [port("x", STRING, 3)], [port("y", FLOAT, 1)])
+
+
 @pytest.mark.parametrize("labels", [["cat", "dog", "cow"], [7, 5, 9]])
 def test_classifier_as_sklearn_exports_it(labels: list[Any], tmp_path: Path) -> None:
     texts = isinstance(labels[0], str)

@@ -17,9 +17,10 @@ from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """N-grams of one length: their items [grams, length], and which outputs count them."""
+    """N-grams of one length: their items [grams, length], numbers, and which outputs count them."""
 
     items: npt.NDArray[np.int64]
+    numbers: Array
     outputs: Array
 
     @property
@@ -56,18 +57,27 @@ def tfidf_vectorizer(node: OnnxNode, graph: GraphBuilder) -> Value:
     found = counts[0] if len(counts) == 1 else graph.concat(counts, 1)
     used = [p for p in pools if p.length <= flat.shape[1]]
     places = np.concatenate([pool.outputs for pool in used])
-    found = _placed(found, places, width, graph)
+    weights = _weights(node, outputs)
     if mode == "IDF":
         is_there = graph.emit("greater", found, graph.scalar(0.0, DType.F32))
         found = graph.cast(is_there, DType.F32)
-    weights = node.floats("weights", ())
-    if weights and mode != "TF":
-        if len(weights) != len(outputs):
-            raise node.invalid(f"{len(weights)} weights for {len(outputs)} n-grams")
-        by_output = np.zeros(width, np.float32)
-        by_output[: min(width, len(weights))] = weights[:width]
-        found = graph.emit("mul", found, graph.constant(by_output))
+    if weights is not None and mode != "TF":
+        numbers = np.concatenate([pool.numbers for pool in used])
+        found = graph.emit("mul", found, graph.constant(weights[numbers]))
+    found = _placed(found, places, width, graph)
+    if mode == "IDF" and len(set(places.tolist())) < len(places):
+        if weights is not None:
+            raise node.unsupported("mode=IDF with weights and several n-grams for one output")
+        found = graph.emit("min", found, graph.scalar(1.0, DType.F32))
     return graph.reshape(found, shape)
+
+
+def _weights(node: OnnxNode, outputs: tuple[int, ...]) -> Array | None:
+    """The weight of each n-gram, if they have any."""
+    weights = node.floats("weights", ())
+    if weights and len(weights) != len(outputs):
+        raise node.invalid(f"{len(weights)} weights for {len(outputs)} n-grams")
+    return np.array(weights, np.float32) if weights else None
 
 
 def _pools(node: OnnxNode, outputs: tuple[int, ...], graph: GraphBuilder) -> list[_Pool]:
@@ -87,7 +97,8 @@ def _pools(node: OnnxNode, outputs: tuple[int, ...], graph: GraphBuilder) -> lis
             raise node.invalid(f"there are more n-grams than the {len(outputs)} ngram_indexes")
         if count and shortest <= length <= longest:
             own = np.array(items[start:stop], np.int64).reshape(count, length)
-            pools.append(_Pool(own, np.array(outputs[first : first + count])))
+            numbers = np.arange(first, first + count)
+            pools.append(_Pool(own, numbers, np.array(outputs)[numbers]))
         first += count
     return pools
 
