@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 
 from tunefarm.compiler.frontend.value import Sizes, Value
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.tensor_type import Array, Attribute
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 
 class Emitter(ABC):
@@ -64,7 +65,8 @@ class Emitter(ABC):
             return value
         constant = value.array if value.padded is None else None
         if constant is not None and math.prod(shape) == constant.size:
-            return self.constant(constant.reshape(shape))
+            same = self.constant(constant.reshape(shape))
+            return replace(same, type=TensorType(value.dtype, shape))  # numbers of words stay such
         if value.sizes is not None and math.prod(shape) == value.sizes.size:
             return self.integers_of(value.sizes.reshape(shape), value.dtype)
         again = self._again.get(value.name)

@@ -190,6 +190,18 @@ def test_weights_of_n_grams_that_share_an_output_are_refused_in_mode_idf() -> No
         build([gram], [port("x", STRING, 3)], [port("y", FLOAT, 1)])
 
 
+def test_labels_that_are_picked_from_a_constant_vector_are_strings() -> None:
+    nodes = [
+        node("ArgMax", ["x"], ["number"], axis=1),
+        node("ArrayFeatureExtractor", ["classes", "number"], ["picked"], domain=ML),
+        node("Reshape", ["picked", "flat"], ["label"]),
+    ]
+    nodes.insert(0, node("Constant", [], ["flat"], value_ints=[-1]))
+    classes = {"classes": ["dog", "cat"]}
+    model = build(nodes, [port("x", FLOAT, 3, 2)], [port("label", STRING, 3)], classes)
+    check(model, {"x": np.array([[1, 2], [3, 1], [0, 1]], np.float32)})
+
+
 @pytest.mark.parametrize("labels", [["cat", "dog", "cow"], [7, 5, 9]])
 def test_classifier_as_sklearn_exports_it(labels: list[Any], tmp_path: Path) -> None:
     texts = isinstance(labels[0], str)
