@@ -31,6 +31,7 @@ COMPILER_ORDER = (
     "errors",
     "counted",
     "types",
+    "strings",
     "control_groups",
     "machine_memory",
     "limits",
