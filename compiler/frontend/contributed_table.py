@@ -212,7 +212,6 @@ REFUSED: Mapping[str, str] = {
     "Sampling": _GENERATES,
     "Snpe": "it holds another compiler's code",
     "SparseToDenseMatMul": "sparse tensors",
-    "Tokenizer": "it computes with strings",
     "WhisperBeamSearch": _GENERATES,
 }
 """Operators of the domain com.microsoft that cannot be imported, and why."""

@@ -75,8 +75,8 @@ def declared_model(path: str) -> DeclaredModel:
     defaults = (info for info in model.graph.input if info.name in names)
     return DeclaredModel(
         model.graph.name or "model",
-        tuple(map(_declared, inputs)),
-        tuple(map(_declared, model.graph.output)),
+        tuple(map(declared_port, inputs)),
+        tuple(map(declared_port, model.graph.output)),
         metadata_of(model),
         tuple(map(_declared, defaults)),
     )
@@ -107,7 +107,8 @@ def metadata_of(model: onnx.ModelProto) -> Metadata:
     )
 
 
-def _declared(info: onnx.ValueInfoProto) -> DeclaredPort:
+def declared_port(info: onnx.ValueInfoProto) -> DeclaredPort:
+    """What a file declares of an input or output."""
     tensor = info.type.tensor_type
     if info.type.WhichOneof("value") != "tensor_type":
         return DeclaredPort(info.name, None, None)

@@ -24,6 +24,7 @@ from tunefarm.compiler.frontend.import_step import Frame
 from tunefarm.compiler.frontend.model_importer import ModelImporter
 from tunefarm.compiler.frontend.model_inputs import (
     fixed_array,
+    input_type,
     input_types,
     most_open_axes,
     named_dimensions,
@@ -35,6 +36,7 @@ from tunefarm.compiler.frontend.name_scope import NameScope
 from tunefarm.compiler.frontend.node_order import in_order
 from tunefarm.compiler.frontend.read_model import check_text, read_model, read_opsets
 from tunefarm.compiler.frontend.shape_hints import graph_hints
+from tunefarm.compiler.frontend.string_prefix import FoundPrefix, PrefixFinder
 from tunefarm.compiler.frontend.structured_ports import (
     input_structure,
     structured_input,
@@ -61,6 +63,7 @@ from tunefarm.compiler.types.extents import (
     open_shapes,
 )
 from tunefarm.compiler.types.sizes import Dimension
+from tunefarm.compiler.types.string_prefix import StringPrefix
 from tunefarm.compiler.types.structure import DefaultPort, FixedPort, Structure, StructuredPort
 from tunefarm.compiler.types.tensor_type import Array
 
@@ -212,6 +215,7 @@ class _Import:
         self._importer = ModelImporter(self.builder, model.functions, external)
         self._results: dict[str, Dimension] = {}
         self._structured: tuple[StructuredPort, ...] = ()
+        self._prefix = StringPrefix()
         self._fixed: dict[str, Array] = {}
         self._external = external
 
@@ -227,9 +231,13 @@ class _Import:
         given = open_shapes(shapes)
         self._results = result_dimensions([*graph.output, *graph.value_info], runtime, given)
         asked = {name: shape for name, shape in given.items() if name not in self._results}
-        self._structured, named = _define_inputs(runtime, asked, builder, scope)
+        outputs = [info.name for info in graph.output]
+        nodes = in_order(graph.node)
+        finder = PrefixFinder(nodes, outputs, scope, builder, self._external)
+        self._structured, named, found = _define_inputs(runtime, asked, builder, scope, finder)
+        self._prefix = found.prefix
         hints = graph_hints(graph, {**named, **self._results})
-        self._importer.convert_nodes(in_order(graph.node), Frame(scope, self._opsets, hints=hints))
+        self._importer.convert_nodes(found.nodes, Frame(scope, self._opsets, hints=hints))
         self._importer.problems.raise_if_any()
 
     def graph(self) -> Graph:
@@ -256,7 +264,7 @@ class _Import:
             if name in self._defaults and name not in self._fixed
         )
         structure = Structure(
-            self._structured, structured_outputs, texts, words, ports, open_defaults
+            self._structured, structured_outputs, texts, words, ports, open_defaults, self._prefix
         )
         return replace(finished, structure=structure, metadata=metadata_of(self._model))
 
@@ -270,20 +278,35 @@ def _define_inputs(
     shapes: Shapes,
     builder: GraphBuilder,
     scope: NameScope,
-) -> tuple[tuple[StructuredPort, ...], dict[str, Dimension]]:
+    finder: PrefixFinder,
+) -> tuple[tuple[StructuredPort, ...], dict[str, Dimension], FoundPrefix]:
     """Define tensors, and the sequences and optionals that are made of them, which are returned.
 
-    So are the sizes of dimensions with names.
+    So are the sizes of dimensions with names, and the operators of strings that come first, whose
+    results are tensors like these and stand for the strings that nobody else reads.
     """
     taken_apart = input_structure(inputs, shapes)
     types = input_types(taken_apart.tensors, taken_apart.shapes, builder.allowance)
-    values = {name: builder.input(name, item.type, item.dims) for name, item in types.items()}
+    texts = {info.name: types[info.name].sizes for info in inputs if _is_text(info)}
+    found = finder.find(inputs, texts)
+    unread = {port.name for port in found.prefix.ports}
+    tensors = {name: item for name, item in types.items() if name not in unread}
+    for name, (dtype, sizes) in found.results.items():
+        tensors[found.names[name]] = input_type(name, dtype, sizes, builder.allowance)
+    values = {name: builder.input(name, item.type, item.dims) for name, item in tensors.items()}
     ports = {port.name: port for port in taken_apart.ports}
     for info in inputs:
         port = ports.get(info.name)
-        value = values[info.name] if port is None else structured_input(port, info, values)
-        scope.define(info.name, value)
-    return taken_apart.ports, named_dimensions(taken_apart.tensors, types)
+        if info.name not in unread:
+            value = values[info.name] if port is None else structured_input(port, info, values)
+            scope.define(info.name, value)
+    for name, tensor in found.names.items():
+        scope.define(name, values[tensor])
+    return taken_apart.ports, named_dimensions(taken_apart.tensors, types), found
+
+
+def _is_text(info: onnx.ValueInfoProto) -> bool:
+    return info.type.tensor_type.elem_type == onnx.TensorProto.STRING
 
 
 def _define_fixed(

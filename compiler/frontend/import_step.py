@@ -17,6 +17,7 @@ from tunefarm.compiler.frontend.function_expansion import has_twin
 from tunefarm.compiler.frontend.name_scope import NameScope
 from tunefarm.compiler.frontend.shape_hints import Hints
 from tunefarm.compiler.frontend.signature import Signature, find_signature
+from tunefarm.compiler.strings.operators import ONLY_FIRST, computes_with_strings
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
@@ -79,6 +80,8 @@ class ImportStep:
 
     def refusal(self, signature: Signature | None) -> str:
         """Why it cannot be, if it is not supported."""
+        if computes_with_strings(self.domain, self.node.op_type):
+            return ONLY_FIRST
         if signature is not None:
             versions = covered_versions(self.domain, self.node.op_type)
             if not versions:

@@ -34,6 +34,11 @@ class InputType:
     type: TensorType
     dims: Dims | None = None
 
+    @property
+    def sizes(self) -> tuple[Dimension, ...]:
+        """Its shape, of which symbols may be a part."""
+        return self.type.shape if self.dims is None else true_shape(self.dims)
+
 
 def input_types(
     inputs: Sequence[ValueInfoProto], shapes: Mapping[str, Sequence[Given]], allowance: Allowance
@@ -54,7 +59,7 @@ def input_types(
         if settled is None:
             unresolved.append(name)
         else:
-            types[name] = _checked(name, TensorType(dtype, _greatest(settled)), settled, allowance)
+            types[name] = input_type(name, dtype, settled, allowance)
     if unresolved:
         raise _open_error(unresolved, symbols, sizes)
     return types
@@ -336,9 +341,11 @@ def _declared(info: ValueInfoProto) -> tuple[int, Declared]:
     return tensor.elem_type, tuple(dimensions)
 
 
-def _checked(
-    name: str, type: TensorType, shape: tuple[Dimension, ...], allowance: Allowance
+def input_type(
+    name: str, dtype: DType, shape: tuple[Dimension, ...], allowance: Allowance
 ) -> InputType:
+    """The type of an input of this shape. Raises ImportModelError for one that cannot be."""
+    type = TensorType(dtype, _greatest(shape))
     allowance.check_array(f"input {name!r}", type.shape, type.dtype.bytes)
     if any(extent < 0 for extent in type.shape):
         raise ShapeError(f"input {name!r} has a negative extent: {_text(type.shape)}")

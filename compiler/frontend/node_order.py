@@ -19,7 +19,7 @@ def in_order(nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
     """
     makers = {name: number for number, node in enumerate(nodes) for name in node.output if name}
     reads = {
-        number: {makers[name] for name in _read(node) if name in makers and makers[name] != number}
+        number: {makers[name] for name in names_read(node) if makers.get(name, number) != number}
         for number, node in enumerate(nodes)
     }
     if all(max(own, default=-1) < number for number, own in reads.items()):
@@ -29,7 +29,7 @@ def in_order(nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
     return nodes
 
 
-def _read(node: NodeProto) -> Iterator[str]:
+def names_read(node: NodeProto) -> Iterator[str]:
     """The names that a node reads, those of graphs inside it among them."""
     yield from node.input
     for attribute in node.attribute:
@@ -43,6 +43,6 @@ def _read_by_graph(graph: GraphProto) -> Iterable[str]:
         *initializers(graph),
         *(name for node in graph.node for name in node.output),
     }
-    inside = (name for node in graph.node for name in _read(node))
+    inside = (name for node in graph.node for name in names_read(node))
     outputs = (info.name for info in graph.output)
     return [name for name in (*inside, *outputs) if name not in own]

@@ -46,7 +46,8 @@ class NodeArg:
 
 
 def inputs_of(executable: Executable) -> list[NodeArg]:
-    """The inputs in the model's order; lists and optionals where their first tensor is.
+    """The inputs in the model's order; lists and optionals where their first tensor is, and the
+    strings of a prefix instead of what it makes of them.
 
     Those whose value a build has fixed come last: callers may go on to give them.
     """
@@ -56,8 +57,14 @@ def inputs_of(executable: Executable) -> list[NodeArg]:
         plain = [_node_arg(name, type.dtype, type.shape, texts) for name, type in spec.inputs]
     else:
         plain = [_node_arg(p.name, p.dtype, p.shape, texts) for p in signature.inputs]
+    prefix = spec.structure.prefix
+    plain = [port for port in plain if port.name not in prefix.results]
     fixed = [_node_arg(p.name, p.dtype, p.shape, texts) for p in spec.structure.fixed]
-    return _gathered([*plain, *fixed], spec.structure.inputs)
+    found = _gathered([*plain, *fixed], spec.structure.inputs)
+    for port in prefix.ports:
+        text = NodeArg(port.name, type_text(DType.STRING), list(port.shape or ()))
+        found.insert(port.position, text)
+    return found
 
 
 def outputs_of(executable: Executable) -> list[NodeArg]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.string_prefix import NO_PREFIX, StringPrefix, prefix_from_json
 
 Label: TypeAlias = str | int
 _SHOWN = 60  # characters of a value, for people
@@ -110,7 +111,7 @@ class Structure:
 
     `texts` are the tensors, inputs and outputs, that hold the numbers of words; `words` are the
     first ones. `fixed` are inputs that callers may give and nobody reads, `defaults` those that
-    they may leave out.
+    they may leave out. `prefix` runs on the host before the entry.
     """
 
     inputs: tuple[StructuredPort, ...] = ()
@@ -119,6 +120,7 @@ class Structure:
     words: tuple[str, ...] = ()
     fixed: tuple[FixedPort, ...] = ()
     defaults: tuple[DefaultPort, ...] = ()
+    prefix: StringPrefix = NO_PREFIX
 
 
 NO_STRUCTURE = Structure()
@@ -132,7 +134,8 @@ def structure_from_json(data: Mapping[str, Any] | None) -> Structure:
     texts, words = (tuple(map(str, data.get(kind, ()))) for kind in ("texts", "words"))
     fixed = tuple(FixedPort(*_port(item), str(item["text"])) for item in data.get("fixed", ()))
     defaults = tuple(DefaultPort(*_port(item)) for item in data.get("defaults", ()))
-    return Structure(inputs, outputs, texts, words, fixed, defaults)
+    prefix = prefix_from_json(data["prefix"]) if "prefix" in data else NO_PREFIX
+    return Structure(inputs, outputs, texts, words, fixed, defaults, prefix)
 
 
 def _port(data: Mapping[str, Any]) -> tuple[str, DType, tuple[int, ...], str]:
@@ -251,9 +254,7 @@ class Words:
         array = np.asarray(texts)
         if array.dtype.kind in "iu":
             return array
-        if array.dtype.kind not in "USO":
-            raise TypeError(f"it has elements of the type {array.dtype}, and must have texts")
-        numbers = [self.number(_text(item)) for item in array.ravel().tolist()]
+        numbers = [self.number(item) for item in strings_of(array).ravel().tolist()]
         return np.array(numbers, np.int64).reshape(array.shape)
 
     def texts(self, numbers: Any) -> Any:
@@ -279,6 +280,16 @@ class Words:
     def shown(self, names: Sequence[str], results: Mapping[str, Any]) -> dict[str, Any]:
         """Results with numbers as texts."""
         return {name: self.texts(a) if name in names else a for name, a in results.items()}
+
+
+def strings_of(given: Any) -> npt.NDArray[np.object_]:
+    """An array of strings as objects. Raises `TypeError` for an array of anything else."""
+    array = np.asarray(given)
+    if array.dtype.kind not in "UTSO":
+        raise TypeError(f"it has elements of the type {array.dtype}, and must have texts")
+    strings = np.empty(array.size, object)
+    strings[:] = [_text(item) for item in array.ravel().tolist()]
+    return strings.reshape(array.shape)
 
 
 def _text(item: Any) -> str:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.frontend.import_onnx import import_onnx
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.target import host_target
@@ -74,6 +75,61 @@ def test_build_and_run(
     np.save("x.npy", np.array([[1.5, 2.5]]))
     assert run_command(app, ["run", "m.tuned", "--input", "x=x.npy"]) == 1
     assert "must have texts" in capsys.readouterr().err
+
+
+def test_sentences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators of strings are named by a build, run before it, and cannot be compared."""
+    monkeypatch.chdir(tmp_path)
+    nodes = [
+        helper.make_node(
+            "Tokenizer",
+            ["text"],
+            ["tokens"],
+            domain="com.microsoft",
+            mark=0,
+            mincharnum=1,
+            pad_value="#",
+            separators=[" "],
+        ),
+        helper.make_node("Flatten", ["tokens"], ["rows"]),
+        helper.make_node(
+            "TfIdfVectorizer",
+            ["rows"],
+            ["counts"],
+            mode="TF",
+            min_gram_length=1,
+            max_gram_length=1,
+            max_skip_count=0,
+            ngram_counts=[0],
+            ngram_indexes=[0, 1],
+            pool_strings=["a", "cat"],
+        ),
+        helper.make_node("Neg", ["counts"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "sentences",
+        [helper.make_tensor_value_info("text", TensorProto.STRING, [None, 1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 2])],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), "m.onnx")
+    model = ["--untuned", "--model", "m.onnx", "--shape", "text=n:1..8,1"]
+    assert run_command(app, ["build", *model, "--output", "m.tuned"]) == 0
+    assert "before the compiled code: Tokenizer, Flatten, TfIdf" in capsys.readouterr().err
+    np.save("text.npy", np.array([["a cat and a dog"], [""], ["cat"]]))
+    run = ["run", "m.tuned", "--input", "text=text.npy", "--output", "y.npz"]
+    assert run_command(app, run) == 0
+    assert "n=3" in capsys.readouterr().out
+    with np.load("y.npz") as results:
+        assert results["y"].tolist() == [[-2, -1], [0, 0], [0, -1]]
+    assert run_command(app, ["build", *model, "--emit", "object", "--output", "m.o"]) == 1
+    assert "Tokenizer, Flatten, TfIdfVectorizer" in capsys.readouterr().err
+    spec = compile_with(import_onnx("m.onnx", {"text": (3, 1)}), None, Settings(), host_target())
+    with pytest.raises(SettingsError, match=r"operators of strings \(Tokenizer"):
+        bench("m.onnx", Executable(spec.spec), ["onnxruntime"], LatencyOptions(rounds=2))
 
 
 def test_others_get_texts_and_the_tuner_compares_tensors(model: Path) -> None:

@@ -45,6 +45,7 @@ from tunefarm.compiler.errors import ImportModelError, InputError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
 from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.strings.run_prefix import PrefixRun
 from tunefarm.compiler.types.extents import with_fixed
 from tunefarm.compiler.types.signature import ResultSource
 from tunefarm.compiler.types.structure import Words, WordTable, gathered, spread
@@ -84,6 +85,7 @@ def run_numpy(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The graph's outputs by NumPy, node by node through each node's tensor expression."""
     structure = graph.structure
     words = Words(WordTable(structure.words))
+    inputs = PrefixRun(structure.prefix)(inputs)
     given = words.read(structure.texts, spread(structure.inputs, inputs))
     values = evaluate_graph(graph, given)
     for check in graph.signature.checks if graph.signature else ():
@@ -292,6 +294,10 @@ def compare(
             return f"output {position}: shape {output.shape} instead of {wanted.shape}"
         if output.dtype != wanted.dtype:
             return f"output {position}: {output.dtype} instead of {wanted.dtype}"
+        if wanted.dtype == object:  # strings
+            if output.tolist() != wanted.tolist():
+                return f"output {position}: {output.tolist()} instead of {wanted.tolist()}"
+            continue
         least = ROUNDINGS.get(str(wanted.dtype), (0.0, 0.0)) if rounds else (0.0, 0.0)
         relative, absolute = max(rtol, least[0]), max(atol, least[1])
         try:

@@ -174,7 +174,7 @@ def _compiled(
 
     built, planned = plan_to_apply(store, model_hash, settings, target).compile(compile)
     reports = built.spec.kernels
-    told = [lowered.note, overflow_note(graph, built, settings)]
+    told = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
     notes = (*filter(None, told), *planned.notes, *records.notes(reports))
     unapplied = (*other_file(store, request.model), *records.unapplied(reports))
     report = build_report(reports, built.kernels, notes, planned.choice, unapplied)

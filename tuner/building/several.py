@@ -125,7 +125,7 @@ def _build(
 
         built, applied = planned.compile(compile)
         kernels = built.spec.kernels
-        told = [lowered.note, overflow_note(graph, built, settings)]
+        told = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
         notes = (*filter(None, told), *applied.notes, *records.notes(kernels))
         others = other_file(store, request.model)
         unapplied = () if fallback else (*others, *records.unapplied(kernels))

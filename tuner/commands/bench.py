@@ -167,6 +167,12 @@ def programs_of(
 def all_engines(ours: Executable, others: Sequence[Engine]) -> list[Engine]:
     """Ours first, then the others, all called with the inputs that ours takes as tensors."""
     structure = ours.spec.structure
+    if others and structure.prefix.steps:
+        raise SettingsError(
+            f"the model begins with operators of strings ({structure.prefix.operators}), of which "
+            "no inputs are drawn: only its compiled code could be timed",
+            hint="time your own strings with tune run --input NAME=FILE --repeat 100",
+        )
     if structure.texts:
         others = [replace(engine, run=_of_texts(engine.run, structure)) for engine in others]
     run: Run = ours.run if structure == NO_STRUCTURE else lambda given: plain(ours.run(given))

@@ -80,7 +80,9 @@ def run_model(
     function that fails or crashes.
     """
     repeat = repeat or (_PROFILE_REPEAT if profile else 1)
-    read = {name: read_array(path) for name, path in files.items()}
+    read: Mapping[str, Any] = {name: read_array(path) for name, path in files.items()}
+    if any(port.name in read for port in executable.spec.structure.prefix.ports):
+        read = executable.without_strings(read)
     known = {name: array.shape for name, array in read.items()}
     chosen = sizes_of(executable, known, shapes or {})
     types = executable.inputs

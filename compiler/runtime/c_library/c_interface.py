@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.runtime.machine.thread_pool import is_supported_on
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands
@@ -154,7 +155,18 @@ class CInterface:
 
 
 def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
-    """How `spec` looks from C; `name` is the model's name, by default the spec's."""
+    """How `spec` looks from C; `name` is the model's name, by default the spec's.
+
+    Raises `ExportError` for a model that begins with operators of strings.
+    """
+    prefix = spec.structure.prefix
+    if prefix.steps:
+        raise ExportError(
+            f"{spec.name} begins with operators of strings ({prefix.operators}), which run in "
+            "Python before the compiled code: a C library cannot have them",
+            hint="export the part of the model behind them, and compute "
+            f"{', '.join(prefix.results)} yourself; or load the artifact with tunefarm.load",
+        )
     title = spec.name if name is None else name
     taken: set[str] = set()
     sized = spec.signature

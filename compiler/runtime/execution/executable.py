@@ -30,7 +30,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     FunctionStep,
 )
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
-from tunefarm.compiler.runtime.spec.ports import AnyArray, ports_of
+from tunefarm.compiler.runtime.spec.ports import AnyArray, check_mapping, ports_of
 from tunefarm.compiler.types.chosen_sizes import Sizes, choose_sizes, types_at
 from tunefarm.compiler.types.signature import Signature, SizedPort
 from tunefarm.compiler.types.structure import (
@@ -45,6 +45,7 @@ from tunefarm.compiler.types.tensor_type import Array, TensorType
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
     from tunefarm.compiler.runtime.execution.profile import Profile
+    from tunefarm.compiler.strings.run_prefix import PrefixRun
 
 _EntryFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
 
@@ -89,6 +90,7 @@ class Executable:
         self._entry, self._constants = _EntryFunction(entry.entry), entry.constants
         self._calls_functions = any(program.functions for program in self._programs)
         self._words = WordTable(spec.structure.words)
+        self._prefix = _prefix(spec)
         self._defaults = {port.name: port.array for port in spec.structure.defaults}
         self._frames: list[Frame] = []  # those that no call uses at the moment
 
@@ -234,7 +236,10 @@ class Executable:
         """As `run`, in the memory of a frame that `new_frame` made; one call at a time."""
         structure, words = self.spec.structure, Words(self._words)
         inputs = self._tensors(inputs, words)
-        arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
+        try:
+            arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
+        except InputError as error:
+            raise error if self._prefix is None else self._prefix.explained(error) from None
         results = frame.bind_outputs(out, arrays)
         self.enter(frame, arrays, results)
         if structure.texts:
@@ -242,15 +247,26 @@ class Executable:
         return gathered(structure.outputs, results) if structure.outputs else results
 
     def _tensors(self, inputs: Mapping[str, object], words: Words) -> Mapping[str, object]:
-        """Inputs with lists and optionals taken apart, and texts as numbers of words."""
+        """Inputs with strings read, lists and optionals taken apart, texts as numbers of words."""
         structure = self.spec.structure
         if structure.fixed:
             inputs = without_fixed(structure.fixed, inputs)
         if self._defaults and isinstance(inputs, Mapping):
             inputs = {**self._defaults, **inputs}
+        inputs = self.without_strings(inputs)
         if structure.inputs:
             inputs = spread(structure.inputs, inputs)
         return words.read(structure.texts, inputs) if structure.texts else inputs
+
+    def without_strings(self, inputs: Mapping[str, object]) -> Mapping[str, object]:
+        """Inputs with the tensors that operators of strings at the model's beginning make of them.
+
+        Raises `InputError` for strings that are missing, or of another shape than is declared.
+        """
+        if self._prefix is None:
+            return inputs
+        check_mapping("inputs", inputs)
+        return self._prefix(inputs)
 
     def enter(self, frame: Frame, arrays: Sequence[AnyArray], results: dict[str, AnyArray]) -> None:
         """Run what is bound in a frame; `results` get those whose sizes are known only then."""
@@ -385,6 +401,15 @@ def _executable(specs: Sequence[ExecutableSpec], threads: int | None) -> Executa
     )
 
     return SizedPrograms(specs, threads)
+
+
+def _prefix(spec: ExecutableSpec) -> PrefixRun | None:
+    """What runs before the entry, of nearly all models nothing."""
+    if not spec.structure.prefix.steps:
+        return None
+    from tunefarm.compiler.strings.run_prefix import PrefixRun  # few models need it
+
+    return PrefixRun(spec.structure.prefix)
 
 
 def _report(frame: Frame, program: LoadedProgram) -> int:
