@@ -149,13 +149,13 @@ def with_mistakes(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     write_model("encoder", folder / "encoder.onnx", dynamic=True)
     for name, opset, node in (
         ("cube", '"my.domain" : 1', "my.domain.Cube (x)"),
-        ("text", "", "StringNormalizer (x)"),
+        ("jpeg", "", "ImageDecoder (x)"),
     ):
-        kind = "string" if name == "text" else "float"
+        given, made = ("uint8[99]", "uint8[h,w,3]") if name == "jpeg" else ("float[3]", "float[3]")
         imports = ", ".join(filter(None, ('"" : 20', opset)))
         model = onnx.parser.parse_model(
             f"<ir_version: 8, opset_import: [{imports}]> "
-            f"g ({kind}[3] x) => ({kind}[3] y) {{ y = {node} }}"
+            f"g ({given} x) => ({made} y) {{ y = {node} }}"
         )
         onnx.save(model, folder / f"{name}.onnx")
     (folder / "broken.tuned").write_text("no model\n")
