@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -256,18 +257,17 @@ class Grams:
 
         Up to `skips` items are left out between two of one; one item alone is counted once.
         """
-        numbers, found, shortest = self.numbers, list[int | None](), self.shortest
+        find, found, shortest = self.numbers.get, list[int | None](), self.shortest
         if shortest == 1:
-            found = [numbers.get((item,)) for item in row]
+            found += map(find, zip(row, strict=True))
             shortest = 2
-        if shortest <= self.longest:
-            found += [
-                numbers.get(tuple(row[start : start + distance * length : distance]))
-                for distance in range(1, skips + 2)
-                for start in range(len(row) - distance * (shortest - 1))
+        for distance in range(1, skips + 2):
+            by_length = (
+                map(find, zip(*(row[i * distance :] for i in range(length)), strict=False))
                 for length in range(shortest, self.longest + 1)
-                if start + distance * (length - 1) < len(row)
-            ]
+            )
+            for at_a_place in zip_longest(*by_length):
+                found += at_a_place
         return [number for number in found if number is not None]
 
 
