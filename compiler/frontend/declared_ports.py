@@ -78,7 +78,7 @@ def declared_model(path: str) -> DeclaredModel:
         tuple(map(declared_port, inputs)),
         tuple(map(declared_port, model.graph.output)),
         metadata_of(model),
-        tuple(map(_declared, defaults)),
+        tuple(map(declared_port, defaults)),
     )
 
 

@@ -196,14 +196,15 @@ def _matches(expression: Expression, least: int) -> Split:
     character."""
 
     def split(text: str) -> list[str]:
-        tokens, start = [], 0
-        while found := expression.search(text, start):
+        data, tokens, start = text.encode(), list[str](), 0
+        while found := expression.search(data, start):
             begin, end = found
-            if end - begin >= least:
-                tokens.append(text[begin:end])
+            token = data[begin:end].decode()
+            if len(token) >= least:
+                tokens.append(token)
                 start = end
             else:
-                start = begin + 1
+                start = _behind(data, begin)
         return tokens
 
     return split
@@ -213,25 +214,31 @@ def _pieces(separators: Sequence[Expression], least: int) -> Split:
     """What is between separators, of which each divides what those before it have left."""
 
     def split(text: str) -> list[str]:
-        row = [text]
+        row = [text.encode()]
         for separator in separators:
             row = [token for piece in row for token in _divided(separator, piece, least)]
-        return row
+        return [token.decode() for token in row]
 
     return split
 
 
-def _divided(separator: Expression, text: str, least: int) -> list[str]:
+def _divided(separator: Expression, data: bytes, least: int) -> list[bytes]:
     """A match without characters ends a token, and takes the character behind it away."""
     tokens, start = [], 0
-    while found := separator.search(text, start):
+    while found := separator.search(data, start):
         begin, end = found
-        if begin - start >= least:
-            tokens.append(text[start:begin])
-        start = max(end, begin + 1)
-    if len(text) - start >= least:
-        tokens.append(text[start:])
-    return tokens
+        tokens.append(data[start:begin])
+        start = end if end > begin else _behind(data, begin)
+    tokens.append(data[start:])
+    return [token for token in tokens if len(token.decode()) >= least]
+
+
+def _behind(data: bytes, begin: int) -> int:
+    """Where the character ends that begins there in UTF-8."""
+    end = begin + 1
+    while end < len(data) and data[end] & 0xC0 == 0x80:
+        end += 1
+    return end
 
 
 # --- TfIdfVectorizer ----------------------------------------------------------------------------

@@ -46,7 +46,10 @@ class PrefixRun:
         for port in self._prefix.ports:
             _check_shape(port, values[port.name].shape)
         for step, run in self._steps:
-            results = run(*(values[name] for name in step.inputs))
+            try:
+                results = run(*(values[name] for name in step.inputs))
+            except UnicodeError as error:
+                raise InputError(f"{step.operator} cannot read strings: {error}") from error
             values.update(zip(step.outputs, results, strict=False))
         kept = {name: value for name, value in tensors.items() if name not in self._own}
         return {**kept, **{name: values[name] for name in self._prefix.results}}

@@ -41,7 +41,7 @@ def run_command(app: typer.Typer, arguments: Sequence[str]) -> int:
         return _run(app, arguments)
 
 
-def _note(message: Warning | str, *where: object) -> None:
+def _note(message: Warning | str, *_where: object, **_options: object) -> None:
     print(f"note: {message}", file=sys.stderr)
 
 

@@ -70,8 +70,9 @@ BUILDS = frozenset(["tunefarm.compiler.frontend.declared_ports", "tunefarm.compi
 
 NEEDED = ("llvmlite", "numpy")
 """Of the project's dependencies those of the runtime."""
-OPTIONAL = ("ml_dtypes",)
-"""Those that it needs where a model has element types that NumPy has not."""
+OPTIONAL = {"types": ("ml_dtypes",), "strings": ("google-re2",)}
+"""Those that it needs where a model has element types that NumPy has not, or regular expressions,
+by the extra that installs them."""
 
 _PROJECT = """\
 [build-system]
@@ -88,7 +89,7 @@ license-files = ["LICENSE"]
 dependencies = {dependencies}
 
 [project.optional-dependencies]
-types = {optional}
+{optional}
 
 [project.scripts]
 tunefarm-run = "tunefarm.compiler.run_artefact:main"
@@ -208,7 +209,9 @@ def runtime_project(root: Path) -> str:
         python=project["requires-python"],
         license=project["license"],
         dependencies=_requirements(project, NEEDED),
-        optional=_requirements(project, OPTIONAL),
+        optional="\n".join(
+            f"{extra} = {_requirements(project, names)}" for extra, names in OPTIONAL.items()
+        ),
     )
 
 
