@@ -35,6 +35,11 @@ class Expression:
         begin, end = match.span()
         return begin, end
 
+    def parts(self, data: bytes) -> list[bytes]:
+        """All matches one behind the other, but for those without characters."""
+        spans = (match.span() for match in self._compiled.finditer(data))
+        return [data[begin:end] for begin, end in spans if begin < end]
+
     def matches(self, text: str) -> bool:
         """Whether the whole text is a match."""
         return self._compiled.fullmatch(text.encode()) is not None

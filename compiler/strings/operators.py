@@ -197,6 +197,8 @@ def _matches(expression: Expression, least: int) -> Split:
 
     def split(text: str) -> list[str]:
         data, tokens, start = text.encode(), list[str](), 0
+        if least == 1:
+            return [token.decode() for token in expression.parts(data)]
         while found := expression.search(data, start):
             begin, end = found
             token = data[begin:end].decode()
