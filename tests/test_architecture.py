@@ -151,7 +151,7 @@ HOMES = {
     "ml_dtypes": ("compiler/types/dtypes.py",),
     "packaging": ("tuner/doctor/program.py",),
     "ray": (
-        "measure/farm/farm_daemon.py",
+        "measure/farm/ray_child.py",
         "measure/farm/farm_status.py",
         "measure/farm/ray_calls.py",
         "measure/farm/ray_cluster.py",

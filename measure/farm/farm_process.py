@@ -8,12 +8,10 @@ reported to Ray's makers.
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 import uuid
@@ -37,8 +35,8 @@ from tunefarm.measure.farm.farm_records import (
     token_path,
 )
 from tunefarm.measure.farm.ray_address import check_address
+from tunefarm.measure.farm.ray_launch import Wanted, launch
 from tunefarm.measure.farm.ray_watch import program_of
-from tunefarm.measure.sandbox.module_command import module_command
 from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Process, end_run, is_alive, run_processes
 
 DEFAULT_PORT = 6379
@@ -49,12 +47,10 @@ _OBJECT_STORE_BYTES = 128 << 20
 _FOLDER_PREFIX = "tunefarm-ray."
 _DRAWN_CHARACTERS = 8  # that mkdtemp adds
 _MOST_FOLDER_CHARACTERS = 40  # a socket's name has 107 at most; Ray takes up to 66 of them
-_START_SECONDS = 120.0
 _RAYLET_SECONDS = 10.0  # for Ray's node to say that it leaves
 _OTHERS_SECONDS = 4.0
 _POLL_SECONDS = 0.1
 _LEAST_NICE, _MOST_NICE = 0, 19
-_REFUSED = "refused: "  # see tunefarm.measure.farm.farm_daemon
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,7 @@ def start_farm(options: FarmOptions, token_file: str | None = None) -> FarmRecor
             ) from error
     address = f"{host}:{options.port}"
     arguments = ["--head", "--port", str(options.port), "--include-dashboard", "false"]
-    arguments.append("--disable-usage-stats")
+    arguments += ["--disable-usage-stats", "--no-monitor"]
     return _start("head", address, host, path, options, arguments)
 
 
@@ -165,7 +161,7 @@ def _start(
         *("--object-store-memory", str(_OBJECT_STORE_BYTES), "--include-log-monitor", "false"),
         *("--labels", f"{SLOTS_LABEL}={options.slots},{NICENESS_LABEL}={options.niceness}"),
     ]
-    wanted = {"role": role, "address": address, "alone": is_loopback(host), "arguments": ray}
+    wanted = Wanted(role, address, folder, is_loopback(host), tuple(ray))
     environment = {
         **os.environ,
         **of_token_file(str(token_file)),
@@ -175,7 +171,7 @@ def _start(
         TAG_VARIABLE: tag,
     }
     try:
-        _run_daemon(json.dumps(wanted), environment, folder)
+        launch(wanted, environment)
         record = FarmRecord(
             tag,
             role,
@@ -207,34 +203,6 @@ def _make_folder() -> str:
             f"there is no folder for Ray's files: {error.filename}: {error.strerror}",
             hint="TMPDIR names the folder for temporary files",
         ) from error
-
-
-def _run_daemon(wanted: str, environment: dict[str, str], folder: str) -> None:
-    """Start Ray; its daemons keep what they print to open, so that is a file."""
-    with Path(folder, "start.log").open("w+") as log:
-        process = subprocess.Popen(
-            module_command("tunefarm.measure.farm.farm_daemon", wanted),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(_START_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise MeasureError(f"Ray has not started within {_START_SECONDS:.0f} s") from None
-        except BaseException:
-            process.kill()
-            raise
-        if code == 0:
-            return
-        log.seek(0)
-        lines = [line.strip() for line in log if line.strip()]
-    refused = [line for line in lines if line.startswith(_REFUSED)]
-    reason = (refused or lines or ["no reason given"])[-1].removeprefix(_REFUSED)
-    raise MeasureError(reason)
 
 
 def _end(tag: str, noted: Iterable[Process]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,12 +13,14 @@ from ray.exceptions import RayError
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.measure.farm.authentication import authentication, environment
 from tunefarm.measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
-from tunefarm.measure.farm.ray_address import check_address
+from tunefarm.measure.farm.ray_address import WITHOUT_RAY, check_address
 from tunefarm.measure.farm.ray_board import Board, no_answer
 from tunefarm.measure.farm.ray_start import head_client, read_authentication_again
+from tunefarm.measure.sandbox.isolated import ask_isolated
 
 _ALIVE = 0
 _SECONDS = 10.0
+_ANSWER_SECONDS = 25.0  # an answer takes 1 to 3, and longer on a loaded machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +60,42 @@ class FarmStatus:
 
 
 def farm_status(address: str, token_file: str | None = None) -> FarmStatus:
-    """Ask the head of the farm at an address. Raises MeasureError where it does not answer."""
+    """Ask the head of the farm at an address. Raises MeasureError where it does not answer.
+
+    That is done in a process of its own: Ray waits for as long as it likes, and prints why.
+    """
     check_address(address)
+    authentication(address, token_file)  # raises here what is wrong with it
+    asked = json.dumps([address, token_file])
+    answer = ask_isolated("tunefarm.measure.farm.farm_status", [asked], _ANSWER_SECONDS)
+    if answer.failure:
+        text = f"the farm at {address} does not answer: {answer.failure}"
+        raise MeasureError(text, hint=WITHOUT_RAY)
+    told = json.loads(answer.output)
+    if isinstance(told, str):
+        raise MeasureError(told)
+    nodes = tuple(FarmNode(**node) for node in told.pop("nodes"))
+    drivers = tuple(FarmDriver(**driver) for driver in told.pop("drivers"))
+    return FarmStatus(**told, nodes=nodes, drivers=drivers)
+
+
+def main(asked: str) -> None:
+    """Print the status of a farm as JSON; a string is why there is none."""
+    address, token_file = json.loads(asked)
     try:
-        with environment(authentication(address, token_file)):
-            read_authentication_again()
-            board = Board(address)
-            table = head_client(address).get_all_node_info(timeout=_SECONDS)
-            drivers = board.drivers()
-            versions = board.versions() or {}
+        told: object = _ask(address, token_file).to_json()
     except RayError as error:
-        raise MeasureError(no_answer(address, error)) from error
+        told = no_answer(address, error)
+    json.dump(told, sys.stdout)
+
+
+def _ask(address: str, token_file: str | None) -> FarmStatus:
+    with environment(authentication(address, token_file)):
+        read_authentication_again()
+        board = Board(address)
+        table = head_client(address).get_all_node_info(timeout=_SECONDS)
+        drivers = board.drivers()
+        versions = board.versions() or {}
     nodes = [_node(info) for info in table.values() if info.state == _ALIVE]
     nodes.sort(key=lambda node: (not node.is_head, node.address, node.id))
     return FarmStatus(
@@ -101,3 +130,7 @@ def _driver(name: str, said: Mapping[str, Any]) -> FarmDriver:
 
 def _number(text: object) -> int | None:
     return int(str(text)) if str(text).isdecimal() else None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

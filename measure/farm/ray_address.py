@@ -13,6 +13,7 @@ from threading import Thread
 from tunefarm.compiler.errors import MeasureError
 
 CONNECT_SECONDS = 10.0
+WITHOUT_RAY = "tune --runner local measures on this machine without Ray"
 _FORM = re.compile(r"(?:ray://)?(?:\[([0-9a-fA-F:.%\w]+)\]|([\w.-]+)):([0-9]{1,5})", re.ASCII)
 _FOUND_BY_RAY = ("auto",)
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -56,7 +57,7 @@ def check_loopback(seconds: float = CONNECT_SECONDS) -> None:
         raise MeasureError(
             f"the processes of Ray cannot talk to each other on this machine: 127.0.0.1: "
             f"{error.strerror or error}",
-            hint="bring up the loopback interface, or measure without Ray: --runner local",
+            hint=f"bring up the loopback interface; {WITHOUT_RAY}",
         ) from error
 
 
@@ -80,5 +81,5 @@ def _first_bytes(host: str, port: int, seconds: float) -> bytes:
 def _unreachable(address: str, reason: str) -> MeasureError:
     return MeasureError(
         f"no Ray cluster can be reached at {address}: {reason}",
-        hint="ray status, on its head node, shows whether it runs",
+        hint=f"ray status, on its head node, shows whether it runs; {WITHOUT_RAY}",
     )

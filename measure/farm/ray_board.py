@@ -1,6 +1,6 @@
 """A board that all drivers of a Ray cluster read and write: key and value, kept by its head node.
 
-It holds what the farm's versions are (`tunefarm.measure.farm.farm_versions`), and what each driver
+It holds what the farm's versions are (`tunefarm.measure.sandbox.versions`), and what each driver
 says of itself now and then (`tunefarm.measure.farm.fair_share`).
 """
 

@@ -20,8 +20,8 @@ from tunefarm.measure.farm.ray_board import Board, beats_of
 from tunefarm.measure.farm.ray_nodes import (
     Node,
     NodeEntry,
-    NodeFacts,
     begin_inspection,
+    facts_of,
     node_entries,
     node_of,
 )
@@ -76,7 +76,10 @@ class RayCluster:
         if error is not None:
             answer.set_exception(error)
             return
-        facts: NodeFacts = told.result()
+        facts = facts_of(told.result())
+        if isinstance(facts, str):
+            answer.set_result(facts)
+            return
         node = node_of(entry, facts, self._wanted)
         answer.set_result(facts.refusal if node is None else node)
 

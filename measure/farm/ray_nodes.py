@@ -13,20 +13,22 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.target import Target
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
-from tunefarm.measure.farm.farm_versions import differences, versions
 from tunefarm.measure.farm.overlap import settle_overlap
+from tunefarm.measure.farm.ray_calls import begin_call, expect_same, opened
+from tunefarm.measure.farm.ray_launch import happens_in_time, refusal
 from tunefarm.measure.farm.ray_start import draining_nodes
 from tunefarm.measure.farm.runner import RunnerOptions
 from tunefarm.measure.farm.slots import SlotPlan, plan_slots
 from tunefarm.measure.sandbox.node_kind import kind_of, this_node
+from tunefarm.measure.sandbox.versions import installation
 
 _INSPECT_SECONDS = 60.0
+_WORKER_SECONDS = 10.0  # of a worker here, which starts within 1 to 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +57,11 @@ class NodeFacts:
     refusal: str = ""
 
 
-def inspect_task(
-    threads: int,
-    slots: int,
-    builders: int | None,
-    overlap: str,
-    probe: str,
-    drivers: Mapping[str, str],
+def inspect_here(
+    threads: int, slots: int, builders: int | None, overlap: str, probe: str
 ) -> NodeFacts:
-    """What this node is, and how its cores are divided; `drivers` are the versions there."""
+    """What this node is, and how its cores are divided."""
     target, cpus = this_node(probe), usable_cpus()
-    if different := differences(drivers, versions()):
-        return NodeFacts(target, cpus.cores, None, different)
     try:
         plan = plan_slots(cpus, threads, slots=slots, builders=builders)
     except MeasureError as error:
@@ -90,18 +85,21 @@ def find_nodes(wanted: Sequence[Target], options: RunnerOptions) -> list[Node]:
     answers = _answers([entry for entry in node_entries() if not entry.leaves], options)
     nodes = []
     refusals: dict[str, str] = {}
-    for entry, fact in answers:
-        target = kind_of(fact.target, wanted)
-        node = node_of(entry, fact, wanted)
+    others = [facts for _, facts in answers if isinstance(facts, str)]
+    known = [(entry, facts) for entry, facts in answers if isinstance(facts, NodeFacts)]
+    for entry, facts in known:
+        target = kind_of(facts.target, wanted)
+        node = node_of(entry, facts, wanted)
         if node is not None:
             nodes.append(node)
         elif target is not None:
-            refusals[target.key] = fact.refusal
+            refusals[target.key] = facts.refusal
     missing = [target for target in wanted if target not in {node.target for node in nodes}]
-    if missing and missing[0].key in refusals:
-        raise MeasureError(f"no node of the cluster can measure: {refusals[missing[0].key]}")
+    if missing and (missing[0].key in refusals or others):
+        reason = refusals.get(missing[0].key) or others[0]
+        raise MeasureError(f"no node of the cluster can measure: {reason}")
     if missing:
-        found = ", ".join(sorted({fact.target.key for _, fact in answers}))
+        found = ", ".join(sorted({facts.target.key for _, facts in known}))
         lacking = " or a ".join(target.key for target in missing)
         raise MeasureError(
             f"no node of the cluster is a {lacking} (there are: {found})",
@@ -110,20 +108,38 @@ def find_nodes(wanted: Sequence[Target], options: RunnerOptions) -> list[Node]:
     return nodes
 
 
+def expect_own_code(asked: Any, tag: str, folder: str) -> None:
+    """Raise MeasureError unless a worker of an embedded Ray answers, and has what this process has.
+
+    `asked` is what `begin_call` has returned. `tag` is of Ray's processes and `folder` has their
+    logs, where this process has started them.
+    """
+    seconds = _WORKER_SECONDS if tag else _INSPECT_SECONDS
+    if not happens_in_time(lambda piece: bool(ray.wait([asked], timeout=piece)[0]), seconds, tag):
+        raise refusal(f"its workers do not answer within {seconds:g} s", folder)
+    try:
+        there, _ = opened(ray.get(asked))
+    except RayError as error:
+        raise refusal(str(error).strip().splitlines()[-1], folder) from error
+    expect_same(there)
+
+
 def _answers(
     entries: Sequence[NodeEntry], options: RunnerOptions
-) -> list[tuple[NodeEntry, NodeFacts]]:
+) -> list[tuple[NodeEntry, NodeFacts | str]]:
     """What each node says of itself; those are passed over that do not answer, as one that is lost
     meanwhile. Raises MeasureError if none does."""
     references = [begin_inspection(entry, options) for entry in entries]
     end = time.monotonic() + _INSPECT_SECONDS
-    found: list[tuple[NodeEntry, NodeFacts]] = []
+    found: list[tuple[NodeEntry, NodeFacts | str]] = []
     silence: RayError | None = None
     for entry, reference in zip(entries, references, strict=True):
         try:
-            found.append((entry, ray.get(reference, timeout=max(0.0, end - time.monotonic()))))
+            answer = ray.get(reference, timeout=max(0.0, end - time.monotonic()))
         except RayError as error:
             silence = error
+        else:
+            found.append((entry, facts_of(answer)))
     if silence is not None and not found:
         raise MeasureError(
             f"the cluster's nodes do not answer: {str(silence).strip().splitlines()[-1]}",
@@ -133,15 +149,17 @@ def _answers(
 
 
 def begin_inspection(entry: NodeEntry, options: RunnerOptions) -> Any:
-    """Ask a node what it is; the reference of its `NodeFacts`."""
+    """Ask a node what it is; the reference of what `facts_of` takes."""
     slots = entry.number(SLOTS_LABEL)
     of_node = options.slots if slots is None else max(1, slots // options.threads)
-    task: Any = ray.remote(inspect_task)
-    return task.options(
-        num_cpus=0,
-        max_retries=1,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(entry.id, soft=False),
-    ).remote(options.threads, of_node, options.builders, options.overlap, options.probe, versions())
+    arguments = (options.threads, of_node, options.builders, options.overlap, options.probe)
+    return begin_call(f"{__name__}:inspect_here", arguments, entry.id, max_retries=1)
+
+
+def facts_of(answer: Any) -> NodeFacts | str:
+    """What an inspected node is; in what its versions differ from those here, if they do."""
+    there, facts = opened(answer)
+    return facts if isinstance(facts, NodeFacts) else installation().difference(there)
 
 
 def node_of(entry: NodeEntry, facts: NodeFacts, wanted: Sequence[Target]) -> Node | None:

@@ -8,7 +8,7 @@ are off, and address="local" never joins someone else's cluster.
 
 from __future__ import annotations
 
-import logging
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
@@ -27,15 +27,15 @@ from tunefarm.configs.remains import make_folder, on_leaving
 from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.farm.authentication import authentication
 from tunefarm.measure.farm.farm_process import is_loopback
-from tunefarm.measure.farm.farm_versions import versions
 from tunefarm.measure.farm.lock_watch import LockWatch
 from tunefarm.measure.farm.node_watch import NodeWatch
 from tunefarm.measure.farm.pipeline_runner import PipelineRunner, SlotLostError
 from tunefarm.measure.farm.ray_address import check_address, check_loopback
-from tunefarm.measure.farm.ray_calls import call_on_node
+from tunefarm.measure.farm.ray_calls import begin_call, call_on_node
 from tunefarm.measure.farm.ray_cluster import RayCluster
-from tunefarm.measure.farm.ray_nodes import Node, find_nodes, live_nodes
-from tunefarm.measure.farm.ray_start import StartedRay
+from tunefarm.measure.farm.ray_launch import ADDRESS_FILE, Wanted, launch, refusal
+from tunefarm.measure.farm.ray_nodes import Node, expect_own_code, find_nodes, live_nodes
+from tunefarm.measure.farm.ray_start import connect
 from tunefarm.measure.farm.ray_watch import RayWatch, ray_daemons
 from tunefarm.measure.farm.ray_workers import Builder, MeasuringSlot
 from tunefarm.measure.farm.runner import RunnerOptions
@@ -43,9 +43,11 @@ from tunefarm.measure.farm.slots import ProcessPin, SlotPlan
 from tunefarm.measure.farm.thread_limit import check_threads
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Process, Reaper, is_alive
+from tunefarm.measure.sandbox.versions import installation
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 from tunefarm.measure.worker.build_candidate import BuildResult
 
+_LOOPBACK = "127.0.0.1"
 _OBJECT_STORE_BYTES = 128 << 20
 _CLOSE_SECONDS = 3.0
 _NODE_SECONDS = 300.0  # that requests wait for a node to join when none is left
@@ -76,11 +78,11 @@ class RayBackend:
         self._embedded = options.address == "local"
         self.driver = settings.driver  # its name among the drivers of a farm
         self._owns_ray = not ray.is_initialized()
-        self._ray: StartedRay | None = None
         self._pin = ProcessPin()
         self._reaper: Reaper | None = None
         self._forget: Callable[[], None] = lambda: None
-        self._folder: str | None = None  # of an embedded Ray's own files
+        self._tag = ""  # of the processes of a Ray that this process starts
+        self.folder = ""  # of its files
         self.daemons: set[Process] = set()  # of an embedded Ray
         self._builder: Any = ray.remote(Builder)
         self._slot: Any = ray.remote(MeasuringSlot)
@@ -104,22 +106,45 @@ class RayBackend:
         elif self._owns_ray:
             check_address(self._options.address)
         if self._owns_ray:
-            tag = uuid.uuid4().hex
-            if self._embedded:
-                self._folder = str(make_folder("ray", most_characters=_MOST_FOLDER_CHARACTERS))
-                self._reaper = Reaper(tag, self._settings.scratch, self._folder)
-                self._forget = on_leaving(self._reaper.close)
-            self._ray = _start_ray(self._options, plan, tag, self._folder)
-            if self._reaper is not None:
-                self._reaper.note()
-                self.daemons = ray_daemons(tag)
-        self._nodes = (
-            [Node(ray.get_runtime_context().get_node_id(), plan, self.wanted[0])]
-            if self._embedded
-            else find_nodes(self.wanted, self._options)
-        )
+            self._own_ray(plan)
+        if self._embedded:
+            node = ray.get_runtime_context().get_node_id()
+            asked = begin_call("builtins:bool", (), node, max_retries=0)
+            self._nodes = [Node(node, plan, self.wanted[0])]
+        else:
+            self._nodes = find_nodes(self.wanted, self._options)
         for number in range(len(self._nodes)):
             self._start_workers(number)
+        if self._embedded:  # the workers start meanwhile, and are given nothing before
+            expect_own_code(asked, self._tag, self.folder)
+
+    def _own_ray(self, plan: SlotPlan) -> None:
+        """Start Ray or join a cluster."""
+        self._tag, address = uuid.uuid4().hex, self._options.address
+        folder = make_folder("ray", most_characters=_MOST_FOLDER_CHARACTERS)
+        self.folder = str(folder)
+        variables = {
+            **_ENVIRONMENT,
+            **authentication(address, self._options.token_file),
+            TAG_VARIABLE: self._tag,
+        }
+        alone = self._embedded or is_loopback(address.rpartition(":")[0])
+        try:
+            if self._embedded:
+                self._reaper = Reaper(self._tag, self._settings.scratch, self.folder)
+                self._forget = on_leaving(self._reaper.close)
+                arguments = _of_head(plan, self.folder)
+                wanted = Wanted("head", f"{_LOOPBACK}:0", self.folder, True, arguments)
+            else:
+                wanted = Wanted("driver", address, self.folder, alone)
+            launch(wanted, {**os.environ, **variables})
+            if self._reaper is not None:
+                self._reaper.note()
+                self.daemons = ray_daemons(self._tag)
+                address = (folder / ADDRESS_FILE).read_text().strip()
+            connect(address, variables, alone=alone)
+        except (RayError, OSError, RuntimeError, ValueError) as error:
+            raise refusal((str(error).strip().splitlines() or [type(error).__name__])[0]) from error
 
     def build(self, node: int, index: int, request: MeasureRequest) -> Future[BuildResult]:
         """Build a candidate with a builder of a node; fails with SlotLostError if that is gone."""
@@ -175,7 +200,8 @@ class RayBackend:
         if self._reaper is not None:
             self._reaper.close()
             self._forget()
-        shutil.rmtree(self._settings.scratch, ignore_errors=True)
+        for folder in filter(None, (self._settings.scratch, self.folder)):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _leave_ray(self) -> None:
         actors = list(self._actors.values())
@@ -184,9 +210,8 @@ class RayBackend:
             ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)
         for actor in actors:
             ray.kill(actor)
-        if self._ray is not None:
+        if self._owns_ray:
             ray.shutdown()
-            self._ray.end()
 
     def _settings_of(self, node: int) -> WorkerSettings:
         """What the workers of a node are told: its target, and what is to be checked of it."""
@@ -226,13 +251,13 @@ class RayBackend:
             }
             if what == "measure":
                 actor = self._slot.options(**options).remote(
-                    replace(settings, cores=plan.slots[index]), versions()
+                    replace(settings, cores=plan.slots[index]), installation().versions
                 )
             else:
                 actor = self._builder.options(**options).remote(
                     replace(settings, cores=plan.build_cores),
                     plan.build_cores[index],
-                    versions(),
+                    installation().versions,
                 )
             actor.start.remote()
             self._actors[worker] = actor
@@ -300,23 +325,12 @@ class RayRunner(PipelineRunner):
         super().close()
 
 
-def _start_ray(wanted: RunnerOptions, plan: SlotPlan, tag: str, folder: str | None) -> StartedRay:
-    address = wanted.address
-    alone = address == "local" or is_loopback(address.rpartition(":")[0])
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    variables = {**_ENVIRONMENT, **authentication(address, wanted.token_file), TAG_VARIABLE: tag}
-    if address == "local":
-        options |= {
-            "num_cpus": len(plan.build_cores),
-            "object_store_memory": _OBJECT_STORE_BYTES,
-            "include_dashboard": False,
-            "_temp_dir": folder,
-        }
-    try:
-        return StartedRay(address, variables, alone=alone, **options)
-    except (RayError, OSError, RuntimeError, ValueError, MeasureError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise MeasureError(
-            f"Ray did not start (address {address!r}): {reason}",
-            hint="--runner local measures on this machine without Ray",
-        ) from error
+def _of_head(plan: SlotPlan, folder: str) -> tuple[str, ...]:
+    """What `ray start` is told for an embedded Ray."""
+    return (
+        *("--head", "--port", "0", "--node-ip-address", _LOOPBACK, "--temp-dir", folder),
+        *("--num-cpus", str(len(plan.build_cores))),
+        *("--object-store-memory", str(_OBJECT_STORE_BYTES)),
+        *("--include-dashboard", "false", "--include-log-monitor", "false"),
+        *("--disable-usage-stats", "--no-monitor"),
+    )

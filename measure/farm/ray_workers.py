@@ -5,11 +5,23 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 
-from tunefarm.measure.farm.farm_versions import check_versions
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
+from tunefarm.measure.sandbox.versions import differences, installation
+from tunefarm.measure.sandbox.worker_process import WorkerStartError
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 from tunefarm.measure.worker.build_candidate import BuildResult
 from tunefarm.measure.worker.supervisor import BUILD, MEASURE, Supervisor
+
+
+def check_versions(drivers: Mapping[str, str]) -> None:
+    """Raise `WorkerStartError` if this process has other versions than its driver: it was started
+    after tunefarm was installed again, or edited."""
+    here = installation()
+    if different := differences(drivers, here.versions):
+        raise WorkerStartError(
+            f"a worker that imports {here.folder} runs other code than this job: {different}; "
+            "install one version everywhere, and start the job again"
+        )
 
 
 class MeasuringSlot:

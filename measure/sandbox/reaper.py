@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 TAG_VARIABLE = "TUNEFARM_RUN"
-_GRACE_SECONDS = 3.0
 _KILL_SECONDS = 10.0
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.05
 
 
 class Process(NamedTuple):
@@ -83,14 +82,15 @@ def run_processes(tag: str, variable: str = TAG_VARIABLE) -> set[Process]:
     return result
 
 
-def cpu_seconds(processes: Iterable[Process]) -> float:
-    """The processor time that these have used so far; of one that has ended nothing."""
-    ticks = 0
+def runnable_seconds(processes: Iterable[Process]) -> float:
+    """For how long the main threads of these have computed or waited for a core; of one that has
+    ended nothing."""
+    total = 0
     for process in processes:
-        with suppress(OSError, ValueError, IndexError):  # it ended meanwhile
-            text = Path("/proc", str(process.id), "stat").read_text()
-            ticks += sum(map(int, text.rpartition(")")[2].split()[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+        with suppress(OSError, ValueError):  # it ended meanwhile
+            computed, waited, _ = Path("/proc", str(process.id), "schedstat").read_text().split()
+            total += int(computed) + int(waited)
+    return total / 1e9
 
 
 def holders(folders: Sequence[str]) -> set[Process]:
@@ -109,7 +109,7 @@ def _processes() -> Iterator[Path]:
 
 
 def end_run(tag: str, noted: set[Process], folders: Sequence[str] = ()) -> None:
-    """Give the run's processes a moment to end by themselves, then kill them until none is left.
+    """Kill the run's processes until none is left: they hold nothing that anybody needs.
 
     Those that have files of the run's `folders` open are among them: agents of Ray's that started
     late overwrite their environment and lose their parents.
@@ -118,12 +118,10 @@ def end_run(tag: str, noted: set[Process], folders: Sequence[str] = ()) -> None:
     while left := {
         process for process in noted | run_processes(tag) | holders(folders) if is_alive(process)
     }:
-        waited = time.monotonic() - start
-        if waited > _GRACE_SECONDS:
-            for process in left:
-                with suppress(ProcessLookupError):
-                    os.kill(process.id, signal.SIGKILL)
-        if waited > _KILL_SECONDS:
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process.id, signal.SIGKILL)
+        if time.monotonic() - start > _KILL_SECONDS:
             return
         time.sleep(_POLL_SECONDS)
 

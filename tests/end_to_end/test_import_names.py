@@ -14,6 +14,7 @@ import pytest
 from tests.end_to_end.tiny_model import tiny_model
 
 NAMES = ("compiler", "configs", "db", "measure", "tuner")
+LIBRARIES = ("numpy", "queue", "ray", "tunefarm")
 TRAP = """
 import pathlib
 with pathlib.Path({marker!r}).open("a") as file:
@@ -53,16 +54,20 @@ print([module.__name__ for module in own if module.MINE != "the program's"])
 def test_no_process_of_a_job_a_build_or_a_load_imports_a_bare_name(
     tmp_path: Path,
 ) -> None:
-    """Traps lie first on the import path of this program, of its children and of Ray's workers."""
-    traps, marker = tmp_path / "traps", tmp_path / "imported"
-    traps.mkdir()
-    for name in NAMES:
-        (traps / f"{name}.py").write_text(TRAP.format(marker=str(marker), name=name))
-    onnx.save(tiny_model(), tmp_path / "m.onnx")
+    """Traps lie first on the import path of this program, of its children and of Ray's workers.
+
+    The folder that it runs in has libraries' names as well, and a tunefarm.
+    """
+    traps, folder, marker = tmp_path / "traps", tmp_path / "folder", tmp_path / "imported"
+    for parent, names in ((traps, NAMES), (folder, (*NAMES, *LIBRARIES))):
+        for name in names:
+            (parent / name).mkdir(parents=True)
+            (parent / name / "__init__.py").write_text(TRAP.format(marker=str(marker), name=name))
+    onnx.save(tiny_model(), folder / "m.onnx")
     path = os.pathsep.join([str(traps), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-P", "-c", WORK],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

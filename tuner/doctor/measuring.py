@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from tunefarm.configs.errors import TunefarmError
+from tunefarm.measure.farm.ray_address import WITHOUT_RAY
 from tunefarm.tuner.doctor.asked_settings import settings_of
 from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, warning
 from tunefarm.tuner.reports.report import format_bytes, format_share
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from tunefarm.measure.farm.noise import Noise
     from tunefarm.measure.measurement import MeasureResult
 
-LOCAL = "tune --runner local measures on this machine without Ray"
 _SHARED_MEMORY = Path("/dev/shm")
 _NEEDED_SHARED = 256 << 20  # twice the object store
 _MUCH_STEAL, _MUCH_QUEUED = 0.02, 0.10
@@ -42,12 +42,12 @@ def check_ray(question: Question) -> list[Finding]:
         results = _measure("ray", question, 0.0)
     except TunefarmError as error:
         # An address that was asked for is the user's to mend, a Ray of our own is not needed.
-        advice = error.hint or LOCAL
+        advice = error.hint or WITHOUT_RAY
         return [*found, problem("Ray", f"Ray {version}: {error.message}", advice)]
     seconds = monotonic() - begin
     if not results[0].samples:
         text = f"Ray {version}: a kernel came out {results[0].status}: {_first(results[0].error)}"
-        return [*found, problem("Ray", text, LOCAL)]
+        return [*found, problem("Ray", text, WITHOUT_RAY)]
     text = f"Ray {version}: {where} measured a kernel, {seconds:.0f} s with its start and end"
     return [*found, ok("Ray", text, version=version, seconds=seconds)]
 

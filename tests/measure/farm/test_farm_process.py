@@ -197,9 +197,9 @@ def test_a_farm_starts_is_joined_shows_and_ends(
 def _join_as_another(address: str, token_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Join a farm whose head has noted another version of the compiler."""
     from tunefarm.measure.farm.authentication import environment, of_token_file
-    from tunefarm.measure.farm.farm_versions import COMPILER, versions
     from tunefarm.measure.farm.ray_board import Board
     from tunefarm.measure.farm.ray_start import read_authentication_again
+    from tunefarm.measure.sandbox.versions import COMPILER, versions
 
     with environment(of_token_file(token_file)):
         read_authentication_again()
