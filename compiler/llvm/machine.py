@@ -33,13 +33,13 @@ def target_machine(target: Target) -> llvm.TargetMachine:
 
     Raises `LoweringError` for a target that LLVM would end the process for.
     """
+    if lacking := target.lacking_feature:
+        raise LoweringError(f"there is no code for {target.cpu}: {lacking}, which it lacks")
     _initialize()
     machines: dict[_Made, llvm.TargetMachine] = _local.__dict__.setdefault("machines", {})
     made = (target.triple, target.cpu, target.features)  # all that LLVM is asked for
     machine = machines.get(made)
     if machine is None:
-        if lacking := target.lacking_feature:
-            raise LoweringError(f"there is no code for {target.cpu}: {lacking}, which it lacks")
         features = ",".join(feature_flags(target))
         machine = llvm.Target.from_triple(target.triple).create_target_machine(
             cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="default"
