@@ -52,7 +52,8 @@ _RUN = ("sh", "python")
 _LIMIT = 240.0  # seconds of one block
 MODEL = "mlp"
 LONG = ("doctor", "farm", "tuning", "running", "schedules", "sizes", "verify")
-"""Pages whose commands start Ray or take long; `pytest -m nightly -k commands_of_the_page_run`."""
+"""Pages whose commands start Ray or take long, as those of each command do: `pytest -m nightly -k
+commands_of_the_page_run`."""
 REAL = "squeezenet1_1"
 """The model of the README and of the tutorial, for which `MODEL` stands in the ordinary run."""
 
@@ -104,7 +105,8 @@ PAGES = {name: list(blocks_of(text.replace(REAL, MODEL))) for name, text in TEXT
 
 def _marked(name: str) -> object:
     """The page as a parameter; what takes long is for the night."""
-    return pytest.param(name, marks=pytest.mark.nightly) if name in LONG else name
+    is_long = name in LONG or name.startswith("commands/")
+    return pytest.param(name, marks=pytest.mark.nightly) if is_long else name
 
 
 @pytest.fixture(scope="session")
