@@ -69,6 +69,7 @@ def test_password_of_a_settings_file_is_never_printed(
     assert not tells(printed)
 
 
+@pytest.mark.nightly
 def test_database_commands(tune: Discreet, postgresql: Server, postgresql_url: str) -> None:
     tune.run("--model", "tiny.onnx", "--db", "file.db", *TUNING)
     count = trials_in(Path("file.db"))
