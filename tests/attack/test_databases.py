@@ -34,6 +34,7 @@ def test_a_few_attempts_find_nothing(attack: DatabaseAttack) -> None:
         assert not outcome.broke, outcome.detail
 
 
+@pytest.mark.nightly
 def test_without_checksums_a_changed_value_is_found(
     attack: DatabaseAttack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

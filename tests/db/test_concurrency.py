@@ -13,6 +13,8 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
+import pytest
+
 from tests.db.examples import KEY, populate, trial
 from tunefarm.db import queries
 from tunefarm.db.check import check
@@ -68,6 +70,7 @@ def write(url: str, writer: int, start: Any, done: Connection) -> None:
     done.send(added)
 
 
+@pytest.mark.nightly
 def test_eight_drivers_write_to_a_server_at_the_same_time(postgresql_url: str) -> None:
     start = _CONTEXT.Barrier(WRITERS)
     processes, results = [], []

@@ -123,6 +123,7 @@ def trials_of(database: Path, job: str) -> int:
         return sum(record.job == job for record in queries.iterate_trials(store))
 
 
+@pytest.mark.nightly
 def test_a_job_is_stopped_killed_and_resumed_from_elsewhere(
     tune: CommandLine, folder: Path
 ) -> None:
