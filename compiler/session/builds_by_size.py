@@ -7,9 +7,11 @@ runs within the range. A size beyond it is built for by itself, and a wider rang
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ VARIED = 3
 """Sizes of one dimension after which a build for a range is worth its time."""
 _KEPT = 8
 """Builds for single sizes that are kept, each with its constants."""
+_LEAST_PRIORITY = 19
 
 Key = tuple[tuple[int, ...], ...]
 
@@ -193,6 +196,8 @@ class BuildsBySize:
 
     def _build_range(self, shapes: Shapes, bounds: Mapping[object, tuple[int, int]]) -> None:
         LOG.info("building %s for the range %s", self._path, shapes)
+        with suppress(OSError):  # runs come first; what the build starts inherits it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST_PRIORITY)
         try:
             found = self._compiled(shapes)
         except TunefarmError as error:
