@@ -64,9 +64,12 @@ def _blocked_roles(anchor: Stage, axes: Sequence[Axis], lanes: int) -> dict[str,
     if axes[-1].extent != lanes or len(names) < 4:
         return None
     block = _block_of(anchor, axes, lanes)
-    roles = dict.fromkeys(names, Role.BATCH) | {names[-1]: Role.LANE, names[-2]: Role.COLUMN}
-    if names[-3] != block:
-        roles[names[-3]] = Role.ROW
+    row, column = axes[-3:-1]
+    if column.extent == 1 and row.name != block:
+        row, column = column, row
+    roles = dict.fromkeys(names, Role.BATCH) | {names[-1]: Role.LANE, column.name: Role.COLUMN}
+    if row.name != block:
+        roles[row.name] = Role.ROW
     return roles | {block: Role.BLOCK}
 
 
@@ -139,13 +142,14 @@ def _is_window(anchor: Stage, axis: str) -> bool:
 def vector_stride(kernel: FusedKernel, load: Load, vector: str, lanes: int) -> int:
     """Elements between neighbours along `vector`: 0 the same element, 1 adjacent, else gathered.
 
-    A constant can be packed so that the dimension which holds the vector axis comes last: 1. So is
-    what was packed in vectors, [..., v // lanes, ..., v % lanes].
+    Dimensions of one element behind change nothing. A constant can be packed so that the dimension
+    which holds the vector axis comes last: 1. So is what was packed in vectors,
+    [..., v // lanes, ..., v % lanes].
     """
     holding = [dimension for dimension, item in enumerate(load.indices) if vector in axes_of(item)]
     if not holding:
         return 0
-    last = holding[-1] == len(load.indices) - 1
+    last = all(extent == 1 for extent in _shape(kernel, load.buffer)[holding[-1] + 1 :])
     if last and len(holding) == 2:
         own = [binary(op, index(vector), integer(lanes)) for op in ("floordiv", "mod")]
         return 1 if own == [load.indices[dimension] for dimension in holding] else _GATHERED
@@ -154,3 +158,9 @@ def vector_stride(kernel: FusedKernel, load: Load, vector: str, lanes: int) -> i
         return _GATHERED
     constant = any(buffer.name == load.buffer and buffer.constant for buffer in kernel.inputs)
     return coefficient if last or (constant and coefficient == 1) else _GATHERED
+
+
+def _shape(kernel: FusedKernel, name: str) -> tuple[int, ...]:
+    """The extents of an input or of a stage."""
+    shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
+    return (shapes | {stage.name: stage.shape for stage in kernel.stages})[name]

@@ -182,6 +182,17 @@ class TileContext:
             most = np.maximum(most, lines)
         return most
 
+    def bytes_of_columns(self, columns: int) -> float:
+        """What the sums of so many columns read of operands that move along them."""
+        numbers = {name: number for number, name in enumerate(self.extents)}
+        extents = np.ones((len(numbers), 1))
+        for axis in self.roles.reduce:
+            extents[numbers[axis]] = self.extents[axis]
+        column = numbers[self.roles.column]
+        extents[column] = columns
+        moving = [item for item in self.operands[:-1] if item.moves_with(len(numbers))[column]]
+        return sum(float(item.footprint(extents)[0]) for item in moving)
+
     @cached_property
     def strewn(self) -> bool:
         """Terms of a sum lie so that they compete for few sets of the second-level cache, too."""

@@ -165,7 +165,7 @@ def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
     axes = list(context.roles.reduce)
     # Steps along an axis of one point cannot be unrolled: it is never the innermost.
     ones = [axis for axis in axes if context.extent(axis) == 1]
-    window = [axis for axis in axes if axis in context.roles.window or axis in ones]
+    window = [*ones, *(axis for axis in context.roles.window if axis not in ones)]
     channels = [axis for axis in axes if axis not in window]
     if not window or not channels:
         return ((*ones, *(axis for axis in axes if axis not in ones)),)
@@ -246,12 +246,11 @@ def _column_blocks(context: TileContext) -> list[int]:
 
     Every block of vectors walks over the data again. Threads share blocks of equal size.
     """
-    columns = context.extent(context.roles.column)
-    width = context.element_bytes * context.reduction
-    if context.prologue or columns * width <= context.target.l2_bytes:
+    columns, cache = context.extent(context.roles.column), context.target.l2_bytes
+    if context.prologue or context.bytes_of_columns(columns) <= cache:
         return []
     blocks = [
-        n for n in COLUMN_BLOCKS if 2 * n <= columns and 2 * n * width <= context.target.l2_bytes
+        n for n in COLUMN_BLOCKS if 2 * n <= columns and 2 * context.bytes_of_columns(n) <= cache
     ]
     if context.threads > 1:
         blocks = [-(-columns // -(-columns // n)) for n in blocks]

@@ -34,6 +34,12 @@ def plain(operator: str, inputs: list[TensorType], attributes: dict[str, Attribu
          "kh=window kw=window"),
         (plain("conv", [f32(1, 4, 7, 9), f32(6, 2, 3, 3)], {"groups": 2}),
          "n=batch oc=batch oh=column ow=lane ic=reduce kh=window kw=window"),
+        (plain("conv", [f32(1, 4, 40, 1), f32(16, 4, 3, 1)], {}),
+         "n=row oc=column oh=lane ow=batch ic=reduce kh=window kw=window"),
+        (kernel_of([f32(1, 2, 40, 1, 8), f32(24, 16, 5, 1)],
+                   [("conv", ["x0", "x1"], {"layout": "NCHWc"})], ["x1"]),
+         "n=batch ocb=block oh=column ow=row oci=lane icb=reduce ici=reduce "
+         "kh=window kw=window"),
         (plain("conv_transpose", [f32(1, 4, 7, 9), f32(4, 5, 3, 3)], {"shape": (9, 11)}),
          "n=batch oc=column oh=row ow=lane ic=reduce kh=window kw=window"),
         (plain("matmul", [f32(13, 19), f32(19, 40)], {}), "m=column n=lane k=reduce"),
