@@ -20,6 +20,7 @@ from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
     Let,
+    LoopKind,
     LoopNest,
     Memory,
     Scope,
@@ -42,6 +43,9 @@ from tunefarm.compiler.loops.stage_loops import StageLoops
 from tunefarm.compiler.loops.stage_state import StageState
 from tunefarm.compiler.loops.tile_loops import tile_loops
 from tunefarm.compiler.loops.walk_recurrence import checked_recurrence
+
+MOST_PRIVATE = 256
+"""Bytes of an intermediate result that is private to the thread, not in the workspace."""
 
 
 def lower_kernel(scheduled: ScheduledKernel) -> LoopNest:
@@ -97,7 +101,13 @@ class _Lowering:
         if not rest:
             return statements
         inner = replace(env, locals={**env.locals, stage.name: (memory, zero)})
-        return (Allocate(memory, Scope.WORKSPACE, (*statements, *self._roots(rest, inner))),)
+        scope = Scope.STACK if self._is_private(memory) else Scope.WORKSPACE
+        return (Allocate(memory, scope, (*statements, *self._roots(rest, inner))),)
+
+    def _is_private(self, memory: Memory) -> bool:
+        """A few values that one thread computes and reads: they may stay in registers."""
+        kinds = (kind for state in self.scheduled.stages for kind in state.kinds.values())
+        return memory.type.bytes <= MOST_PRIVATE and LoopKind.PARALLEL not in kinds
 
     def _stage(
         self,
