@@ -13,7 +13,7 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.fused import DOMAIN, channels_last
 from tunefarm.compiler.frontend.operators.quantise import dynamically_quantised
-from tunefarm.compiler.frontend.operators.recurrent import recurrent_layer
+from tunefarm.compiler.frontend.operators.recurrent import IntegerWeights, recurrent_layer
 from tunefarm.compiler.frontend.structured_values import Entity
 from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import DType
@@ -137,27 +137,29 @@ def dynamic_quantize_lstm(node: OnnxNode, graph: GraphBuilder) -> Entity | Seque
     several lengths begin together there and end together here, and have ranges accordingly.
     """
     found, _ = as_onnx(node, "LSTM", 14)
-    weights, scales = [], []
-    for weight, scale, zero in ((1, 8, 9), (2, 10, 11)):
+    parameters = []
+    for weight, *places in ((1, 8, 9), (2, 10, 11)):
         value = node.input(weight)
         if value.rank != 3:
             raise node.bad_shape(f"the weights {value.type} must have three axes")
         directions, _, gates = value.shape
-        widths = {node.input(scale).type.size} - {directions, directions * gates}
-        if widths:
-            raise node.bad_shape(f"the scale {node.input(scale).type} does not fit {value.type}")
-        shape = (directions, 1, node.input(scale).type.size // directions)
-        weights.append(_centred(value, graph.reshape(node.input(zero), shape), graph))
-        scales.append(graph.reshape(node.input(scale), shape))
-    given, recurrent = weights
-    given = graph.emit("mul", graph.cast(given, DType.F32), scales[0])
-    turned = [graph.transpose(value, (0, 2, 1)) for value in (given, recurrent)]
-    every = graph.emit("expand", scales[1], shape=(directions, 1, gates))
+        given = [node.input(at) for at in places]
+        widths = {item.type.size for item in given}
+        if len(widths) != 1 or not widths <= {directions, directions * gates}:
+            kinds = "the scale {} and the zero point {}".format(*(item.type for item in given))
+            raise node.bad_shape(f"{kinds} do not fit {value.type}")
+        shape = (directions, widths.pop() // directions)
+        parameters.append([graph.reshape(item, shape) for item in given])
+    (scale, zero), (recurrent_scale, recurrent_zero) = parameters
+    across = (directions, 1, recurrent_zero.shape[1])
+    recurrent = _centred(node.input(2), graph.reshape(recurrent_zero, across), graph)
+    turned = [graph.transpose(value, (0, 2, 1)) for value in (node.input(1), recurrent)]
+    every = graph.emit("expand", recurrent_scale, shape=(directions, gates))
     parts = dynamically_quantised(node.input(0), graph)
     rounded = graph.emit("dequantize", *parts, to=str(DType.F32))
     inputs = (rounded, *turned, *(node.optional(position) for position in range(3, 8)))
-    columns = graph.reshape(every, (directions, gates))
-    return recurrent_layer(replace(found, inputs=inputs), graph, columns)
+    weights = IntegerWeights(scale, zero, every)
+    return recurrent_layer(replace(found, inputs=inputs), graph, weights)
 
 
 def _centred(value: Value, zero_point: Value, graph: GraphBuilder) -> Value:

@@ -13,6 +13,7 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.padded_moves import as_whole, window, with_axis
 from tunefarm.compiler.operators.activation import RECURRENT
 from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, bounds_of
 from tunefarm.compiler.types.tensor_type import Attribute
 
@@ -101,10 +102,23 @@ def _given(
 
 
 @dataclass(frozen=True, slots=True)
+class IntegerWeights:
+    """What makes floats of a layer's integer weights.
+
+    `scale` and `zero_point` are those of W, [directions, 1 or gates * hidden]; `recurrent` is the
+    scale of R, [directions, gates * hidden], whose integers have no zero point.
+    """
+
+    scale: Value
+    zero_point: Value
+    recurrent: Value
+
+
+@dataclass(frozen=True, slots=True)
 class _Importer:
     """A node on its way into the graph; `x` is [steps, batch, size], `count` of its steps there.
 
-    With `scales` [directions, gates * hidden] the recurrent weights are integers.
+    Weights are `integers`, or floats.
     """
 
     node: OnnxNode
@@ -112,7 +126,7 @@ class _Importer:
     x: Value
     lengths: Value | None
     count: Dimension
-    scales: Value | None
+    integers: IntegerWeights | None
 
     @property
     def kind(self) -> Kind:
@@ -144,13 +158,25 @@ class _Importer:
         """[1, steps, batch, gates, hidden]: what inputs and biases contribute, in walked order."""
         graph, (steps, batch, size) = self.graph, self.x.shape
         x = self.flipped(self.x) if backward else self.x
-        weight = graph.pick(self.node.input(1), 0, direction)
+        weight = self._input_weight(direction)
         flat = graph.reshape(x, (steps * batch, size))
         result = graph.emit("matmul", flat, weight, transpose_a=False, transpose_b=True)
         bias = self._bias(direction)
         if bias is not None:
             result = graph.emit("add", result, bias)
         return graph.reshape(result, (1, steps, batch, self.kind.gates, self.hidden))
+
+    def _input_weight(self, direction: int) -> Value:
+        """[gates * hidden, size] of floats."""
+        graph, weight = self.graph, self.graph.pick(self.node.input(1), 0, direction)
+        if self.integers is None:
+            return weight
+        given = (self.integers.scale, self.integers.zero_point)
+        rows = [graph.pick(parameter, 0, direction) for parameter in given]
+        width = rows[0].shape[0]
+        shape = () if width == 1 else (width, 1)
+        parts = [graph.reshape(row, shape) for row in rows]
+        return graph.emit("dequantize", weight, *parts, to=str(DType.F32))
 
     def _bias(self, direction: int) -> Value | None:
         """The sum of both biases, but for that of a candidate whose product is reset."""
@@ -179,12 +205,12 @@ class _Importer:
 
     def rounding(self, directions: Sequence[int]) -> tuple[Value | None, Value | None]:
         """Scales [direction, gate, hidden], and how many rows a dynamic batch has."""
-        if self.scales is None:
+        if self.integers is None:
             return None, None
         shape, batch = (len(directions), self.kind.gates, self.hidden), self.x.dims[1]
         rows = None if is_whole(batch) else self.graph.size(size_of(batch))
         return (
-            self.graph.reshape(self._rows(self.scales, directions), shape),
+            self.graph.reshape(self._rows(self.integers.recurrent, directions), shape),
             None if rows is None else self.graph.reshape(rows, (1,)),
         )
 
@@ -349,9 +375,11 @@ def recurrent(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     return recurrent_layer(node, graph, None)
 
 
-def recurrent_layer(node: OnnxNode, graph: GraphBuilder, scales: Value | None) -> Sequence[Value]:
-    """`recurrent`, with `scales` [directions, gates * hidden] of integer recurrent weights, whose
-    hidden states are rounded before their product."""
+def recurrent_layer(
+    node: OnnxNode, graph: GraphBuilder, integers: IntegerWeights | None
+) -> Sequence[Value]:
+    """`recurrent`, with weights that may be integers; hidden states are rounded before their
+    product with those."""
     kind = node.choice("direction", "forward", ("forward", "reverse", "bidirectional"))
     batch_first = bool(node.integer("layout", 0))
     x = node.input(0)
@@ -361,14 +389,14 @@ def recurrent_layer(node: OnnxNode, graph: GraphBuilder, scales: Value | None) -
         x = graph.transpose(x, (1, 0, 2))
     if len(x.dims[0]) > 1:  # steps are walked one behind the other
         x = graph.padded.dense(x)
-    if scales is not None and len(x.dims[1]) > 1:  # ranges are those of the first rows
+    if integers is not None and len(x.dims[1]) > 1:  # ranges are those of the first rows
         x = graph.padded.dense(x)
     steps, lengths, count = x.dims[0], node.optional(4), size_of(x.dims[0])
     may_be_none = not is_whole(steps) and bounds_of(count)[0] < 1
     if may_be_none:
         lengths = _counted(x, count, graph) if lengths is None else lengths
         x, count = as_whole(x, 0, graph), x.shape[0]
-    importer = _Importer(node, graph, x, lengths, count, scales)
+    importer = _Importer(node, graph, x, lengths, count, integers)
     backward = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[kind]
     importer.check_shapes(len(backward))
     functions = _functions(node, len(backward))
