@@ -75,7 +75,8 @@ class BlockedRule:
     other shapes (from attributes, shapes and layout), filled with zeros. Data and result lie in
     blocks of equally many channels, unless it `reblocks`. Attributes `layout` and `block` are set
     where the operator has them; others that speak of axes are those that `adapted` gives, of blocks
-    of so many channels.
+    of so many channels. One that `folds` its channels reads blocked data that is there in blocks,
+    and gives a plain result: the axis within the blocks is one more of its `axes`.
     """
 
     form: Callable[[BlockedUse], BlockedForm | None]
@@ -84,3 +85,4 @@ class BlockedRule:
     padded: Callable[[Attributes, Sequence[Shape], BlockedLayout], list[Shape]] | None = None
     reblocks: Callable[[Attributes, Types], bool] | None = None
     adapted: Callable[[Attributes, int], Mapping[str, Attribute]] | None = None
+    folds: Callable[[BlockedUse], bool] | None = None

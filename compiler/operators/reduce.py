@@ -150,6 +150,12 @@ def _fold(
         known = of_equals or lane == 0 or node.is_whole(node.types.present(0))
         return BlockedForm(BLOCKED, lane) if known else None
 
+    def folds(node: BlockedUse) -> bool:
+        """All channels, none of which pads a block, in any order: the result is the same."""
+        type = node.types.present(0)
+        exact = combiner in ("max", "min") or (type.dtype.is_integer and not mean)
+        return exact and node.is_whole(type) and 1 in node.attributes.integers("axes")
+
     return OperatorDefinition(
         name,
         Pattern.REDUCTION,
@@ -159,7 +165,7 @@ def _fold(
         {"axes": REQUIRED, "keepdims": True},
         folds_axes=True,
         passes=1,
-        blocked=BlockedRule(blocked),
+        blocked=BlockedRule(blocked, folds=folds),
     )
 
 

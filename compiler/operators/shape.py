@@ -302,6 +302,21 @@ def _blocked_concat(use: BlockedUse) -> BlockedForm | None:
     return BlockedForm(BLOCKED, 0.0) if whole and use.attributes["axis"] == 1 else None
 
 
+def _blocked_pad(use: BlockedUse) -> BlockedForm | None:
+    """Around the plane; lanes that pad channels have the value already, or there are none."""
+    pads, lane = use.attributes.integers("pads"), use.lanes[0]
+    moves_channels = len(pads) != 8 or any(pads[axis] for axis in (0, 1, 4, 5))
+    if lane is None or moves_channels or use.attributes["mode"] != "constant":
+        return None
+    is_same = use.types.optional(1) is None and use.attributes.number("value") == lane
+    return BlockedForm(BLOCKED, lane) if is_same or use.is_whole(use.result) else None
+
+
+def _pads_of_blocks(attributes: Attributes, block: int) -> dict[str, Attribute]:
+    pads = attributes.integers("pads")
+    return {"pads": (*pads[:4], 0, *pads[4:], 0)}
+
+
 register(
     OperatorDefinition("identity", Pattern.VIEW, 1, _infer_identity, None),
     OperatorDefinition(
@@ -353,6 +368,7 @@ register_move(
     _infer_pad,
     _pad,
     inputs=(1, 2),
+    blocked=BlockedRule(_blocked_pad, adapted=_pads_of_blocks),
     positions=_pad_positions,
     pieced=True,
     pads=REQUIRED,

@@ -30,11 +30,15 @@ from tunefarm.compiler.graph.quantised.operands import (
 )
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 _Integers = npt.NDArray[np.int64]
+
+LEAST_CHANNELS = 8
+"""Of a result, from which on the sums of windows cost little next to the products."""
 
 _BIAS_SCALE = 2.0**-20
 """How far a bias' scale may be from that of the sums, which writers of models round differently."""
@@ -77,11 +81,20 @@ class Contractions:
                 source = rewriter.emit("border", (data.name,), border, like=node)
                 given["pads"] = ()
         offset = bias.integers - (zero or 0) * sums
-        names = [source, rewriter.constant(filters, f"{weight.name}_i8")]
+        moved = None
+        if self._sums_windows(filters, source, attributes):
+            moved = _as_bytes(filters)
+        stored = filters if moved is None else moved[0]
+        names = [source, rewriter.constant(stored, f"{weight.name}_i8")]
         if offset.any():
             names.append(rewriter.constant(_wrapped(offset), f"{node.output}_offset"))
         total = rewriter.emit("conv", tuple(names), given, like=node)
         spatial = (1,) * (filters.ndim - 2)
+        if moved is not None:
+            counted = self._window_sums(source, given, filters.shape[2:], node)
+            apart = rewriter.constant(moved[1].reshape(-1, *spatial), f"{weight.name}_centres")
+            product = rewriter.emit("mul", (counted, apart), like=node)
+            total = rewriter.emit("sub", (total, product), like=node)
         if zero is None:
             total = self._without_zero(total, data.zero, sums.reshape(-1, *spatial), node)
         if not is_float:
@@ -91,6 +104,27 @@ class Contractions:
             return result
         spread = self._shaped(bias.added, (filters.shape[0], *spatial), node)
         return rewriter.emit("add", (result, spread), like=node)
+
+    def _sums_windows(self, filters: Array, source: str, attributes: Attributes) -> bool:
+        """Weights too wide for a byte are bytes whose centre, times a window's sum, is subtracted.
+
+        That is one more channel of the result, and dot products of bytes for all others.
+        """
+        is_wide = filters.dtype == np.int16 and filters.shape[0] >= LEAST_CHANNELS
+        has_bytes = self.rewriter.types[source].dtype.bytes == 1
+        return is_wide and has_bytes and attributes.integer("groups") == 1
+
+    def _window_sums(
+        self, source: str, given: Mapping[str, Attribute], window: tuple[int, ...], node: Node
+    ) -> str:
+        """The sums of the data under each position of the window, [N, 1, spatial...] of i32."""
+        rewriter = self.rewriter
+        wide = self._cast(source, DType.I32, node)
+        folded: dict[str, Attribute] = {"axes": (1,), "keepdims": True}
+        total = rewriter.emit("reduce_sum", (wide,), folded, like=node)
+        ones = rewriter.constant(np.ones((1, 1, *window), np.int32), "window")
+        attributes = {name: value for name, value in given.items() if name != "accumulator"}
+        return rewriter.emit("conv", (total, ones), attributes, like=node)
 
     def _bias(self, node: Node, scale: str, channels: int) -> _Bias | None:
         """The bias in units of the sums, or as an f32 value; None for integers of the run."""
@@ -314,6 +348,16 @@ def _fits(filters: Array, bias: _Integers, rewriter: Rewriter, data: Operand) ->
     weights = np.abs(filters.astype(np.int64)).reshape(filters.shape[0], -1).sum(axis=1)
     widest = 2 * _largest(rewriter.types[data.name].dtype)
     return bool((weights * widest + np.abs(bias)).max() < 2**31)
+
+
+def _as_bytes(filters: Array) -> tuple[Array, Array] | None:
+    """Weights of 16 bits as i8, and by channel how much these exceed them; None if none can."""
+    rows = filters.reshape(filters.shape[0], -1).astype(np.int32)
+    least, most = rows.min(axis=1), rows.max(axis=1)
+    if (most - least).max() > 255:
+        return None
+    centres = np.clip(0, -128 - least, 127 - most).astype(np.int32)
+    return (rows + centres[:, None]).astype(np.int8).reshape(filters.shape), centres
 
 
 def _wrapped(integers: _Integers) -> Array:

@@ -119,7 +119,7 @@ class LayoutCosts:
         for name, block in wanted.items():
             if block != (found.forms[name].gives if name in found.forms else PLAIN):
                 return None
-        emitted = BlockedEmitter(part, found.forms, found.fills).run()
+        emitted = BlockedEmitter(part, found.forms, found.fills, found.folds).run()
         return _cut(trim_sums.run(emitted), held)
 
     def _conversion(

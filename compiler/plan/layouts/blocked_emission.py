@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -24,15 +24,21 @@ class BlockedEmitter:
     """Rewrites the nodes in `forms` (by output); converts values where another form is asked for.
 
     `fills` has, for pointwise nodes, the number that pads their per-channel constants (0 unless
-    given). Each value is converted at most once into each form.
+    given). Nodes in `folds` fold the channels of blocked data; their results are plain. Each value
+    is converted at most once into each form.
     """
 
     def __init__(
-        self, graph: Graph, forms: Mapping[str, BlockedLayout], fills: Mapping[str, float]
+        self,
+        graph: Graph,
+        forms: Mapping[str, BlockedLayout],
+        fills: Mapping[str, float],
+        folds: Collection[str] = (),
     ) -> None:
         self.graph = graph
         self.forms = forms
         self.fills = fills
+        self.folds = folds
         self.rewriter = Rewriter(graph)
         self.blocked_names: dict[tuple[str, int], str] = {}  # value and block -> in the new graph
         self.plain_names = {*graph.inputs, *graph.constants}  # values whose plain form exists
@@ -41,7 +47,9 @@ class BlockedEmitter:
         """The rewritten graph."""
         for node in self.graph.nodes:
             form = self.forms.get(node.output)
-            if form is None:
+            if node.output in self.folds:
+                self._emit_fold(node)
+            elif form is None:
                 for name in node.inputs:
                     self._plain(name, node)
                 self.rewriter.keep(node)
@@ -86,6 +94,18 @@ class BlockedEmitter:
         return new_name
 
     # --- nodes ----------------------------------------------------------------------------------
+
+    def _emit_fold(self, node: Node) -> None:
+        """The node over blocked data: the axis within the blocks is folded with the channels."""
+        name, type = node.inputs[0], self.graph.types[node.output]
+        source = self.blocked_names[name, self.forms[name].gives]
+        axes = complete_attributes(node).integers("axes")
+        attributes: dict[str, Attribute] = {**node.attributes, "keepdims": False}
+        attributes["axes"] = (*axes, len(self.graph.types[name].shape))
+        folded = self.rewriter.emit(node.operator, (source,), attributes, like=node)
+        shape = {"shape": type.shape}
+        self.rewriter.emit("reshape", (folded,), shape, like=node, output=node.output)
+        self.plain_names.add(node.output)
 
     def _emit_blocked(self, node: Node, form: BlockedLayout) -> None:
         attributes: dict[str, Attribute] = dict(node.attributes)

@@ -26,7 +26,10 @@ from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 # f64 is what QLinearConv rounds its sums from.
-BLOCKED_TYPES = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8)
+BLOCKED_TYPES = (
+    *(DType.F32, DType.F64, DType.F16, DType.BF16),
+    *(DType.I32, DType.I16, DType.I8, DType.U8),
+)
 """Types of values that may be blocked."""
 
 
@@ -39,6 +42,7 @@ class BlockedForms:
     lanes: dict[str, float] = field(default_factory=dict)  # value in the padding lanes
     to_blocked: dict[str, list[str]] = field(default_factory=dict)  # value -> blocked readers
     from_blocked: set[str] = field(default_factory=set)
+    folds: set[str] = field(default_factory=set)  # plain, of blocked data
     edges: list[tuple[str, str]] = field(default_factory=list)  # blocked value, its blocked reader
 
 
@@ -83,6 +87,8 @@ class _Planner:
             form = self._form(node)
             if form is not None:
                 self._take(node, form)
+            elif self._folds(node):
+                self.result.folds.add(node.output)
             else:
                 self._need_plain(*node.inputs)
         self._need_plain(*self.graph.outputs)
@@ -97,6 +103,14 @@ class _Planner:
                 plan.edges.append((name, node.output))
             elif name not in self.graph.constants:
                 plan.to_blocked.setdefault(name, []).append(node.output)
+
+    def _folds(self, node: Node) -> bool:
+        """Whether the node reads what is blocked as it lies, though its result is plain."""
+        rule, data = operator(node.operator).blocked, node.inputs[0] if node.inputs else ""
+        if rule is None or rule.folds is None or data not in self.result.forms:
+            return False
+        block = self.result.forms[data].gives
+        return rule.folds(self._use(node, BlockedLayout(BLOCKED, block, block), rule))
 
     def _need_plain(self, *names: str) -> None:
         self.result.from_blocked.update(name for name in names if name in self.result.forms)

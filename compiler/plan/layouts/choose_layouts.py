@@ -62,7 +62,9 @@ def run(graph: Graph, block: int | None, decided: GraphPlan = RULES) -> Graph:
     prepared = with_kept_dimensions(graph)
     forms = _worthwhile_forms(prepared, block, wanted)
     _check_followed(graph, forms, decided)
-    return BlockedEmitter(prepared, forms.forms, forms.fills).run() if forms.forms else graph
+    if not forms.forms:
+        return graph
+    return BlockedEmitter(prepared, forms.forms, forms.fills, forms.folds).run()
 
 
 def forms_by_rules(graph: Graph, block: int) -> BlockedForms:
@@ -159,6 +161,7 @@ def _worthless_convolutions(graph: Graph, plan: BlockedForms) -> set[str]:
 
 def _needs_blocks(node: Node, graph: Graph) -> bool:
     """Nothing but blocked data serves the node's best algorithm."""
-    if node.operator != "conv":
+    attributes = complete_attributes(node)
+    if node.operator != "conv" or attributes["accumulator"]:
         return True
-    return may_be_winograd(complete_attributes(node), graph.types[node.inputs[1]].shape[2:])
+    return may_be_winograd(attributes, graph.types[node.inputs[1]].shape[2:])

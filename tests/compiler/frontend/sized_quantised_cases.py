@@ -28,10 +28,10 @@ _FORMS = {
 }
 
 
-def _on_image(nodes: list[onnx.NodeProto]) -> Case:
+def _on_image(nodes: list[onnx.NodeProto], **others: Array) -> Case:
     sizes = [{"b": 1, "h": 5, "w": 9}, {"b": 2, "h": 8, "w": 6}, {"b": 1, "h": 11, "w": 11}]
     bounds = {"b": "1..2", "h": "5..11", "w": "5..12"}
-    constants = {**_FORMS, "w": _weights(3, 4, 3, 3)}
+    constants = {**_FORMS, "w": _weights(3, 4, 3, 3), **others}
     return Case(nodes, {"x": ("b", 4, "h", "w")}, bounds, sizes, constants)
 
 
@@ -77,6 +77,16 @@ QUANTISED_CASES: dict[str, Case] = {
             node("Cast", "i", "c", to=1),
             node("Mul", "c s", "y"),
         ]
+    ),
+    "dynamic convolution of wide weights": _on_image(
+        [
+            node("DynamicQuantizeLinear", "x", "q s z"),
+            node("ConvInteger", "q many z many_zero", "i", pads=[1, 1, 1, 1]),
+            node("Cast", "i", "c", to=1),
+            node("Mul", "c s", "y"),
+        ],
+        many=_RNG.integers(0, 256, (16, 4, 3, 3)).astype(np.uint8),
+        many_zero=np.array(121, np.uint8),
     ),
     "convolution between scales": _on_image(
         [

@@ -258,3 +258,39 @@ def test_models_of_floats_are_left_alone() -> None:
     maker = GraphMaker()
     graph = maker.graph(maker.node("conv", maker.input(1, 3, 4, 4), maker.weights(2, 3, 1, 1)))
     assert fold_quantised.run(graph) is graph
+
+
+@pytest.mark.parametrize("window", [(1, 1), (3, 2)])
+@pytest.mark.parametrize("zero", [0, 131, None])
+def test_weights_wider_than_a_byte_are_bytes_and_sums_of_windows(
+    window: tuple[int, int], zero: int | None
+) -> None:
+    """u8 less a zero point: conv(x, w) = conv(x, w + c) - c * the sum of x under the window."""
+    maker = _Maker()
+    x = maker.input(2, 5, 9, 8, dtype=DType.U8)
+    data = maker.node("cast", x, to="i32")
+    if zero != 0:
+        known = np.array(zero or 0, np.uint8)
+        point = maker.input(dtype=DType.U8) if zero is None else maker.constant(known)
+        data = maker.node("sub", data, maker.node("cast", point, to="i32"))
+    given = maker.rng.integers(0, 256, (9, 5, *window)) - maker.rng.integers(60, 200, (9, 1, 1, 1))
+    weights = maker.constant(given.astype(np.int32))
+    pads = (window[0] // 2, window[1] // 2, 0, 1)
+    y = maker.node("conv", data, weights, pads=pads, strides=(2, 1))
+    graph = maker.graph(y)
+    folded = fold_quantised.run(graph)
+    _same(graph, folded)
+    (products,) = (node for node in folded.nodes if node.attributes.get("accumulator"))
+    assert folded.types[products.inputs[1]].dtype is DType.I8
+    assert operators(folded).count("reduce_sum") == 1
+
+
+def test_weights_whose_channel_spans_more_than_bytes_stay_wide() -> None:
+    maker = _Maker()
+    data = maker.node("cast", maker.input(1, 3, 6, 6, dtype=DType.U8), to="i32")
+    weights = maker.rng.integers(-300, 300, (8, 3, 3, 3)).astype(np.int32)
+    graph = maker.graph(maker.node("conv", data, maker.constant(weights)))
+    folded = fold_quantised.run(graph)
+    _same(graph, folded)
+    (products,) = (node for node in folded.nodes if node.attributes.get("accumulator"))
+    assert folded.types[products.inputs[1]].dtype is DType.I16

@@ -268,6 +268,62 @@ def test_global_pool_reads_blocked_data(operator: str, channels: int, keepdims: 
     assert len(result.types[reduction.inputs[0]].shape) == 5
 
 
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (1,), (1, 3)])
+@pytest.mark.parametrize("keepdims", [True, False])
+def test_a_fold_of_channels_reads_blocked_data_where_any_order_will_do(
+    axes: tuple[int, ...], keepdims: bool
+) -> None:
+    maker = GraphMaker()
+    y = conv(maker, conv(maker, maker.input(1, 16, 9, 7), 16), 16)
+    exact = maker.node("reduce_max", y, axes=axes, keepdims=keepdims)
+    assert conversions(blocked(maker.graph(exact))) == ["to_blocked"]
+    summed = maker.node("reduce_sum", y, axes=axes, keepdims=keepdims)
+    assert conversions(blocked(maker.graph(summed))) == ["to_blocked", "from_blocked"]
+
+
+def test_a_fold_of_channels_that_do_not_fill_blocks_reads_plain_data() -> None:
+    maker = GraphMaker()
+    y = conv(maker, conv(maker, maker.input(1, 16, 9, 7), 16), 20)
+    graph = maker.graph(maker.node("reduce_max", y, axes=(1,), keepdims=True))
+    assert conversions(blocked(graph)) == ["to_blocked", "from_blocked"]
+
+
+@pytest.mark.parametrize(
+    ("pads", "channels", "value", "inside"),
+    [
+        ((0, 0, 1, 2, 0, 0, 0, 1), 16, 3.0, True),
+        ((0, 0, 1, 2, 0, 0, 0, 1), 20, 0.0, True),
+        ((0, 0, 1, 2, 0, 0, 0, 1), 20, 3.0, False),
+        ((0, 8, 1, 2, 0, 0, 0, 1), 16, 0.0, False),
+    ],
+)
+def test_pixels_are_padded_in_blocks(
+    pads: tuple[int, ...], channels: int, value: float, inside: bool
+) -> None:
+    maker = GraphMaker()
+    y = maker.node("pad", conv(maker, maker.input(1, 16, 9, 7), channels), pads=pads, value=value)
+    graph = blocked(maker.graph(conv(maker, conv(maker, y, 16), 16)))
+    assert len(conversions(graph)) == (2 if inside else 4)
+
+
+def test_pixels_are_padded_in_blocks_with_a_number_of_the_run() -> None:
+    maker = GraphMaker()
+    value = maker.input()
+    padded = conv(maker, maker.input(1, 16, 9, 7), 16)
+    y = maker.node("pad", padded, value, pads=(0, 0, 1, 1, 0, 0, 1, 1))
+    assert len(conversions(blocked(maker.graph(conv(maker, y, 16))))) == 2
+
+
+def test_a_lone_convolution_of_bytes_is_blocked() -> None:
+    """Dot products run along channels, which lie next to each other in blocks alone."""
+    maker = GraphMaker()
+    x = maker.input(1, 32, 12, 12, dtype=DType.U8)
+    weight = maker.constant(maker.rng.integers(-127, 128, (32, 32, 5, 5)).astype(np.int8))
+    graph = maker.graph(maker.node("conv", x, weight, pads=(2, 2, 2, 2), accumulator="i32"))
+    result = choose_layouts.run(graph, BLOCK)
+    assert conversions(result) == ["to_blocked", "from_blocked"]
+
+
 def test_average_pool_of_lanes_that_are_not_zero_runs_plain() -> None:
     maker = GraphMaker()
     y = maker.node("cos", conv(maker, maker.input(1, 16, 4, 4), 20))
