@@ -65,7 +65,7 @@ def _blocked_roles(anchor: Stage, axes: Sequence[Axis], lanes: int) -> dict[str,
         return None
     block = _block_of(anchor, axes, lanes)
     row, column = axes[-3:-1]
-    if column.extent == 1 and row.name != block:
+    if column.extent == 1 < row.extent and row.name != block:
         row, column = column, row
     roles = dict.fromkeys(names, Role.BATCH) | {names[-1]: Role.LANE, column.name: Role.COLUMN}
     if row.name != block:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,9 +106,10 @@ class _Lowering:
         return (Allocate(memory, scope, (*statements, *self._roots(rest, inner))),)
 
     def _is_private(self, memory: Memory) -> bool:
-        """A few values that one thread computes and reads: they may stay in registers."""
+        """A few values on the way to one number, for one thread: they may stay in registers."""
         kinds = (kind for state in self.scheduled.stages for kind in state.kinds.values())
-        return memory.type.bytes <= MOST_PRIVATE and LoopKind.PARALLEL not in kinds
+        is_one = math.prod(self.kernel.output.shape) == 1
+        return is_one and memory.type.bytes <= MOST_PRIVATE and LoopKind.PARALLEL not in kinds
 
     def _stage(
         self,

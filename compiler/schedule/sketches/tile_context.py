@@ -183,15 +183,16 @@ class TileContext:
         return most
 
     def bytes_of_columns(self, columns: int) -> float:
-        """What the sums of so many columns read of operands that move along them."""
+        """What the sums of so many columns read of the operands that move along them."""
         numbers = {name: number for number, name in enumerate(self.extents)}
-        extents = np.ones((len(numbers), 1))
+        column, summed = numbers[self.roles.column], [numbers[axis] for axis in self.roles.reduce]
+        points = np.ones((len(numbers), 1))
         for axis in self.roles.reduce:
-            extents[numbers[axis]] = self.extents[axis]
-        column = numbers[self.roles.column]
-        extents[column] = columns
-        moving = [item for item in self.operands[:-1] if item.moves_with(len(numbers))[column]]
-        return sum(float(item.footprint(extents)[0]) for item in moving)
+            points[numbers[axis]] = self.extents[axis]
+        points[column] = columns
+        moves = ((item, item.moves_with(len(numbers))) for item in self.operands[:-1])
+        read = [item for item, axes in moves if axes[column] and axes[summed].any()]
+        return sum(float(item.footprint(points)[0]) for item in read)
 
     @cached_property
     def strewn(self) -> bool:
