@@ -232,6 +232,7 @@ TOP_LEVEL = {
     "LICENSE",
     ".ci",
     ".git",
+    ".github",
     ".gitignore",
 }
 LEFT_BY_TOOLS = {
@@ -244,6 +245,7 @@ LEFT_BY_TOOLS = {
     ".pytest_cache",
     ".hypothesis",
     ".venv",
+    ".venv-test",
 }
 
 
