@@ -60,7 +60,7 @@ def test_docs_shows_pages_in_the_terminal(capsys: pytest.CaptureFixture[str]) ->
     assert run_command(app, ["docs"]) == 0
     assert "commands/build" in capsys.readouterr().out
     assert run_command(app, ["docs", "sizes"]) == 0
-    assert "Sizes known at run time" in capsys.readouterr().out
+    assert "Dynamic shapes" in capsys.readouterr().out
     assert run_command(app, ["docs", "nothing"]) == 1
     assert capsys.readouterr().err == (
         "error: there is no page 'nothing' (tune docs lists the pages)\n"
