@@ -22,7 +22,7 @@ from tunefarm.compiler.plan import share_memory, transposed_convolutions
 from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Spelled
 from tunefarm.compiler.plan.fusion import merge_contractions, split_moves
 from tunefarm.compiler.plan.fusion.merge_contractions import followed
-from tunefarm.compiler.plan.layouts import choose_layouts
+from tunefarm.compiler.plan.layouts import choose_layouts, rows_as_planes
 from tunefarm.compiler.plan.precision import choose_precision, spread_dequantised
 from tunefarm.compiler.plan.sizes import cut_windows, place_fills, trim_sums
 from tunefarm.compiler.target import Target
@@ -61,6 +61,7 @@ def passes(
     layouts = plain(lambda graph: choose_layouts.run(graph, block, followed(plan, joint)))
     precision = partial(choose_precision.run, numerics=numerics, summed=summed)
     planned = (
+        ("rows_as_planes", plain(lambda graph: rows_as_planes.run(graph, block))),
         ("transposed_convolutions", transposed),
         ("cut_windows", plain(cut_windows.run)),
         ("merge_contractions", merged),

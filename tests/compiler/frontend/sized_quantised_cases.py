@@ -35,6 +35,11 @@ def _on_image(nodes: list[onnx.NodeProto], **others: Array) -> Case:
     return Case(nodes, {"x": ("b", 4, "h", "w")}, bounds, sizes, constants)
 
 
+def _on_rows(nodes: list[onnx.NodeProto], **constants: Array) -> Case:
+    sizes = [{"b": 1, "w": 4}, {"b": 2, "w": 9}, {"b": 1, "w": 16}]
+    return Case(nodes, {"x": ("b", 6, "w")}, {"b": "1..2", "w": "4..16"}, sizes, constants)
+
+
 QUANTISED_CASES: dict[str, Case] = {
     "dynamic product": on_shapes(
         [
@@ -87,6 +92,20 @@ QUANTISED_CASES: dict[str, Case] = {
         ],
         many=_RNG.integers(0, 256, (16, 4, 3, 3)).astype(np.uint8),
         many_zero=np.array(121, np.uint8),
+    ),
+    "dynamic convolutions along a row": _on_rows(
+        [
+            node("DynamicQuantizeLinear", "x", "q s z"),
+            node("ConvInteger", "q row z", "i", pads=[2, 1]),
+            node("Cast", "i", "c", to=1),
+            node("Mul", "c s", "f"),
+            node("DynamicQuantizeLinear", "f", "q2 s2 z2"),
+            node("ConvInteger", "q2 row2 z2", "i2", strides=[2]),
+            node("Cast", "i2", "c2", to=1),
+            node("Mul", "c2 s2", "y"),
+        ],
+        row=_weights(16, 6, 3),
+        row2=_weights(8, 16, 2),
     ),
     "convolution between scales": _on_image(
         [

@@ -1,0 +1,126 @@
+"""Pass: convolutions of bytes along one axis, as convolutions of planes that are one row high.
+
+    conv(x[N, C, W])   ->   conv(x[N, C, 1, W])
+
+Dot products of bytes run along channels, which lie next to each other in blocked layouts alone, and
+these are of planes. What lies between such convolutions becomes one with them, so that only the
+ends of a region are reshaped, which moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.types.dims import whole
+from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import Attribute
+
+_ONES = {"strides": 1, "dilations": 1}
+_FOLLOW = frozenset(("conv", "border", "pad", "fill"))
+
+
+def run(graph: Graph, block: int | None) -> Graph:
+    """The graph with such planes; as it is for a target without vectors to block channels for."""
+    if block is None or block < 2 or not any(_starts(node, graph) for node in graph.nodes):
+        return graph
+    return _Lifter(graph).run()
+
+
+def _starts(node: Node, graph: Graph) -> bool:
+    attributes = complete_attributes(node)
+    narrow = node.operator == "conv" and bool(attributes["accumulator"])
+    return narrow and len(graph.types[node.inputs[0]].shape) == 3
+
+
+class _Lifter:
+    """Emits nodes on planes; a value's own shape is made where another node reads it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.rewriter = Rewriter(graph)
+        self.planes: dict[str, str] = {}  # value -> the plane that holds it
+        self.made = {*graph.inputs, *graph.constants}  # values that are there in their own shape
+
+    def run(self) -> Graph:
+        """The rewritten graph."""
+        for node in self.graph.nodes:
+            follows = any(name in self.planes for name in node.inputs) and self._may_follow(node)
+            if _starts(node, self.graph) or follows:
+                self._emit(node)
+                continue
+            for name in node.inputs:
+                self._own(name, node)
+            self.rewriter.keep(node)
+            self.made.add(node.output)
+        producers = {node.output: node for node in self.graph.nodes}
+        for name in self.graph.outputs:
+            if name in producers:
+                self._own(name, producers[name])
+        return self.rewriter.finish()
+
+    def _may_follow(self, node: Node) -> bool:
+        if len(self.graph.types[node.output].shape) != 3:
+            return False
+        if node.operator in _FOLLOW:
+            return node.inputs[0] in self.planes and (
+                node.operator != "conv" or _starts(node, self.graph)
+            )
+        return operator(node.operator).pattern is Pattern.ELEMENTWISE
+
+    def _emit(self, node: Node) -> None:
+        lifts_all = operator(node.operator).pattern is Pattern.ELEMENTWISE
+        looked_up = operator(node.operator).looked_up
+        inputs = []
+        for position, name in enumerate(node.inputs):
+            lifted = position in (0, 1) if node.operator == "conv" else lifts_all or not position
+            is_lifted = bool(name) and lifted and position != looked_up
+            inputs.append(self._plane(name, node) if is_lifted else self._own(name, node))
+        plane = self.rewriter.fresh(f"{node.output}_plane")
+        self.rewriter.emit(node.operator, tuple(inputs), _lifted(node), like=node, output=plane)
+        self.planes[node.output] = plane
+        if (dims := self.graph.unread.get(node.output)) is not None:
+            self.rewriter.note_unread(plane, (*dims[:-1], whole(1), dims[-1]))
+
+    def _plane(self, name: str, reader: Node) -> str:
+        """A value with one more axis in front of its last: itself if it has no other axes."""
+        if name in self.planes:
+            return self.planes[name]
+        shape = self.graph.types[name].shape
+        if len(shape) < 2:
+            return self._own(name, reader)
+        plane = (*shape[:-1], 1, shape[-1])
+        if name in self.graph.constants:
+            array = self.graph.constants[name].reshape(plane)
+            self.planes[name] = self.rewriter.constant(array, f"{name}_plane")
+        else:
+            source = (self._own(name, reader),)
+            given: dict[str, Attribute] = {"shape": plane}
+            self.planes[name] = self.rewriter.emit("reshape", source, given, like=reader)
+        return self.planes[name]
+
+    def _own(self, name: str, reader: Node) -> str:
+        """The value in its own shape, under its own name."""
+        if name and name not in self.made:
+            given: dict[str, Attribute] = {"shape": self.graph.types[name].shape}
+            self.rewriter.emit("reshape", (self.planes[name],), given, like=reader, output=name)
+            self.made.add(name)
+        return name
+
+
+def _lifted(node: Node) -> Mapping[str, Attribute]:
+    """A node's attributes with those of the row in front of what they say of the last axis."""
+    attributes: dict[str, Attribute] = dict(node.attributes)
+    for name, one in _ONES.items():
+        if attributes.get(name):
+            attributes[name] = (one, *complete_attributes(node).integers(name))
+    if attributes.get("pads"):
+        pads = complete_attributes(node).integers("pads")
+        half = len(pads) // 2  # all axes' of pad, that of the last axis else
+        attributes["pads"] = (*pads[: half - 1], 0, *pads[half - 1 : -1], 0, pads[-1])
+    if "axis" in attributes:  # of fill, or of parameters along one
+        axis = int(complete_attributes(node).integer("axis"))
+        attributes["axis"] = 3 if axis in (2, -1) else axis
+    return attributes
