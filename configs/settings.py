@@ -48,7 +48,9 @@ class CostModelSettings(_Section):
     rounds: Count = 32
     """Boosting rounds of one training."""
     max_depth: Annotated[int, Field(ge=1, le=32)] = 6
+    """Maximum depth of a tree."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """Weight of each new tree."""
     members: Annotated[int, Field(ge=1, le=64)] = 3
     """Models in the ensemble; how much they differ says how sure they are."""
     objective: Literal["squared", "pairwise", "ndcg"] = "squared"
@@ -71,6 +73,7 @@ class SearchSettings(_Section):
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 16
     """Candidates proposed, measured and learnt from together."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
+    """Seed of all random choices of the search."""
     sampler: str = "cost_model"
     """The strategy that proposes, by name: a file of `tuner/search/strategies`."""
     exploration: Share = 0.05
@@ -120,6 +123,7 @@ class CompileSettings(_Section):
     """What is compiled for; part of every record's key, unless said otherwise."""
 
     threads: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Threads that one run of the model uses. Tune with the number that you serve with."""
     numerics: Literal["strict", "default", "bf16", "f16", "int8", "auto"] = "default"
     """`strict` excludes algorithms that change rounding, such as Winograd. `bf16` and `f16` keep
     what contractions multiply, and what lies between these, in that type; sums stay in f32.
@@ -140,6 +144,7 @@ class CacheSettings(_Section):
     folder: Annotated[str, Field(min_length=1)] | None = None
     """None: `tunefarm` in the user's folder for caches ($XDG_CACHE_HOME or ~/.cache)."""
     enabled: bool = True
+    """Whether the cache is read and written."""
 
 
 class LimitSettings(_Section):

@@ -131,9 +131,9 @@ def _networks(context: typer.Context, incomplete: str) -> Sequence[str]:
 
 
 def _pages(context: typer.Context, incomplete: str) -> Sequence[str]:
-    from tunefarm.tuner.docs.pages import PAGES
+    from tunefarm.tuner.docs.pages import PAGES, REFERENCES
 
-    return sorted(path.stem for path in PAGES.glob("*.md"))
+    return sorted({*REFERENCES, *(path.stem for path in PAGES.glob("*.md"))})
 
 
 def _jobs(context: typer.Context, incomplete: str) -> list[str]:

@@ -55,13 +55,13 @@ def _print_page(name: str | None) -> None:
     from rich.markdown import Markdown
 
     from tunefarm.tuner.commands.docs_hooks import root_command
-    from tunefarm.tuner.docs.pages import all_pages, find_page, title_of
+    from tunefarm.tuner.docs.pages import all_pages, find_page
 
     pages = all_pages(root_command())
     if name is None:
         width = max(map(len, pages))
-        for path, text in pages.items():
-            print(f"{path:{width}}  {title_of(text)}")
+        for path in pages:
+            print(f"{path:{width}}  {pages.title(path)}")
         return
     text = pages[find_page(pages, name)]
     terminal = console()

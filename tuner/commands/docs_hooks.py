@@ -1,4 +1,4 @@
-"""Hooks of MkDocs (tuner/docs/mkdocs.yml): they add the pages of the commands to the site."""
+"""Hooks of MkDocs (tuner/docs/mkdocs.yml): they add the pages that are made from the code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.docs.command_pages import COMMANDS, command_pages, path_of, walk
+from tunefarm.tuner.docs.pages import REFERENCES
 
 
 def on_config(config: Any) -> Any:
@@ -18,10 +19,11 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add a page per command."""
+    """Add a page per command, and the references."""
     from mkdocs.structure.files import File
 
-    for path, text in command_pages(root_command()).items():
+    references = {path: reference.make() for path, reference in REFERENCES.items()}
+    for path, text in (command_pages(root_command()) | references).items():
         files.append(File.generated(config, f"{path}.md", content=text))
     return files
 

@@ -67,14 +67,14 @@ def _index(commands: Mapping[str, tuple[Any, Any]]) -> str:
 
 def _page(name: str, command: Any, context: Any, commands: Mapping[str, tuple[Any, Any]]) -> str:
     usage = " ".join([name, *command.collect_usage_pieces(context)])
-    lines = [f"# {name}", "", _escaped(_help(command)), "", "```text", usage, "```", ""]
+    lines = [f"# {name}", "", escaped(_help(command)), "", "```text", usage, "```", ""]
     if (example := EXAMPLES.get(name)) is not None:
         lines += ["## Example", "", f"```{example.language}", example.text, "```", ""]
     records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
     options = [record for record in records if record is not None]
     if options:
         lines += ["## Options", ""]
-        lines += [f"- `{option}`: {_escaped(says)}" for option, says in options]
+        lines += [f"- `{option}`: {escaped(says)}" for option, says in options]
         lines.append("")
     below = [other for other in commands if other.rpartition(" ")[0] == name]
     if below:
@@ -97,9 +97,9 @@ def _help(command: Any) -> str:
 
 
 def _first_line(command: Any) -> str:
-    return _escaped(_help(command).split("\n")[0])
+    return escaped(_help(command).split("\n")[0])
 
 
-def _escaped(text: str) -> str:
-    """Text that Markdown shows as it is."""
+def escaped(text: str) -> str:
+    """The text with what Markdown would read as markup escaped."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split(" ")).strip())

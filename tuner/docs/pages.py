@@ -1,9 +1,10 @@
-"""The pages: those that are written, by name, and those of the commands, made from the code."""
+"""The pages: those that are written, those of the commands, and the generated references."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,73 @@ PAGES = Path(__file__).parent / "pages"
 _ENDING = ".md"
 
 
-def all_pages(root: TyperGroup) -> Mapping[str, str]:
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A page that is generated from the code; `make` imports what it reads."""
+
+    title: str
+    make: Callable[[], str]
+
+
+def _configuration() -> str:
+    from tunefarm.tuner.docs.configuration_page import configuration_page
+
+    return configuration_page()
+
+
+def _python_api() -> str:
+    from tunefarm.tuner.docs.api_page import api_page
+
+    return api_page()
+
+
+def _operators() -> str:
+    from tunefarm.tuner.docs.operators_page import operators_page
+
+    return operators_page()
+
+
+REFERENCES: dict[str, Reference] = {
+    "configuration": Reference("Configuration reference", _configuration),
+    "api": Reference("Python API reference", _python_api),
+    "operators": Reference("Supported operators", _operators),
+}
+"""Generated pages by path. The operators take a second to import, so pages are made on access."""
+
+
+class Pages(Mapping[str, str]):
     """The text of each page by its path below the site, without its ending."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        """`texts` are the pages that cost nothing to have."""
+        self._texts = texts
+
+    def __getitem__(self, path: str) -> str:
+        return self._texts[path] if path in self._texts else REFERENCES[path].make()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted({*self._texts, *REFERENCES}, key=_order))
+
+    def __len__(self) -> int:
+        return len({*self._texts, *REFERENCES})
+
+    def title(self, path: str) -> str:
+        """The title of a page; no reference is made for it."""
+        return REFERENCES[path].title if path in REFERENCES else title_of(self._texts[path])
+
+
+def _order(path: str) -> tuple[bool, str]:
+    """Pages of the commands come last."""
+    return "/" in path, path
+
+
+def all_pages(root: TyperGroup) -> Pages:
+    """Every page of the site."""
     written = {
         path.relative_to(PAGES).as_posix().removesuffix(_ENDING): path.read_text(encoding="utf-8")
         for path in sorted(PAGES.rglob(f"*{_ENDING}"))
     }
-    return written | command_pages(root)
+    return Pages(written | command_pages(root))
 
 
 def title_of(text: str) -> str:

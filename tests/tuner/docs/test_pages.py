@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tunefarm.configs.errors import SettingsError
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.commands.docs_hooks import root_command
-from tunefarm.tuner.docs.pages import PAGES, all_pages, find_page, title_of
+from tunefarm.tuner.docs.pages import PAGES, REFERENCES, all_pages, find_page, title_of
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,9 @@ from tunefarm.tuner.docs.pages import PAGES, all_pages, find_page, title_of
         ("tune db list", "commands/db-list"),
         ("db-list", "commands/db-list"),
         ("commands/index", "commands/index"),
+        ("configuration", "configuration"),
+        ("api", "api"),
+        ("operators.md", "operators"),
     ],
 )
 def test_a_page_is_found(name: str, path: str) -> None:
@@ -38,6 +42,19 @@ def test_an_unknown_page_is_refused_with_what_to_do() -> None:
 def test_every_page_has_a_title() -> None:
     for name, text in all_pages(root_command()).items():
         assert title_of(text), name
+
+
+def test_titles_are_known_before_a_page_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = all_pages(root_command())
+    for path, reference in REFERENCES.items():
+        assert title_of(pages[path]) == reference.title
+
+    def fail() -> str:
+        raise AssertionError("listing the pages makes a reference")
+
+    for path in REFERENCES:
+        monkeypatch.setitem(REFERENCES, path, replace(REFERENCES[path], make=fail))
+    assert {pages.title(path) for path in pages} >= {"Supported operators", "tune build"}
 
 
 def test_lines_of_pages_are_short() -> None:
