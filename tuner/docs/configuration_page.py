@@ -108,17 +108,10 @@ def _type(field: Mapping[str, Any]) -> str:
 
 
 def _range(field: Mapping[str, Any]) -> str:
-    bounds = [
-        f"{word} {field[key]:,}"
-        for key, word in (
-            ("minimum", "at least"),
-            ("exclusiveMinimum", "more than"),
-            ("maximum", "at most"),
-            ("exclusiveMaximum", "less than"),
-        )
-        if key in field
-    ]
-    return f", {' and '.join(bounds)}" if bounds else ""
+    words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
+    words["exclusiveMaximum"] = "below"
+    bounds = [f"{word} {field[key]:,}" for key, word in words.items() if key in field]
+    return f" {' '.join(bounds)}" if bounds else ""
 
 
 def _paragraph(text: str) -> str:

@@ -27,8 +27,8 @@ which ONNX changed the operator: a model at opset 21 uses the last version up to
 of your own see [custom operators](functions.md).
 
 An operator in these tables may still be refused in some uses:
-[what is refused](models.md#what-is-refused) lists them. To check one model, run
-`tune build model.onnx --untuned -o model.tuned`: the error names every node that cannot be compiled.
+[what is refused](models.md#what-is-refused) lists them. To check a model, run
+`tune build model.onnx --untuned -o model.tuned`: the error names each node that it refuses.
 """
 
 

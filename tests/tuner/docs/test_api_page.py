@@ -37,7 +37,7 @@ def test_methods_of_an_executable_are_there() -> None:
 
 
 def test_signatures_are_python() -> None:
-    blocks = re.findall(r"^```py\n(\w[\w.]*\(.*?\)) ->", PAGE, re.M | re.S)
+    blocks = re.findall(r"^#+ [\w.]+\n\n```py\n(.*?)\n```$", PAGE, re.M | re.S)
     assert len(blocks) > 50
     for block in blocks:
         call = block.replace("tunefarm.", "", 1)

@@ -51,7 +51,17 @@ _SMALL = {
 _RUN = ("sh", "python")
 _LIMIT = 240.0  # seconds of one block
 MODEL = "mlp"
-LONG = ("doctor", "farm", "tuning", "running", "schedules", "sizes", "verify")
+LONG = (
+    "doctor",
+    "farm",
+    "quantization",
+    "running",
+    "schedules",
+    "sizes",
+    "transformers",
+    "tuning",
+    "verify",
+)
 """Pages whose commands start Ray or take long, as those of each command do: `pytest -m nightly -k
 commands_of_the_page_run`."""
 REAL = "squeezenet1_1"
