@@ -38,16 +38,15 @@ threads = 4
 
 def configuration_page() -> str:
     """The Markdown text of the page."""
-    schema = Settings.model_json_schema()
     documentation = field_documentation(inspect.getsource(settings))
     lines = [_INTRODUCTION + f"Presets: {_listed(presets())}. Targets: {_listed(targets())}."]
-    for path, section in _sections(schema, schema, ()):
-        title = ".".join(path)
-        lines += ["", f"## \\[{title}\\]", "", _paragraph(section.get("description", ""))]
-        for name, field in section["properties"].items():
-            if "$ref" in field:
-                continue
-            lines += _setting((*path, name), field, documentation.get((section["title"], name)))
+    for path, section in _sections(Settings, ()):
+        lines += ["", f"## \\[{'.'.join(path)}\\]", "", _paragraph(section.__doc__ or "")]
+        schemas = section.model_json_schema(by_alias=False)["properties"]
+        for name, field in section.model_fields.items():
+            if not _is_section(field.annotation):
+                shown = (*path, str(field.validation_alias or name))
+                lines += _setting(shown, schemas[name], documentation.get((section.__name__, name)))
     return "\n".join([*lines, ""])
 
 
@@ -67,16 +66,17 @@ def field_documentation(source: str) -> dict[tuple[str, str], str]:
     return found
 
 
-def _sections(
-    schema: Mapping[str, Any], section: Mapping[str, Any], path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """Every section with its path, those inside of it behind it."""
+def _sections(section: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The class of every section with its path, those inside of it behind it."""
     if path:
         yield path, section
-    for name, field in section["properties"].items():
-        if "$ref" in field:
-            inner = schema["$defs"][field["$ref"].rpartition("/")[2]]
-            yield from _sections(schema, inner, (*path, name))
+    for name, field in section.model_fields.items():
+        if _is_section(field.annotation):
+            yield from _sections(field.annotation, (*path, name))
+
+
+def _is_section(annotation: object) -> bool:
+    return hasattr(annotation, "model_fields")
 
 
 def _setting(path: tuple[str, ...], field: Mapping[str, Any], text: str | None) -> list[str]:

@@ -16,8 +16,9 @@ _ENTRY = re.compile(r"^### (\S+)\n\n(.*?)(?=^##|\Z)", re.M | re.S)
 def settings_below(section: BaseModel, path: str = "") -> dict[str, object]:
     """The default of every setting by its dotted name."""
     found: dict[str, object] = {}
-    for name in type(section).model_fields:
-        value = getattr(section, name)
+    for field, info in type(section).model_fields.items():
+        value = getattr(section, field)
+        name = str(info.validation_alias or field)
         if isinstance(value, BaseModel):
             found |= settings_below(value, f"{path}{name}.")
         else:
