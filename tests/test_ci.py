@@ -24,3 +24,10 @@ def test_ci_names_no_host(repository: Path) -> None:
     for name in (".ci/run", "pyproject.toml"):
         text = (repository / name).read_text()
         assert not re.search(r"https?://|index-url|\bpypi\b", text), name
+
+
+def test_pages_name_no_registry(repository: Path) -> None:
+    """Packages have names; where they are fetched from is the reader's matter."""
+    pages = (repository / "tuner" / "docs" / "pages").glob("*.md")
+    for path in (repository / "README.md", *pages):
+        assert not re.search(r"pypi\.org|crates\.io|ghcr\.io|docker\.io", path.read_text()), path
