@@ -64,14 +64,18 @@ def build(
     shapes: Shapes | None = None,
     inputs: Mapping[str, object] | None = None,
     dump_after: DumpAfter = None,
-    numerics: Numerics | str = "default",
+    precision: Numerics | str | None = None,
     denormals: Denormals | None = None,
+    numerics: Numerics | str | None = None,
 ) -> Executable:
-    """Compile a model and load it; the arguments are those of
-    `tunefarm.compiler.pipeline.compile_model`, and `inputs`, the values of inputs that are fixed.
+    """Compile a model and load it.
 
-    Raises `TunefarmError` as that does, `ImportModelError` where only what runs models is
-    installed.
+    `precision` is "default", "strict", "bf16" or "fp16" (`numerics` is its former name), `inputs`
+    are the values of inputs that are fixed; the other arguments are those of
+    `tunefarm.compiler.pipeline.compile_model`.
+
+    Raises `TunefarmError` as that does, and where both `precision` and `numerics` are given;
+    `ImportModelError` where only the runtime is installed.
     """
     try:
         from tunefarm.compiler.pipeline import compile_model
@@ -85,6 +89,7 @@ def build(
         ) from error
     from tunefarm.compiler.runtime.execution.executable import Executable
     from tunefarm.compiler.types.extents import with_fixed
+    from tunefarm.compiler.types.numerics import one_precision
 
     compiled = compile_model(
         model,
@@ -93,7 +98,7 @@ def build(
         threads=threads,
         shapes=with_fixed(shapes, inputs),
         dump_after=dump_after,
-        numerics=numerics,
+        numerics=one_precision(precision, numerics) or "default",
         denormals=denormals,
     )
     return Executable(compiled.spec)

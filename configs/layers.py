@@ -20,6 +20,9 @@ _SUGGESTION_CUTOFF = 0.5
 _MOST_BYTES = 1 << 20  # of a settings file
 
 Key: TypeAlias = tuple[str, ...]
+
+FORMER_KEYS: dict[Key, Key] = {("compile", "numerics"): ("compile", "precision")}
+"""Settings by their former names: they work, and no message or page shows them."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -29,6 +32,7 @@ class Layers:
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
         self._sources: dict[Key, str] = {}
+        self._names: dict[tuple[str, Key], Key] = {}  # as each layer has it, by layer and key
         self._file = "settings"
 
     def add_file(self, path: Path) -> None:
@@ -46,7 +50,13 @@ class Layers:
                 self.add(tuple(key), _scalar(environment[name]), source)
 
     def add(self, key: Key, value: object, source: str) -> None:
-        """Add one value."""
+        """Add one value. Raises SettingsError where one source has both names of a setting."""
+        given, key = key, FORMER_KEYS.get(key, key)
+        layer = ENVIRONMENT_PREFIX if source.startswith(ENVIRONMENT_PREFIX) else source
+        other = self._names.setdefault((layer, key), given)
+        if other != given:
+            both = f"{'.'.join(other)} and {'.'.join(given)}"
+            raise SettingsError(f"{source}: {both} are the same setting", hint="give one of them")
         table = self._values
         for part in key[:-1]:
             inner = table.setdefault(part, {})
@@ -173,7 +183,8 @@ def _nearest_key(model: type[BaseModel], unknown: Key) -> str:
 
 def _keys(model: type[BaseModel]) -> Iterator[Key]:
     """The key paths of all values of a model."""
-    for name, field in model.model_fields.items():
+    for attribute, field in model.model_fields.items():
+        name = field.validation_alias if isinstance(field.validation_alias, str) else attribute
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             yield from ((name, *rest) for rest in _keys(inner))

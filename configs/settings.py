@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from tunefarm.configs.errors import SettingsError
 from tunefarm.configs.layers import Layers, find_file, names_in
@@ -35,10 +35,25 @@ Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
 Duration = Annotated[float, Field(gt=0, le=1e7)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
+_KEPT_AS = {"fp16": "f16"}
+"""Values of `compile.precision` that records and JSON keep under a former name."""
+_SHOWN_AS = {kept: shown for shown, kept in _KEPT_AS.items()}
+Precision = Annotated[
+    Literal["strict", "default", "bf16", "fp16", "int8", "auto"],
+    BeforeValidator(lambda value: shown_precision(value) if isinstance(value, str) else value),
+    AfterValidator(lambda value: _KEPT_AS.get(value, value)),
+]
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        validate_by_name=True,
+        validate_by_alias=True,
     )
 
 
@@ -124,10 +139,11 @@ class CompileSettings(_Section):
 
     threads: Annotated[int, Field(ge=1, le=4096)] = 1
     """Threads that one run of the model uses. Tune with the number that you serve with."""
-    numerics: Literal["strict", "default", "bf16", "f16", "int8", "auto"] = "default"
-    """`strict` excludes algorithms that change rounding, such as Winograd. `bf16` and `f16` keep
-    what contractions multiply, and what lies between these, in that type; sums stay in f32.
-    `int8` multiplies integers of 8 bits, `auto` has what was chosen for each contraction."""
+    numerics: Precision = Field(default="default", validation_alias="precision")
+    """Written `compile.precision`. `strict` excludes algorithms that change rounding, such as
+    Winograd. `bf16` and `fp16` compute each matmul/conv, and what lies between them, in that type
+    with sums in f32. `int8` multiplies 8-bit integers, `auto` uses what was chosen for each
+    matmul/conv."""
     denormals: Literal["flush", "keep"] = "flush"
     """What becomes of numbers too small to be normal: zeros in what is computed, or what IEEE 754
     says, which most CPUs take many times as long for. No part of a record's key."""
@@ -215,6 +231,11 @@ class TargetSettings(_Section):
         Field(strict=False),
     ] = (8, 16, 64)
     """Matrix tiles, rows of each and bytes of a row; of no meaning without the feature amx-tile."""
+
+
+def shown_precision(name: str) -> str:
+    """A precision as users read and type it; records and JSON keep fp16 as f16."""
+    return _SHOWN_AS.get(name, name)
 
 
 def presets() -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def tune(
     trials: int | None = None,
     minutes: float | None = None,
     threads: int | None = None,
-    numerics: str | None = None,
+    precision: str | None = None,
     targets: Sequence[str] | None = None,
     calibration: str | PathLike[str] | None = None,
     config: str | None = None,
@@ -44,18 +44,20 @@ def tune(
     runner: str | None = None,
     address: str | None = None,
     progress: Progress | None = None,
+    numerics: str | None = None,
 ) -> TuneResult:
-    """Tune a model's kernels into the database `db`, going on where an earlier run ended.
+    """Tune a model's kernels into the database `db`; a later call continues where this one ended.
 
-    `trials` and `minutes` bound the whole job, `numerics` names how exact the model is (int8 takes
-    its ranges from the data `calibration`; `choose` does what auto is), `targets` are the CPUs of a
-    cluster's nodes, each tuned for on its own (`host` is this machine), `config` is a preset or a
-    TOML file, `shapes` fixes symbolic dimensions by input name and `inputs` the values of inputs,
-    `plan` has what the graph decides searched ("search") or left to rules ("rules"); what is None
-    comes from the configuration. Ctrl-C ends it early with everything measured kept. `progress`
-    shows the job: None is a table in a notebook, updated in place, and nothing elsewhere. Raises
-    TunefarmError.
+    `trials` and `minutes` limit the whole job. `precision` is "strict", "default", "bf16", "fp16"
+    or "int8", which takes its ranges from the data `calibration`; `numerics` is its former name,
+    and `choose` does what "auto" does. `targets` are the CPUs of a cluster's nodes, each tuned for
+    separately (`host` is this machine), `config` is a preset or a TOML file, `shapes` fixes dynamic
+    dimensions by input name, `inputs` fixes the values of inputs. `plan` is "search" (measure graph
+    optimizations and choose) or "rules" (fixed rules). An argument that is None comes from the
+    configuration. Ctrl-C ends the job early; everything measured is kept. `progress` shows the job:
+    None is a table in a notebook, updated in place, and nothing elsewhere. Raises TunefarmError.
     """
+    from tunefarm.compiler.types.numerics import one_precision
     from tunefarm.configs.settings import load_settings
     from tunefarm.tuner.calibration.options import PrecisionOptions
     from tunefarm.tuner.job_request import JobRequest
@@ -70,7 +72,7 @@ def tune(
             "search.seed": seed,
             "search.plan": plan,
             "compile.threads": threads,
-            "compile.numerics": numerics,
+            "compile.precision": one_precision(precision, numerics),
             "compile.targets": None if targets is None else tuple(targets),
             "measure.runner": runner,
             "measure.address": address,
@@ -100,11 +102,11 @@ def choose(
     inputs: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> PrecisionChoice:
-    """Tune a model in every precision, and choose one for each of its contractions.
+    """Tune a model in every precision, and choose one for each matmul/conv.
 
-    The outputs differ from f32 by `max_error` of the largest one at most, over the data
-    `calibration` (without it int8 is left out, and random inputs serve). What was chosen is in the
-    database `db`: `build` with numerics "auto" makes it. The rest is as in `tune`. Raises
+    Outputs differ from f32 by at most `max_error` of the largest output, over the data
+    `calibration` (without it int8 is left out and inputs are random). The choice is kept in the
+    database `db`: `build` with precision "auto" applies it. The rest is as in `tune`. Raises
     TunefarmError.
     """
     from tunefarm.configs.settings import load_settings
@@ -120,7 +122,7 @@ def choose(
             "search.minutes": None if minutes is None else float(minutes),
             "search.seed": seed,
             "compile.threads": threads,
-            "compile.numerics": "auto",
+            "compile.precision": "auto",
             "database.url": None if db is None else fspath(db),
         },
     )
@@ -138,7 +140,7 @@ def build(
     *,
     db: str | PathLike[str] | None = None,
     threads: int | None = None,
-    numerics: str | None = None,
+    precision: str | None = None,
     denormals: str | None = None,
     targets: Sequence[str] | None = None,
     calibration: str | PathLike[str] | None = None,
@@ -149,19 +151,21 @@ def build(
     inputs: Mapping[str, object] | None = None,
     plan: str | None = None,
     require_tuned: float = 0.0,
+    numerics: str | None = None,
 ) -> Executable:
     """Build a model from the best records of `db`; kernels without one run default schedules.
 
-    Where `db` is None and no configuration names a database either, that is tuning.db, and if there
-    is none the model is built untuned. If no kernel is tuned an `UntunedWarning` says so and why.
+    The default of `db` is the configured database, else tuning.db; if there is none the model is
+    built untuned. If no kernel is tuned, an `UntunedWarning` gives the reason.
 
-    The recorded plan of the model's graph is applied unless `plan` is "rules". Of several `targets`
-    the best that this machine can run is loaded. With numerics "int8" the data
-    `calibration` gives ranges, else the record; with "auto" `max_error` or `point` ask for another
-    point than was chosen. Numbers too small to be normal count as zeros unless `denormals` is
-    "keep". Raises TunefarmError, also if less than `require_tuned` of the model's estimated time is
-    tuned.
+    The recorded graph optimization plan is applied unless `plan` is "rules". Of several `targets`
+    the best that this machine can run is loaded. `precision` is as in `tune`, or "auto" (`numerics`
+    is its former name): "int8" takes its ranges from the data `calibration`, else from the
+    database; with "auto", `max_error` or `point` select another point than the chosen one. Denormal
+    numbers count as zeros unless `denormals` is "keep". Raises TunefarmError, also if tuned kernels
+    cover less than `require_tuned` (0 to 1) of the model's estimated run time.
     """
+    from tunefarm.compiler.types.numerics import one_precision
     from tunefarm.configs.settings import load_settings
     from tunefarm.tuner.building.in_memory import build_in_memory
     from tunefarm.tuner.building.request import BuildRequest
@@ -171,7 +175,7 @@ def build(
         config,
         {
             "compile.threads": threads,
-            "compile.numerics": numerics,
+            "compile.precision": one_precision(precision, numerics),
             "compile.denormals": denormals,
             "compile.targets": None if targets is None else tuple(targets),
             "search.plan": plan,

@@ -14,6 +14,7 @@ from typing import Any
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.session.inference_session import InferenceSession as BuiltSession
 from tunefarm.compiler.types.extents import Shapes, with_fixed
+from tunefarm.compiler.types.numerics import one_precision
 from tunefarm.configs.settings import load_settings
 from tunefarm.measure.cpus import run_threads
 from tunefarm.tuner.building.in_memory import build_and_note, has_database
@@ -32,22 +33,23 @@ class InferenceSession(BuiltSession):
         *,
         db: str | PathLike[str] | None = None,
         config: str | None = None,
-        numerics: str | None = None,
+        precision: str | None = None,
         denormals: str | None = None,
         shapes: Shapes | None = None,
         inputs: Mapping[str, object] | None = None,
+        numerics: str | None = None,
         **ignored: object,
     ) -> None:
-        """Load an artefact, or build an ONNX file from the best records of `db`.
+        """Load an artifact, or build an ONNX file from the best records of `db`.
 
-        `db`, `config` (a preset or TOML file), `numerics`, `denormals`, `shapes` and `inputs` are
-        those of `tunefarm.build`, and of no account for an artefact. Code that was compiled before
-        comes from the cache.
+        `db`, `config` (a preset or TOML file), `precision` (formerly `numerics`), `denormals`,
+        `shapes` and `inputs` are those of `tunefarm.build` and have no effect on an artifact. Code
+        that was compiled before comes from the cache.
         Raises as `tunefarm.InferenceSession` and `tunefarm.build` do.
         """
         self._overrides = {
             "database.url": None if db is None else fspath(db),
-            "compile.numerics": numerics,
+            "compile.precision": one_precision(precision, numerics),
             "compile.denormals": denormals,
         }
         self._config = config
@@ -70,8 +72,8 @@ class InferenceSession(BuiltSession):
     ) -> tuple[Executable, str]:
         """Build an ONNX file for the session.
 
-        `threads` None: those of the configuration, for which its records are, and where there are
-        no records all cores, as onnxruntime has it.
+        The default of `threads` is that of the configuration, for which its records are, and where
+        there are no records all cores, as in onnxruntime.
         """
         settings = load_settings(self._config, {**self._overrides, "compile.threads": threads})
         if threads is None and self._config is None and not has_database(settings):

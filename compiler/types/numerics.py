@@ -17,6 +17,8 @@ Denormals: TypeAlias = Literal["flush", "keep"]
 
 Flushed, they count as zeros of their sign wherever something is computed from them, and results
 that would be denormal are such zeros. What only moves elements, or takes their bits, keeps them."""
+FP16: Final = "fp16"
+"""What users type for the precision that records call f16."""
 FLUSH: Final = "flush"
 KEEP: Final = "keep"
 
@@ -61,13 +63,16 @@ class Numerics:
 
     @staticmethod
     def of(name: Numerics | str) -> Numerics:
-        """The numerics of this name. Raises SettingsError for another name."""
+        """The precision of this name, fp16 or f16 for F16. Raises SettingsError for another name."""
         if isinstance(name, Numerics):
             return name
+        if name == FP16:
+            return F16_NUMERICS
         if name not in NUMERICS:
-            near = difflib.get_close_matches(name, NUMERICS, n=1)
+            known = [FP16 if each == F16_NUMERICS.name else each for each in NUMERICS]
+            near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else ""
-            raise SettingsError(f"no numerics {name!r}; there are {', '.join(NUMERICS)}", hint=hint)
+            raise SettingsError(f"unknown precision {name!r}; known: {', '.join(known)}", hint=hint)
         return NUMERICS[name]
 
     def planned(self, contractions: Mapping[str, DType]) -> Numerics:
@@ -106,6 +111,20 @@ class Numerics:
     def _narrow_storages(self) -> set[DType]:
         stored = (self.storage, *(storage for _, storage in self.contractions))
         return {storage for storage in stored if storage is not None and is_narrow(storage)}
+
+
+def one_precision(
+    precision: Numerics | str | None, numerics: Numerics | str | None
+) -> Numerics | str | None:
+    """The keyword `precision`, or `numerics`, its former name; None where neither is given.
+
+    Raises SettingsError where both are.
+    """
+    if precision is not None and numerics is not None:
+        raise SettingsError(
+            "precision and numerics are the same keyword", hint="give precision alone"
+        )
+    return numerics if precision is None else precision
 
 
 def denormals_of(name: str) -> Denormals:

@@ -16,6 +16,7 @@ from tunefarm.configs.settings import (
     load_settings,
     load_target,
     presets,
+    shown_precision,
     targets,
 )
 
@@ -141,8 +142,8 @@ def test_unknown_variable_is_named() -> None:
         ("search.exploration", 1.5, "less than or equal to 1"),
         ("search.sampler", 3, "valid string"),
         ("search.cost_model", 3, "section"),
-        ("compile.numerics", "fast", "'bf16', 'f16', 'int8' or 'auto'"),
-        ("compile.numerics", "bf61", "did you mean bf16?"),
+        ("compile.precision", "fast", "'bf16', 'fp16', 'int8' or 'auto'"),
+        ("compile.precision", "bf61", "did you mean bf16?"),
         ("measure.runner", 1, "valid string"),
         ("measure.samples", 3, "greater than or equal to 4"),
         ("measure.samples", 1001, "less than or equal to 1000"),
@@ -254,3 +255,36 @@ def test_presets_hold_nothing_that_equals_the_default() -> None:
         for section, values in tomllib.loads(text).items():
             for key, value in values.items():
                 assert isinstance(value, dict) or defaults[section][key] != value, (name, key)
+
+
+def test_the_former_name_of_precision_works_in_files_variables_and_overrides(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[compile]\nnumerics = "f16"\n')
+    assert load(str(file)).compile.numerics == "f16"
+    assert load(environment={"TUNEFARM_COMPILE__NUMERICS": "bf16"}).compile.numerics == "bf16"
+    assert load(None, {"compile.numerics": "strict"}).compile.numerics == "strict"
+    later = load(str(file), environment={"TUNEFARM_COMPILE__PRECISION": "int8"})
+    assert later.compile.numerics == "int8"
+
+
+def test_fp16_is_kept_as_f16_under_the_key_that_records_have() -> None:
+    settings = load(None, {"compile.precision": "fp16"})
+    assert settings == load(None, {"compile.numerics": "f16"})
+    assert settings.to_json()["compile"]["numerics"] == "f16"
+    assert shown_precision("f16") == "fp16" and shown_precision("bf16") == "bf16"
+
+
+def test_both_names_of_a_setting_in_one_place_are_refused() -> None:
+    names = "compile.precision and compile.numerics are the same setting (give one of them)"
+    both = {"compile.precision": "bf16", "compile.numerics": "bf16"}
+    assert refusal(overrides=both) == f"option: {names}"
+    variables = dict.fromkeys(("TUNEFARM_COMPILE__NUMERICS", "TUNEFARM_COMPILE__PRECISION"), "bf16")
+    assert "are the same setting" in refusal(environment=variables)
+
+
+def test_a_wrong_value_under_the_former_name_is_told_by_the_present_one(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[compile]\nnumerics = "fast"\n')
+    assert f"{file}: compile.precision = 'fast'" in refusal(str(file))

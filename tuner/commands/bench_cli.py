@@ -53,7 +53,7 @@ def bench(
     values = {
         "database.url": db,
         "compile.threads": threads,
-        "compile.numerics": numerics,
+        "compile.precision": numerics,
         "compile.denormals": denormals,
     }
     settings = load_settings(config, values)

@@ -117,7 +117,7 @@ def build(
     values = {
         "database.url": db,
         "compile.threads": threads,
-        "compile.numerics": numerics,
+        "compile.precision": numerics,
         "compile.denormals": denormals,
         "compile.targets": target_names(targets),
         "search.plan": plan,

@@ -54,7 +54,7 @@ def inspect(
     values = {
         "database.url": db,
         "compile.threads": threads,
-        "compile.numerics": numerics,
+        "compile.precision": numerics,
         "compile.denormals": denormals,
     }
     settings = load_settings(config, values)

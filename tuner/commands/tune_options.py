@@ -37,7 +37,7 @@ def tune_options(given: Mapping[str, Any]) -> TuneOptions:
     values = {
         "database.url": given["db"],
         "compile.threads": given["threads"],
-        "compile.numerics": given["numerics"],
+        "compile.precision": given["numerics"],
         "compile.denormals": given["denormals"],
         "compile.targets": target_names(given["targets"]),
         "search.total_trials": given["trials"],

@@ -65,7 +65,7 @@ def verify(
     values = {
         "database.url": db,
         "compile.threads": threads,
-        "compile.numerics": numerics,
+        "compile.precision": numerics,
         "compile.denormals": denormals,
     }
     settings = load_settings(config, values)

@@ -28,13 +28,14 @@ from tunefarm.configs.settings import CompileSettings
 def test_numerics_are_found_by_the_names_of_settings() -> None:
     assert list(NUMERICS) == ["default", "strict", "bf16", "f16"]
     assert Numerics.of("strict") is Numerics.of(STRICT_NUMERICS) is STRICT_NUMERICS
+    assert Numerics.of("fp16") is Numerics.of("f16") is NUMERICS["f16"]
 
 
 def test_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(SettingsError) as caught:
         Numerics.of("strickt")
     assert str(caught.value) == (
-        "no numerics 'strickt'; there are default, strict, bf16, f16 (did you mean 'strict'?)"
+        "unknown precision 'strickt'; known: default, strict, bf16, fp16 (did you mean 'strict'?)"
     )
 
 
@@ -82,4 +83,4 @@ def test_a_model_has_one_narrow_type() -> None:
 def test_settings_know_the_numerics_that_there_are() -> None:
     names = get_args(CompileSettings.model_fields["numerics"].annotation)
     planned = {"int8", "auto"}  # of single contractions, by what was measured of the model
-    assert {*names} - planned == NUMERICS.keys()
+    assert {Numerics.of(name).name for name in {*names} - planned} == NUMERICS.keys()
