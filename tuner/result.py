@@ -56,7 +56,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class TrialCounts:
-    """Trials of all kernels, those of them that were lost to noise, and those that failed."""
+    """Trials of all kernels, those discarded as too noisy, and those that failed."""
 
     trials: int = 0
     scattered: int = 0
@@ -103,11 +103,11 @@ class SizeResult:
     latency: ModelLatency | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TuneResult:
     """What a job did. `latency` and `build` are None when it was interrupted, `latency` also where
-    this machine cannot tell; `known` are the trials of earlier jobs. Of several `targets` both are
-    those of the one that this machine is, or of the first; of several `sizes`, of the last."""
+    this machine cannot measure it; `known` are the trials of earlier jobs. With several `targets`
+    both are those of this machine's target, or of the first; with several `sizes`, of the last."""
 
     model: str
     database: str
@@ -170,8 +170,15 @@ class TuneResult:
             "model_changed": self.changed or None,
         }
 
+    def __repr__(self) -> str:
+        """The summary of the job in a few lines."""
+        lines = [f"TuneResult of {self.model}, job {self.job[:8]}", _count_line(self)]
+        lines += [] if self.plan is None else [f"plan: {self.plan}"]
+        lines += [] if self.build is None else [_kernels_line(self)]
+        return "\n".join([*lines, result_line(self)])
+
     def _repr_html_(self) -> str:
-        """What notebooks show: before and after, what was said, and a row per kernel."""
+        """What notebooks show: before and after, the summary, and a row per kernel."""
         from tunefarm.tuner.reports.notebook import before_after, task_table
 
         found = self.latency
@@ -204,7 +211,7 @@ class TuneResult:
 def kernel_sums(tasks: Iterable[TaskStatus]) -> tuple[float, float]:
     """Seconds of all kernels together, claimed and confirmed.
 
-    Only kernels of which something was claimed, and with it confirmed, at the greatest sizes.
+    Only kernels of which something was claimed, and with it confirmed, at the maximum sizes.
     """
     known = [t for t in tasks if math.isfinite(t.default * t.claimed * t.confirmed) and not t.sizes]
     claimed = sum(t.occurrences * t.default * t.claimed for t in known)
@@ -257,14 +264,34 @@ def _drawn(rows: Sequence[tuple[str, float, float]], other: str) -> list[str]:
     return lines
 
 
-def summary_lines(result: TuneResult, command: str) -> list[str]:
-    """What a job did and what to do next, for people."""
+def result_line(result: TuneResult) -> str:
+    """What came of a job, in one line."""
+    if result.interrupted:
+        return f"{result.model}: interrupted; all results are kept in {result.database}"
+    if result.sizes:
+        known = [f"{item.sizes} {_as_fast(item.latency)}" for item in result.sizes if item.latency]
+        return f"{result.model}: {', '.join(known) or 'not measured on this machine'}"
+    if result.latency is None:
+        return f"{result.model}: tuned; not measured as a whole on this machine"
+    return f"{result.model}: {_model_line(result.latency)}"
+
+
+def _count_line(result: TuneResult) -> str:
     count = "1 measurement" if result.measured == 1 else f"{result.measured} measurements"
     count = format_counts(count, result.new.failures, result.new.scattered)
-    lines = [
-        f"{count} in {format_duration(result.seconds)}: {result.end}; "
-        f"the search itself took {100 * result.overhead.total / result.seconds:.1f} % of that"
-    ]
+    return f"{count} in {format_duration(result.seconds)}: {result.end}"
+
+
+def _kernels_line(result: TuneResult) -> str:
+    """How many kernels there are, and how many are faster than untuned."""
+    faster = sum(task.confirmed < 1.0 and not task.is_unchanged for task in result.tasks)
+    return f"kernels: {len(result.tasks)} distinct, {faster} faster than untuned"
+
+
+def summary_lines(result: TuneResult, command: str) -> list[str]:
+    """What a job did and what to do next, for people."""
+    overhead = 100 * result.overhead.total / result.seconds
+    lines = [f"{_count_line(result)}; the search itself took {overhead:.1f} % of that"]
     latency = result.latency
     if result.plan is not None:
         lines.append(f"plan: {result.plan}")
