@@ -1,7 +1,7 @@
 """The base of the tree of errors, and the errors of settings and of tuning databases.
 
 They live here because `configs` is the one package that every other may import;
-`tunefarm.compiler.errors` re-exports them beside its own.
+`tunefarm.compiler.errors` re-exports them with its own.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _FILE = "FILE"
 class FileKind:
     """A kind of file, as a noun with its article, and what to do about it.
 
-    `advice` is for somebody who gave it for a model. A stand-in is text in the place of a file
+    `advice` is for somebody who gave it as a model. A stand-in is text instead of a file
     that was not fetched; it is never the contents of anything. `says_all` is of what is wrong
     whatever was expected, `is_model` of an ONNX model.
     """
@@ -77,9 +77,7 @@ _KERAS = FileKind("a Keras model", "model.export(…, format='onnx') of Keras wr
 _ARTEFACT = FileKind("an artifact of tune build", "tune run FILE runs it")
 _RECORDS = FileKind("an export of tuning records", "tune db import FILE takes it")
 _DATABASE = FileKind("an SQLite database", "--db and tune db merge take a tuning database")
-_ONNX = FileKind(
-    "an ONNX model", "tune build --model FILE --output … makes what runs of it", is_model=True
-)
+_ONNX = FileKind("an ONNX model", "tune build FILE --output … compiles it", is_model=True)
 _ONNX_TEXT = "onnx.save(onnx.load(FILE, format='{}'), 'model.onnx') in Python makes a binary one"
 
 _SIGNATURES: tuple[tuple[bytes, int, FileKind], ...] = (
@@ -134,7 +132,7 @@ _TENSORFLOW_OPERATORS = (b"Placeholder", b"Const")
 def kind_of(path: str | os.PathLike[str]) -> FileKind | None:
     """What is at a path, with the advice for this very file; None if nothing is known of it.
 
-    Only reads, and never waits. An ONNX model is told as one too, also one that is cut off.
+    Only reads, and never waits. An ONNX model is recognised as well, also one that is cut off.
     """
     name = os.fspath(path)
     try:

@@ -15,7 +15,7 @@ _MOST_LINKS = 40
 
 
 def writable_by_others(folder: Path) -> str:
-    """Who else could change what is found in `folder` and how to mend that; "" if nobody.
+    """Who else could change what is found in `folder` and how to fix that; "" if nobody.
 
     What of the path does not exist yet is made by `make_private`. On systems without users' ids
     nothing is found.

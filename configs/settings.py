@@ -126,7 +126,7 @@ class MeasureSettings(_Section):
     min_sample_seconds: Annotated[float, Field(ge=1e-5, le=1.0)] = 0.002
     """Length of a slice: calls are repeated until one lasts this long."""
     unstable_above: Annotated[float, Field(ge=0.001, le=1.0)] = 0.075
-    """A candidate is called scattered if its slices, as ratios to those of a quiet reference,
+    """A candidate is noisy if its slices, as ratios to those of a quiet reference,
     spread more than this (two thirds of them about their median)."""
     build_timeout: Duration = 30.0
     """Seconds that lowering and compiling one candidate may take."""
@@ -150,7 +150,7 @@ class CompileSettings(_Section):
     target: str | None = None
     """A named target (`configs/targets`) or a TOML file; None: this machine."""
     targets: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Several of these, for one artefact or one job; `host` is this machine. They stand for
+    """Several of these, for one artifact or one job; `host` is this machine. They stand for
     `target`, which is not given then."""
 
 
@@ -169,8 +169,7 @@ class LimitSettings(_Section):
     bytes: Bytes | None = None
     """Most memory of a value, of all constants, of a run; None: half of this machine's."""
     memory: Bytes | None = None
-    """Most memory that a run may need beside constants, inputs and outputs; None: no limit of its
-    own."""
+    """Maximum memory of a run without constants, inputs and outputs; None: no limit of its own."""
     nodes: Count = 200_000
     """Most nodes, after functions and loops are unrolled."""
     rank: Annotated[int, Field(ge=1, le=64)] = 64

@@ -1,4 +1,4 @@
-"""What settings name, as the compiler takes it: targets, numerics and limits."""
+"""What settings name, as the compiler takes it: targets, precision and limits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _named(name: str, settings: Settings) -> Target:
 
 
 def numerics_of(settings: Settings, numerics: Numerics | str | None = None) -> Numerics:
-    """The settings' numerics, or those given, with the denormal numbers that the settings say."""
+    """The settings' precision, or the one given, with the settings' handling of denormals."""
     known = Numerics.of(settings.compile.numerics if numerics is None else numerics)
     return replace(known, denormals=settings.compile.denormals)
 

@@ -63,7 +63,7 @@ class Numerics:
 
     @staticmethod
     def of(name: Numerics | str) -> Numerics:
-        """The precision of this name, fp16 or f16 for F16. Raises SettingsError for another name."""
+        """The precision of this name; fp16 is f16. Raises SettingsError for another name."""
         if isinstance(name, Numerics):
             return name
         if name == FP16:
@@ -122,7 +122,7 @@ def one_precision(
     """
     if precision is not None and numerics is not None:
         raise SettingsError(
-            "precision and numerics are the same keyword", hint="give precision alone"
+            "precision= and numerics= are the same keyword", hint="give precision= alone"
         )
     return numerics if precision is None else precision
 

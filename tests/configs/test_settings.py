@@ -262,7 +262,7 @@ def test_the_former_name_of_precision_works_in_files_variables_and_overrides(
 ) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('[compile]\nnumerics = "f16"\n')
-    assert load(str(file)).compile.numerics == "f16"
+    assert str(load(str(file)).compile.numerics) == "f16"
     assert load(environment={"TUNEFARM_COMPILE__NUMERICS": "bf16"}).compile.numerics == "bf16"
     assert load(None, {"compile.numerics": "strict"}).compile.numerics == "strict"
     later = load(str(file), environment={"TUNEFARM_COMPILE__PRECISION": "int8"})

@@ -37,7 +37,7 @@ def test_both_names_say_what_a_model_computes_in(
 
 @pytest.mark.parametrize("call", [*BUILDERS.values(), tuner.tune], ids=[*BUILDERS, "tune"])
 def test_both_names_at_once_are_refused(call: Callable[..., Any]) -> None:
-    with pytest.raises(SettingsError, match="precision and numerics are the same keyword"):
+    with pytest.raises(SettingsError, match="precision= and numerics= are the same keyword"):
         call("tiny.onnx", precision="bf16", numerics="bf16")
 
 
