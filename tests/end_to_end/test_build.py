@@ -258,7 +258,7 @@ def test_a_build_says_once_that_it_goes_without_tiles(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("tunefarm.compiler.target.host_tile_refusal", lambda: refusal)
-    said = f"note: code is made without matrix tiles (AMX): {refusal}\n"
+    said = f"note: the code does not use matrix tiles (AMX): {refusal}\n"
     assert build() == 0
     assert capsys.readouterr().err.count(said) == bool(refusal)
     assert build("--config", "armv8-neon.toml") == 0

@@ -347,7 +347,7 @@ def test_database_commands(tune: CommandLine, tuned: SimpleNamespace, tmp_path: 
     assert "0 new trials" in tune("db", "merge", other, "--db", merged).out
     assert trials_in(merged) == count
     planned = tune("db", "prune", "--db", merged, "--keep", "2", "--dry-run").out
-    assert "would go" in planned and trials_in(merged) == count
+    assert "would be deleted" in planned and trials_in(merged) == count
     pruned = tune("db", "prune", "--db", merged, "--keep", "2")
     assert pruned.code == 0 and trials_in(merged) < count
     assert f"{count - trials_in(merged)} trials deleted" in pruned.out
@@ -658,7 +658,7 @@ def test_ctrl_c_keeps_what_was_measured_and_exits_with_130(model: Path, tmp_path
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "To go on: tune --model" in errors
+    assert "To continue: tune --model" in errors
     assert "Traceback" not in errors
     kept = trials_in(db)
     assert kept >= 4

@@ -157,13 +157,13 @@ def test_a_job_is_stopped_killed_and_resumed_from_elsewhere(
     assert {"phases", "driver", "builder 0", "timing slot 0"} <= found
     (job,) = jobs(db)
     assert job.state == "interrupted" and JobState.of(job.progress).trials >= 4
-    assert "has ended already: interrupted" in tune.refuses("stop", first, "--db", db)
+    assert "has already ended: interrupted" in tune.refuses("stop", first, "--db", db)
 
     with started(folder.parent, "resume", "last", "--db", db) as process:
         second = wait_for_trials(db, 2, process)
         process.send_signal(signal.SIGKILL)
         process.wait(SECONDS)
-    assert "its process is no more" in tune.refuses("stop", second, "--db", db)
+    assert "its process has ended" in tune.refuses("stop", second, "--db", db)
     ended = tune("resume", second, "--db", db, "--minutes", "0.1")
     assert ended.code == 0, ended.err
     assert "was lost" in ended.err and "trials known from earlier runs" in ended.err
@@ -199,7 +199,7 @@ def test_a_database_that_is_renamed_under_a_job_is_followed(
     assert watched.splitlines()[-1].startswith("error: night.db was renamed to old.db while")
     assert process.returncode == 130 and "Traceback" not in errors
     assert "night.db was renamed while it was in use: the job goes on in old.db" in errors
-    assert f"To go on: tune resume {job[:8]} --db old.db" in errors
+    assert f"To continue: tune resume {job[:8]} --db old.db" in errors
     assert not db.exists()
     with Store.open(there, read_only=True) as store:
         assert check(store) == []

@@ -181,7 +181,7 @@ def test_a_library_holds_values_and_bounds_for_several_cpus(folder: Path) -> Non
     [
         (("--targets", "x86-64-v3,x86-64-v9"), "unknown target 'x86-64-v9' (did you mean"),
         (("--targets", "x86-64-v3,x86-64-v3"), "the target x86-64-v3 is given twice"),
-        (("--targets", "x86-64-v3,,host"), "names of targets, with commas between"),
+        (("--targets", "x86-64-v3,,host"), "names of targets, separated by commas"),
         (("--targets", "x86-64-v2,x86-64-v3", "--emit", "llvm"), "llvm holds one program"),
         (("--targets", "x86-64-v2,armv8-neon", "--emit", LIBRARY), "one kind of machine, not for"),
         (("--cc", "missing-gcc", "--emit", LIBRARY), "there is no C compiler 'missing-gcc'"),

@@ -19,6 +19,7 @@ from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure, Words, WordTable, plain
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.configs.layers import suggestion
+from tunefarm.configs.settings import shown_precision
 from tunefarm.measure.worker.stability import relative_mad
 from tunefarm.tuner.commands.accuracy import Accuracy, References
 from tunefarm.tuner.commands.engines import (
@@ -53,11 +54,11 @@ PLACEMENTS = 5
 
 @dataclass(frozen=True, slots=True)
 class EngineLatency:
-    """Seconds per run of one engine, and its time over ours (above 1: ours is faster).
+    """Seconds per run of one engine, and our speed-up over it (above 1: ours is faster).
 
-    `numerics` is what it multiplies in, or names our numerics. `error` is its largest error against
-    f32 over the largest output, `top1` the share of drawn inputs that it classifies as f32 does;
-    None for the engine that the others are compared with, and where there are no classes.
+    `numerics` is the type that it multiplies in, or our precision. `error` is its largest error
+    against f32 over the largest output, `top1` the share of drawn inputs that it classifies as f32
+    does; None for the engine that the others are compared with, and where there are no classes.
     """
 
     engine: str
@@ -104,8 +105,8 @@ def bench(
 ) -> BenchResult:
     """Time `ours` and the engines named in `against` with the same inputs and threads.
 
-    Like with like: where ours multiplies in a narrow type, engines that compute in it do so as
-    well, and a quantised model is given to all of them as it is. Raises MeasureError when an
+    Where ours multiplies in a narrow type, engines that have it use it too, and all engines run a
+    quantized model as it is. Raises MeasureError when an
     engine's outputs differ from ours though both compute in f32, and when ours are not finite where
     f32 is; SettingsError for an engine that is unknown or not installed.
     """
@@ -169,8 +170,8 @@ def all_engines(ours: Executable, others: Sequence[Engine]) -> list[Engine]:
     structure = ours.spec.structure
     if others and structure.prefix.steps:
         raise SettingsError(
-            f"the model begins with operators of strings ({structure.prefix.operators}), of which "
-            "no inputs are drawn: only its compiled code could be timed",
+            f"the model begins with operators on strings ({structure.prefix.operators}), for which "
+            "there are no random inputs",
             hint="time your own strings with tune run --input NAME=FILE --repeat 100",
         )
     if structure.texts:
@@ -187,15 +188,19 @@ def _of_texts(run: Run, structure: Structure) -> Run:
 
 def bench_table(result: BenchResult) -> Table:
     """A row per engine."""
-    table = Table(header_style="bold", caption=f"errors are against {result.reference}")
+    caption = (
+        f"speed-up: how much faster {OURS} is (higher is better); errors are against "
+        f"{result.reference}"
+    )
+    table = Table(header_style="bold", caption=caption)
     table.add_column("engine")
-    table.add_column("numerics")
-    for name in ("latency", "spread", "time / ours", "95 % interval", "error", "top-1"):
+    table.add_column("precision")
+    for name in ("latency", "spread", "speed-up", "95 % interval", "error", "top-1"):
         table.add_column(name, justify="right")
     for engine in result.engines:
         table.add_row(
             engine.engine,
-            engine.numerics,
+            shown_precision(engine.numerics),
             format_seconds(engine.seconds),
             format_share(engine.spread),
             format_ratio(engine.ratio),
@@ -204,6 +209,13 @@ def bench_table(result: BenchResult) -> Table:
             "-" if engine.top1 is None else format_share(engine.top1),
         )
     return table
+
+
+def bench_line(result: BenchResult) -> str:
+    """The result in one line."""
+    ours, *others = result.engines
+    ratios = [f"{format_ratio(engine.ratio)} as fast as {engine.engine}" for engine in others]
+    return f"{result.model}: {format_seconds(ours.seconds)}, {', '.join(ratios)}"
 
 
 def latency_of(
@@ -254,7 +266,8 @@ def _accuracies(
     found = [None if engine is reference else references.compare(engine.run) for engine in engines]
     if found[0] is not None and not found[0].is_finite:
         raise MeasureError(
-            f"outputs in numerics {engines[0].numerics} are not finite where f32 is",
-            hint="nothing was timed; f16 ends at 65504, bf16 has the range of f32",
+            f"outputs in {shown_precision(engines[0].numerics)} are not finite where those in f32 "
+            "are",
+            hint="nothing was timed; fp16 ends at 65504, bf16 has the range of f32",
         )
     return found

@@ -1,8 +1,7 @@
-"""`tune bench`: a model and other engines in, how long each takes out."""
+"""`tune bench`: a model and other engines in, the latency of each out."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +9,8 @@ import typer
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_line import prepare, show
 from tunefarm.tuner.commands.options import (
+    ADVANCED,
+    MODEL,
     ConfigOption,
     DbOption,
     DenormalsOption,
@@ -18,11 +19,14 @@ from tunefarm.tuner.commands.options import (
     JsonOption,
     ModelOption,
     NumericsOption,
+    QuietOption,
     ShapeOption,
     ThreadsOption,
     UntunedOption,
+    VerboseOption,
     shapes_of,
 )
+from tunefarm.tuner.commands.verbosity import LOG, note, set_verbosity
 
 if TYPE_CHECKING:
     from tunefarm.tuner.commands.bench_sizes import SizedBench
@@ -32,10 +36,18 @@ def bench(
     model: ModelOption,
     db: DbOption = None,
     against: Annotated[
-        str, typer.Option(metavar="ENGINES", help="Separated by commas.")
+        str,
+        typer.Option(
+            metavar="onnxruntime|openvino,...",
+            help="Engines to compare with, separated by commas.",
+            rich_help_panel=MODEL,
+        ),
     ] = "onnxruntime",
     untuned: UntunedOption = False,
-    rounds: Annotated[int, typer.Option(min=3, metavar="N", help="Samples of each.")] = 15,
+    rounds: Annotated[
+        int,
+        typer.Option(min=3, metavar="N", help="Samples of each engine.", rich_help_panel=ADVANCED),
+    ] = 15,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
     denormals: DenormalsOption = None,
@@ -44,9 +56,15 @@ def bench(
     input: InputOption = None,
     functions: FunctionsOption = None,
     json: JsonOption = None,
+    verbose: VerboseOption = 0,
+    quiet: QuietOption = False,
 ) -> None:
-    """Time the built model against other engines in interleaved runs, at several sizes if open."""
+    """Compare the model's latency with other engines in interleaved runs.
+
+    A model with dynamic shapes is timed at several sizes.
+    """
     load_modules(functions or ())
+    set_verbosity(quiet, verbose)
     shapes = shapes_of(shape, input)
     from tunefarm.configs.settings import load_settings
 
@@ -67,16 +85,21 @@ def bench(
     ours, built = build_loaded(request)
     options = benchmark.bench_options(ours.threads, rounds)
     from tunefarm.tuner.commands.bench_record import record_bench
-    from tunefarm.tuner.commands.bench_sizes import bench_sizes, has_sizes, sizes_table
+    from tunefarm.tuner.commands.bench_sizes import bench_sizes, has_sizes, sized_line, sizes_table
 
+    LOG.info("built the model; timing it against %s", ", ".join(engines))
     result: benchmark.BenchResult | SizedBench
     if has_sizes(ours):
         result = sized = bench_sizes(model, ours, engines, options)
+        line = sized_line(sized)
         show(json, sized.to_json(), sizes_table(sized))
     else:
         result = fixed = benchmark.bench(model, ours, engines, options)
+        line = benchmark.bench_line(fixed)
         show(json, fixed.to_json(), benchmark.bench_table(fixed))
-    for note in built.notes:
-        print(f"note: {note}", file=sys.stderr)
-    if not untuned and (note := record_bench(request, built, ours, result)):
-        print(f"note: {note}", file=sys.stderr)
+    if quiet and json != "-":
+        print(line)
+    for text in built.notes:
+        note(text)
+    if not untuned and (text := record_bench(request, built, ours, result)):
+        note(text)

@@ -1,4 +1,4 @@
-"""What `tune bench` leaves in the database: the model's latency here, beside other engines'."""
+"""What `tune bench` leaves in the database: the model's latency here, next to other engines'."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A model with sizes that are known at run time against other engines, at representative sizes.
+"""A model with dynamic shapes against other engines, at representative sizes.
 
-Engines get the model as it is, with its sizes open. One whose outputs are wrong at a size is shown
-with its error there, and its time counts for nothing.
+Engines get the model as it is, with its dynamic dimensions. An engine whose outputs are wrong at a
+size is shown with its error there, and its time does not count.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.table import Table
 
+from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import InputError, MeasureError
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.numerics import Algorithm
@@ -126,7 +127,7 @@ def _is_built(ours: Executable, point: SizePoint) -> bool:
 
 
 def _begin(engines: Sequence[Engine], inputs: Inputs) -> None:
-    """Have engines run once at the greatest sizes before any other.
+    """Run each engine once at the maximum sizes before any other.
 
     OpenVINO settles in its first run in which order data lies. If an axis has one element then, all
     orders are alike, and what it keeps is wrong for every other size.
@@ -181,8 +182,11 @@ def _error(found: Array | None, expected: Array) -> float:
 
 
 def sizes_table(result: SizedBench) -> Table:
-    """A row per size: ours, and what each engine takes, over ours; means at the end."""
-    caption = f"outputs are compared with those of {result.reference}"
+    """A row per size: our latency, each engine's and our speed-up over it; means at the end."""
+    caption = (
+        f"in brackets: how much faster {OURS} is (higher is better); outputs are compared with "
+        f"those of {result.reference}"
+    )
     table = Table(header_style="bold", caption=caption)
     table.add_column("sizes")
     names = [engine.engine for engine in result.sizes[0].engines]
@@ -194,8 +198,15 @@ def sizes_table(result: SizedBench) -> Table:
         table.add_row(at.sizes, format_seconds(ours.seconds), *cells)
     means = result.means
     over = [format_ratio(means[name]) if name in means else "-" for name in names[1:]]
-    table.add_row("geometric mean over ours", "", *over)
+    table.add_row("geometric mean", "", *over)
     return table
+
+
+def sized_line(result: SizedBench) -> str:
+    """The result in one line."""
+    ratios = [f"{format_ratio(mean)} as fast as {name}" for name, mean in result.means.items()]
+    count = counted(len(result.sizes), "size")
+    return f"{result.model}: {', '.join(ratios) or 'no engine is right'} (mean of {count})"
 
 
 def _cell(engine: EngineLatency, wrong: bool) -> str:

@@ -1,8 +1,8 @@
-"""`tune build`: options in, a built model and what it says of its kernels out."""
+"""`tune build`: options in, a compiled model and a table of its kernels out."""
 
 from __future__ import annotations
 
-import sys
+import time
 from typing import Annotated
 
 import typer
@@ -10,8 +10,12 @@ import typer
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.commands.command_line import prepare, show, tell_of_tiles
+from tunefarm.tuner.commands.emit_forms import EMIT, form_of
 from tunefarm.tuner.commands.entry import short_lived
 from tunefarm.tuner.commands.options import (
+    ADVANCED,
+    OUTPUT,
+    TARGET,
     ConfigOption,
     DbOption,
     DenormalsOption,
@@ -23,11 +27,13 @@ from tunefarm.tuner.commands.options import (
     ModelOption,
     NumericsOption,
     PlanOption,
+    QuietOption,
     ShapeOption,
     TargetsOption,
     ThreadsOption,
     UntunedOption,
     UsageError,
+    VerboseOption,
     memory_bytes,
     shapes_of,
     target_names,
@@ -38,47 +44,79 @@ from tunefarm.tuner.commands.precision_options import (
     MethodOption,
     PointOption,
 )
+from tunefarm.tuner.commands.verbosity import LOG, note, set_verbosity
 
-_C_FORMS = ("c-header+shared-library", "object")
+_C_FORMS = ("c", "object")
 
 
 def build(
     model: ModelOption,
-    output: Annotated[str, typer.Option(metavar="PATH", help="Where it goes (for C: a folder).")],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Output file (with --emit c or object: output directory).",
+            rich_help_panel=OUTPUT,
+        ),
+    ],
     db: DbOption = None,
     emit: Annotated[
         str,
         typer.Option(
-            metavar="FORM",
-            help="artefact: for tune run and Python. c-header+shared-library: into a folder, with "
-            "an example. object: the same functions and constants to be linked in, its header "
-            "beside it. llvm, asm: the code as text, without constants. graph: JSON, of constants "
-            "the SHA-256.",
+            metavar="|".join(EMIT),
+            help="artifact: a file for tune run and Python. c: a shared library with a C header "
+            "and an example. object: an object file to link, with a C header. llvm, asm: the code "
+            "as text, without constants. graph: the graph as JSON, with the SHA-256 of constants.",
+            rich_help_panel=OUTPUT,
         ),
-    ] = "artefact",
+    ] = "artifact",
     require_tuned: Annotated[
         float,
         typer.Option(
             min=0.0,
             max=1.0,
             metavar="SHARE",
-            help="Fail if less of the time runs from records.",
+            help="Fail if tuned kernels cover less than SHARE (0-1) of the model's estimated run "
+            "time.",
+            rich_help_panel=ADVANCED,
         ),
     ] = 0.0,
     untuned: UntunedOption = False,
     fallback: Annotated[
-        bool, typer.Option("--fallback", help="Add a variant for CPUs that cannot run this one.")
+        bool,
+        typer.Option(
+            "--fallback",
+            help="Add a variant for CPUs without the target's features.",
+            rich_help_panel=TARGET,
+        ),
     ] = False,
     targets: TargetsOption = None,
     cc: Annotated[
         str | None,
-        typer.Option("--cc", metavar="COMPILER", help="C compiler of the target, for C forms."),
+        typer.Option(
+            "--cc",
+            metavar="COMPILER",
+            help="C compiler for the target, with --emit c or object.",
+            rich_help_panel=TARGET,
+        ),
     ] = None,
     kernels: Annotated[
-        bool, typer.Option("--kernels", help="In C forms export each kernel as a function too.")
+        bool,
+        typer.Option(
+            "--kernels",
+            help="Also export each kernel as a C function, with --emit c or object.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     cache: Annotated[
-        bool, typer.Option("--cache/--no-cache", help="Use code that was compiled before.")
+        bool,
+        typer.Option(
+            "--cache/--no-cache",
+            help="Reuse code that was compiled before.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = True,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
@@ -95,17 +133,22 @@ def build(
     functions: FunctionsOption = None,
     dump_after: DumpOption = None,
     json: JsonOption = None,
+    verbose: VerboseOption = 0,
+    quiet: QuietOption = False,
 ) -> None:
-    """Build a model from the best records, and list for every kernel what it runs.
+    """Compile a model with the best schedules of the tuning log, and list its kernels.
 
-    The records are those of --db, which tune --model has written. To build without any:
-    tune build --model FILE --untuned --output PATH.
+    The tuning log is the database --db, which tune MODEL writes. To build without one:
+    tune build MODEL --untuned --output PATH.
     """
     load_modules(functions or ())
+    set_verbosity(quiet, verbose)
     short_lived()
+    began = time.monotonic()
     shapes = shapes_of(shape, input)
-    if cc is not None and (emit not in _C_FORMS or not cc.strip()):
-        raise UsageError(f"--cc names the C compiler of --emit {' or '.join(_C_FORMS)}")
+    form = form_of(emit)
+    if cc is not None and (form not in map(form_of, _C_FORMS) or not cc.strip()):
+        raise UsageError(f"--cc is the C compiler of --emit {' or '.join(_C_FORMS)}")
     from tunefarm.tuner.building.model_file import begin_digest
 
     digest = begin_digest(model)  # while settings are read, and what a build needs is imported
@@ -131,7 +174,7 @@ def build(
         output,
         settings,
         shapes,
-        emit,
+        form,
         untuned,
         fallback,
         require_tuned,
@@ -145,7 +188,9 @@ def build(
     tell_of_tiles(settings)
     show(json, result.to_json(), *build_tables(result.report, result.programs))
     notes = () if json == "-" else result.notes
-    for note in (*notes, *filter(None, [result.not_listed])):
-        print(f"note: {note}", file=sys.stderr)
+    for text in (*notes, *filter(None, [result.not_listed])):
+        note(text)
+    LOG.info("built %s in %.3f s", ", ".join(result.files), time.monotonic() - began)
     if json != "-":
-        print("\n".join(result.lines()))
+        lines = result.lines()
+        print(lines[0 if result.programs else -2] if quiet else "\n".join(lines))

@@ -7,7 +7,7 @@ Progress goes to stderr, results to stdout. What a command needs is imported whe
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,6 +27,10 @@ from tunefarm.tuner.commands.jobs_cli import jobs
 from tunefarm.tuner.commands.live_cli import add_live_commands
 from tunefarm.tuner.commands.next_build import next_build
 from tunefarm.tuner.commands.options import (
+    ADVANCED,
+    MODEL,
+    OUTPUT,
+    SEARCH,
     ConfigOption,
     DbOption,
     DenormalsOption,
@@ -37,11 +41,13 @@ from tunefarm.tuner.commands.options import (
     MetricsOption,
     NumericsOption,
     PlanOption,
+    QuietOption,
     ShapeOption,
     TargetsOption,
     ThreadsOption,
     TraceOption,
     UsageError,
+    VerboseOption,
 )
 from tunefarm.tuner.commands.precision_options import (
     CalibrationOption,
@@ -55,36 +61,62 @@ from tunefarm.tuner.commands.report_cli import report
 from tunefarm.tuner.commands.run_cli import run
 from tunefarm.tuner.commands.tune_options import tune_options
 from tunefarm.tuner.commands.typed_command import to_go_on, typed_command
-from tunefarm.tuner.commands.usage import FIRST_STEPS, Workflow
+from tunefarm.tuner.commands.usage import FIRST_STEPS, Command, Workflow
+from tunefarm.tuner.commands.verbosity import note, set_verbosity
 from tunefarm.tuner.commands.verify_cli import verify
 from tunefarm.tuner.commands.zoo_cli import zoo
 from tunefarm.tuner.interrupt import exit_code, signals_held
+
+if TYPE_CHECKING:
+    from tunefarm.tuner.result import TuneResult
 
 app = typer.Typer(
     cls=Workflow,
     invoke_without_command=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=f"{FIRST_STEPS} --debug behind any command shows the traceback of an error.",
+    epilog=f"{FIRST_STEPS} --debug after any command shows the traceback of an error.",
 )
 app.add_typer(database, name="db")
 app.add_typer(farm, name="farm")
 add_live_commands(app)
 app.add_typer(jobs, name="jobs")
 for _command in (zoo, build, run, bench, report, verify, doctor, inspect, docs):
-    app.command()(_command)
+    app.command(cls=Command)(_command)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"tunefarm {version('tunefarm')}")
+        raise typer.Exit
 
 
 @app.callback()
 def tune(
     context: typer.Context,
-    model: Annotated[str | None, typer.Option(metavar="FILE", help="ONNX model to tune.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="ONNX model to tune, the same as MODEL.", rich_help_panel=MODEL
+        ),
+    ] = None,
     db: DbOption = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Most trials of the whole job.")
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Maximum number of trials of the whole job.",
+            rich_help_panel=SEARCH,
+        ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0.0, metavar="M", help="Most minutes of the whole job.")
+        float | None,
+        typer.Option(
+            min=0.0, metavar="M", help="Maximum minutes of the whole job.", rich_help_panel=SEARCH
+        ),
     ] = None,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
@@ -97,74 +129,136 @@ def tune(
     labels: LabelsOption = None,
     max_loss: MaxLossOption = None,
     config: ConfigOption = None,
-    seed: Annotated[int | None, typer.Option(min=0, metavar="S", help="Random seed.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="S", help="Random seed.", rich_help_panel=SEARCH)
+    ] = None,
     plan: PlanOption = None,
     max_memory: MemoryOption = None,
     shape: ShapeOption = None,
     input: InputOption = None,
     functions: FunctionsOption = None,
     address: Annotated[
-        str | None, typer.Option(metavar="A", help="Ray cluster to join [default: this machine].")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Ray cluster to measure on [default: this machine].",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None,
     runner: Annotated[
-        str | None, typer.Option(metavar="ray|local", help="Who measures the candidates.")
+        str | None,
+        typer.Option(
+            metavar="ray|local",
+            help="Measure candidates with Ray, or in processes of this command [default: ray].",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None,
     trace: TraceOption = None,
     metrics: MetricsOption = None,
     json: JsonOption = None,
+    json_progress: Annotated[
+        str | None,
+        typer.Option(
+            "--json-progress",
+            metavar="FILE",
+            help="Write progress as it happens, one JSON object a line (-: to stdout).",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    verbose: VerboseOption = 0,
+    quiet: QuietOption = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version of tunefarm.",
+        ),
+    ] = False,
 ) -> None:
-    """Tune the kernels of an ONNX model, then say how much faster the model has become."""
+    """Tune the kernels of an ONNX model, and print how much faster the model has become.
+
+    A command of that name goes before a file: tune ./build tunes a file that is called build.
+    """
     load_modules(functions or ())
     begins()
     started = began()
     name = context.invoked_subcommand
     if name is not None:
-        if any(value not in (None, ()) for value in context.params.values()):
-            raise UsageError(f"options of '{name}' go behind it: tune {name} --…")
+        if any(_is_typed(context, option) for option in context.params):
+            raise UsageError(f"options of '{name}' go after it: tune {name} --…")
         return
     if model is None:
-        raise UsageError("say what to tune: tune --model FILE (or see tune --help)")
+        raise UsageError("no model is given: type tune MODEL.onnx (or see tune --help)")
+    if json == json_progress == "-":
+        raise UsageError("--json and --json-progress cannot both write to stdout")
+    set_verbosity(quiet, verbose)
     options = tune_options(context.params)
-    settings, precision, shapes = options.settings, options.precision, options.shapes
-    prepare(settings, config, model, [json, trace, metrics], precision.files())
+    settings, shapes = options.settings, options.shapes
+    writes = [json, json_progress, trace, metrics]
+    prepare(settings, config, model, writes, options.precision.files())
     command = next_build(model, settings, config, shapes, db, functions or ())
     typed = typed_command(context, settings, started)
-    if settings.compile.numerics == AUTO:
-        from tunefarm.tuner.commands.auto import choose_and_show
-
-        choose_and_show(model, settings, precision, shapes, json, command, typed, metrics, trace)
-        return
     with signals_held():  # libraries start threads
+        from tunefarm.tuner.commands.job_progress import job_progress
         from tunefarm.tuner.job_request import JobRequest
-        from tunefarm.tuner.reports.progress import make_progress
-        from tunefarm.tuner.reports.task_table import TaskTable
-        from tunefarm.tuner.result import changed_note, summary_lines
         from tunefarm.tuner.search.monitor import Monitor
-        from tunefarm.tuner.tune_sizes import tune_sizes
 
-        tell_of_tiles(settings)
-    progress = make_progress()
-    asked = JobRequest(
-        model,
-        settings,
-        precision,
-        shapes,
-        progress,
-        started=started,
-        command=typed,
-        monitor=Monitor(metrics=metrics, trace=trace, tell=progress.message),
-    )
-    result = tune_sizes(asked)
+    prints = "-" not in (json, json_progress)
+    with job_progress(json_progress) as progress:
+        asked = JobRequest(
+            model,
+            settings,
+            options.precision,
+            shapes,
+            progress,
+            started=started,
+            command=typed,
+            monitor=Monitor(metrics=metrics, trace=trace, tell=progress.message),
+        )
+        if settings.compile.numerics == AUTO:
+            from tunefarm.tuner.commands.auto import choose_and_show
+
+            choose_and_show(asked, progress, json, command, prints=prints)
+            return
+        with signals_held():
+            from tunefarm.tuner.reports.task_table import TaskTable
+            from tunefarm.tuner.result import changed_note, result_line, summary_lines
+            from tunefarm.tuner.tune_sizes import tune_sizes
+
+            tell_of_tiles(settings)
+        result = tune_sizes(asked)
+        progress.end("interrupted" if result.interrupted else "finished", _end_of(result))
     if result.moved:
         command = next_build(model, settings, config, shapes, result.moved, functions or ())
-    show(json, result.to_json(), TaskTable(result.tasks, confirmed=not result.interrupted))
+    table = TaskTable(result.tasks, confirmed=not result.interrupted)
+    show(json, result.to_json(), *([table] if prints else []))
     if result.interrupted:
         if result.changed:
-            print(f"note: {changed_note(result.model, result.changed)}", file=sys.stderr)
+            note(changed_note(result.model, result.changed))
         again = to_go_on(context, result.job, result.moved)
-        print(f"interrupted; all results are kept. To go on: {again}", file=sys.stderr)
+        print(f"interrupted; all results are kept. To continue: {again}", file=sys.stderr)
         raise typer.Exit(exit_code())
-    if json != "-":
-        print("\n".join(summary_lines(result, command)))
+    if prints:
+        print(result_line(result) if quiet else "\n".join(summary_lines(result, command)))
     if result.lost:
         raise DatabaseError(result.lost)
+
+
+def _is_typed(context: typer.Context, option: str) -> bool:
+    """Whether an option stood on the command line."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _end_of(result: TuneResult) -> dict[str, Any]:
+    """What the last line of `--json-progress` has of a job, by the names that `--json` has."""
+    latency = result.latency
+    return {
+        "job": result.job,
+        "measured": result.measured,
+        "untuned_seconds": None if latency is None else latency.untuned,
+        "tuned_seconds": None if latency is None else latency.tuned,
+        **result.to_json()["search"],
+    }

@@ -17,7 +17,7 @@ from tunefarm.tuner.building.model_file import external_names
 DEFAULT_DATABASE = "tuning.db"
 STDOUT = "-"
 ARTEFACT_START = b"TUNEFARM"
-"""What `runtime.artefact.artefact` begins its files with; a build that finds its artefact in the
+"""What `runtime.artefact.artefact` begins its files with; a build that finds its artifact in the
 cache imports neither that nor NumPy."""
 _SQLITE = b"SQLite format 3\0"
 _BESIDE = ("-journal", "-wal", "-shm")
@@ -69,7 +69,7 @@ def check_files(
 def _check_model(model: str) -> None:
     """Refuse what is told from a model by a look; whoever reads the rest says what it is."""
     if not model:
-        raise SettingsError("the model's name is empty", hint="give the ONNX file itself")
+        raise SettingsError("the model's name is empty", hint="give an ONNX file")
     if os.path.isdir(model) and (kind := kind_of(model)) is not None:
         raise SettingsError(f"{model!r} is no model but a folder", hint=kind.advice)
 

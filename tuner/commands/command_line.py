@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import tempfile
 import traceback
@@ -22,6 +23,7 @@ from tunefarm.configs.resource_limits import limit_behind
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.streams import OutputError, abandon_stdout
 from tunefarm.tuner.commands.usage import is_help, usage_message
+from tunefarm.tuner.commands.verbosity import LOG, is_quiet, note, set_verbosity
 from tunefarm.tuner.interrupt import exit_code, interrupted, interruption
 from tunefarm.tuner.reports.terminal import console, printable_json, printable_streams
 
@@ -36,13 +38,14 @@ _NAMES = ("tune", "tunefarm")
 
 def run_command(app: typer.Typer, arguments: Sequence[str]) -> int:
     """Run a command line; the exit code. Errors and warnings become a line each on stderr."""
+    set_verbosity()
     with printable_streams(), warnings.catch_warnings():
         warnings.showwarning = _note
         return _run(app, arguments)
 
 
 def _note(message: Warning | str, *_where: object, **_options: object) -> None:
-    print(f"note: {message}", file=sys.stderr)
+    note(str(message))
 
 
 def _run(app: typer.Typer, arguments: Sequence[str]) -> int:
@@ -153,33 +156,38 @@ def prepare(
     writes: Iterable[str | None],
     reads: Iterable[str] = (),
 ) -> None:
-    """Refuse, before the work, to write what a command reads; say so if there is no cache.
+    """Refuse, before the work, to write what a command reads; print a note if there is no cache.
 
-    `config` is what the settings were read from, `reads` are other files beside the model. Raises
-    SettingsError.
+    `config` is what the settings were read from, `reads` are other files that the command reads.
+    Raises SettingsError.
     """
     from tunefarm.configs.settings import cache_problem, files_read
 
     read: list[str | PathLike[str]] = [*files_read(config, settings), *reads]
     check_files(writes=writes, reads=read, databases=[settings.database.url], model=model)
     if problem := cache_problem(settings):
-        print(f"note: {problem}", file=sys.stderr)
+        note(problem)
+    if LOG.isEnabledFor(logging.INFO):
+        given = settings.model_dump(mode="json", exclude_unset=True, exclude={"database"})
+        LOG.info("model %s, settings that were given: %s", model, json.dumps(given))
+        LOG.debug("all settings: %s", json.dumps(settings.to_json() | {"database": "…"}))
 
 
 def tell_of_tiles(settings: Settings) -> None:
-    """Say so if code for this machine goes without the matrix tiles that its CPU tells of."""
+    """Print a note if code for this machine cannot use the matrix tiles that its CPU has."""
     from tunefarm.compiler.target import host_tile_refusal  # loading LLVM takes long
     from tunefarm.configs.settings import HOST
 
     named = settings.compile.targets or (settings.compile.target or HOST,)
     if HOST in named and (refusal := host_tile_refusal()):
-        print(f"note: code is made without matrix tiles (AMX): {refusal}", file=sys.stderr)
+        note(f"the code does not use matrix tiles (AMX): {refusal}")
 
 
 def show(path: str | None, value: Any, *parts: RenderableType) -> None:
-    """Write a result as JSON to `path`, and print it for people unless that is stdout."""
+    """Write a result as JSON to `path`, and print it for people unless that is stdout, or the
+    command is to be quiet."""
     write_json(path, value)
-    if path == "-":
+    if path == "-" or is_quiet():
         return
     for part in parts:
         if isinstance(part, str):

@@ -1,4 +1,4 @@
-"""What shells complete behind `tune`: files, jobs, and the names that options take.
+"""What shells complete after `tune`: files, jobs, and the names that options take.
 
 A shell asks in a process of its own, by a variable of the environment and without arguments. Only
 then is anything of this imported; what cannot be found out is no completion, and no error.
@@ -16,6 +16,7 @@ import typer
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE
+from tunefarm.tuner.commands.emit_forms import EMIT
 
 Values: TypeAlias = Callable[[typer.Context, str], Sequence[str]]
 """The values that may be meant by the beginning of one."""
@@ -34,6 +35,9 @@ class Item:
 
 def complete_values(command: Any) -> None:
     """Have all parameters of a command, and of those below it, complete their values."""
+    for each in _commands(command):
+        if any(parameter.name == "model" for parameter in each.params):
+            each.shell_complete = _with_models(each.shell_complete)
     for name, parameter in _parameters(command):
         values = _VALUES.get(f"{name} {parameter.name}") or _VALUES.get(parameter.name)
         values = _jobs if parameter.metavar == "JOB" else values
@@ -42,12 +46,23 @@ def complete_values(command: Any) -> None:
             parameter.shell_complete = _completer(values)
 
 
+def _commands(command: Any) -> Iterator[Any]:
+    """A command and those below it."""
+    yield command
+    for below in getattr(command, "commands", {}).values():
+        yield from _commands(below)
+
+
+def _with_models(shell_complete: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """What a command completes its arguments with, and models, which need no option."""
+    models = _completer(_files(".onnx"))
+    return lambda context, word: [*shell_complete(context, word), *models(context, word)]
+
+
 def _parameters(command: Any) -> Iterator[tuple[str, Any]]:
     """All parameters with the names of their commands."""
-    for parameter in command.params:
-        yield command.name or "", parameter
-    for below in getattr(command, "commands", {}).values():
-        yield from _parameters(below)
+    for each in _commands(command):
+        yield from ((each.name or "", parameter) for parameter in each.params)
 
 
 def _completer(values: Values) -> Callable[[typer.Context, str], list[Item]]:
@@ -101,9 +116,7 @@ def _targets(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _forms(context: typer.Context, incomplete: str) -> Sequence[str]:
-    from tunefarm.tuner.building.request import FORMS
-
-    return FORMS
+    return [*EMIT]
 
 
 def _engines(context: typer.Context, incomplete: str) -> Sequence[str]:
@@ -153,14 +166,14 @@ _VALUES: dict[str, Values] = {
     "db": _files(".db"),
     "config": _presets,
     "targets": _listed(_targets),
-    "numerics": _words("strict", "default", "bf16", "f16", "int8", "auto"),
+    "numerics": _words("strict", "default", "bf16", "fp16", "int8", "auto"),
     "denormals": _words("flush", "keep"),
     "runner": _words("ray", "local"),
     "calibration": _files(".npz", ".npy"),
     "functions": _files(".py"),
     "dump_after": _compiler_stages,
     "build emit": _forms,
-    "run artefact": _files(".tuned"),
+    "run artifact": _files(".tuned"),
     "bench against": _listed(_engines),
     "zoo name": _networks,
     "zoo form": _words("qdq", "qoperator"),

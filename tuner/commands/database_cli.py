@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE, check_files
 from tunefarm.tuner.commands.command_line import show
-from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError
+from tunefarm.tuner.commands.options import DbOption, JsonOption, OutputOption, UsageError
 from tunefarm.tuner.commands.usage import Workflow
-from tunefarm.tuner.reports.terminal import console
+from tunefarm.tuner.commands.verbosity import note
 
 if TYPE_CHECKING:
     from tunefarm.db.export import Added
     from tunefarm.db.store import Store
 
 database = typer.Typer(
-    cls=Workflow, rich_markup_mode=None, no_args_is_help=True, help="Look after the records."
+    cls=Workflow,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Inspect and maintain the tuning log, a database of records.",
 )
 
 
 @database.command("list")
 def db_list(db: DbOption = None, json: JsonOption = None) -> None:
-    """List what is recorded: kernels with their targets and thread counts, plans, open jobs."""
+    """List the recorded kernels, graph optimization plans and unfinished jobs."""
     check_files(writes=[json], databases=[db])
     from tunefarm.tuner.commands.database_commands import (
         job_lines,
@@ -45,45 +47,54 @@ def db_list(db: DbOption = None, json: JsonOption = None) -> None:
 @database.command("show")
 def db_show(
     workload: Annotated[
-        str, typer.Argument(metavar="KEY", help="Workload or plan, or the start of it.")
+        str, typer.Argument(metavar="KEY", help="Key of a workload or plan, or the start of it.")
     ],
     db: DbOption = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Trials to show.")] = 10,
+    json: JsonOption = None,
 ) -> None:
-    """Show one kernel, its best trials and the schedule that a build would use; or a plan."""
-    from tunefarm.tuner.commands.database_commands import show_lines
-    from tunefarm.tuner.commands.plan_records import shown_plans
+    """Show one kernel, its best trials and the schedule that a build uses; or a plan."""
+    check_files(writes=[json], databases=[db])
+    from tunefarm.tuner.commands.database_commands import show_lines, show_to_json
+    from tunefarm.tuner.commands.plan_records import plans_to_json, shown_plans
 
     with open_database(db) as store:
-        print("\n".join(shown_plans(store, workload) or show_lines(store, workload, top)))
+        if lines := shown_plans(store, workload):
+            value: Any = plans_to_json(store, workload)
+        else:
+            lines = show_lines(store, workload, top)
+            value = show_to_json(store, workload, top)
+        show(json, value, "\n".join(lines))
 
 
 @database.command("builds")
 def db_builds(
     db: DbOption = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of builds, the newest first.")
+    ] = 50,
+    json: JsonOption = None,
 ) -> None:
-    """List the models that were built from the records."""
-    from tunefarm.tuner.commands.database_commands import builds_table
+    """List the models that were built from this database."""
+    check_files(writes=[json], databases=[db])
+    from tunefarm.tuner.commands.database_commands import builds_table, builds_to_json
 
     with open_database(db) as store:
-        console().print(builds_table(store, limit))
+        show(json, builds_to_json(store, limit), builds_table(store, limit))
 
 
 @database.command("export")
 def db_export(
-    output: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A new file of JSON lines.")
-    ] = None,
+    output: OutputOption = None,
     optuna: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="A new SQLite file of studies, for optuna-dashboard."),
+        typer.Option(metavar="FILE", help="Write Optuna studies (SQLite) for optuna-dashboard."),
     ] = None,
     db: DbOption = None,
 ) -> None:
-    """Write all records to a new file: JSON lines, or studies of Optuna."""
+    """Write all records to a new file: JSON lines, or Optuna studies."""
     if output is None and optuna is None:
-        raise UsageError("say where the records go: --output FILE or --optuna FILE")
+        raise UsageError("no output file is given: --output FILE or --optuna FILE")
     check_files(writes=[output, optuna], databases=[db])
     with open_database(db) as store:
         if output is not None:
@@ -100,10 +111,10 @@ def db_export(
 
 @database.command("import")
 def db_import(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Made by tune db export.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file of tune db export.")],
     db: DbOption = None,
 ) -> None:
-    """Add the records of a file of exports that are not in the database yet."""
+    """Add the records of an exported file; those already in the database are skipped."""
     from tunefarm.db.export import RecordsFile
 
     with (
@@ -115,10 +126,10 @@ def db_import(
 
 @database.command("merge")
 def db_merge(
-    other: Annotated[str, typer.Argument(metavar="DATABASE", help="Where records come from.")],
+    other: Annotated[str, typer.Argument(metavar="DATABASE", help="The database to read.")],
     db: DbOption = None,
 ) -> None:
-    """Add the records of another database that are not in this one yet."""
+    """Add the records of another database; those already in this one are skipped."""
     from tunefarm.db.export import merge_records
 
     with open_database(other) as source, open_database(db, write=True, create=True) as store:
@@ -126,7 +137,7 @@ def db_merge(
 
 
 def _take(take: Callable[[Added], Added]) -> None:
-    """Add records, and say how many there were, also where that was broken off."""
+    """Add records and print how many, also when interrupted."""
     from tunefarm.db.export import Added
 
     added = Added()
@@ -134,8 +145,7 @@ def _take(take: Callable[[Added], Added]) -> None:
         take(added)
     except BaseException:
         if added:
-            text = f"{added}; the same command takes the rest"
-            print(f"note: broken off after {text}", file=sys.stderr)
+            note(f"interrupted after {added}; the same command adds the rest")
         raise
     print(added)
 
@@ -144,24 +154,26 @@ def _take(take: Callable[[Added], Added]) -> None:
 def db_prune(
     db: DbOption = None,
     keep: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Trials of each kernel that stay, about.")
+        int, typer.Option(min=1, metavar="N", help="How many trials to keep of each kernel, about.")
     ] = 256,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be deleted.")
+    ] = False,
 ) -> None:
-    """Delete trials that nothing applies and that teach a search little, and say which."""
+    """Delete trials that no build uses and that help a search little."""
     from tunefarm.tuner.records.prune import plan_pruning, prune
 
     with open_database(db, write=not dry_run) as store:
         tasks = plan_pruning(store, keep)
         for task in tasks:
             name = f"{task.workload_name} {task.key.workload[:8]}"
-            line = f"{name}: {len(task.dropped)} of {task.trials} trials go"
+            line = f"{name}: delete {len(task.dropped)} of {task.trials} trials"
             if task.references:
-                line += f"; {task.references} stay because others were measured against them"
+                line += f"; {task.references} are kept because others were measured against them"
             print(line)
         total = sum(len(task.dropped) for task in tasks)
         if dry_run:
-            print(f"{total} trials would go; nothing was changed")
+            print(f"{total} trials would be deleted; nothing was changed")
         else:
             print(f"{prune(store, tasks)} trials deleted")
 
@@ -170,10 +182,13 @@ def db_prune(
 def db_check(
     db: DbOption = None,
     replay: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Records to rebuild and, if possible, run.")
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Number of records to rebuild and, if possible, run."
+        ),
     ] = 16,
 ) -> None:
-    """Check the database and replay some records; exits with 1 if something is wrong."""
+    """Check the database and replay some records; exit with 1 if something is wrong."""
     from tunefarm.tuner.commands.database_commands import check_lines
 
     with open_database(db, check_rows=False) as store:
@@ -185,10 +200,14 @@ def db_check(
 
 @database.command("salvage")
 def db_salvage(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A damaged database; only read.")],
-    output: Annotated[str, typer.Option(metavar="NEW", help="Where the new database goes.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A damaged database; it is not changed.")
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="The new database.")
+    ],
 ) -> None:
-    """Write what is intact of a damaged database to a new one, and say what is lost."""
+    """Copy the intact rows of a damaged database to a new one, and print what is lost."""
     check_files(writes=[output], databases=[file])
     from tunefarm.db.salvage import salvage
     from tunefarm.tuner.commands.database_commands import salvage_lines
@@ -200,12 +219,12 @@ def db_salvage(
 
 @database.command("upgrade")
 def db_upgrade(db: DbOption = None) -> None:
-    """Bring an older database to this version's schema; a backup is made first."""
+    """Upgrade an older database to this version's schema, after a backup."""
     from tunefarm.db import schema
 
     with open_database(db, write=True) as store:
         if store.upgraded_from is None:
-            print(f"{store.name} has schema {schema.REVISION} already")
+            print(f"{store.name} already has schema {schema.REVISION}")
         else:
             store.compact()  # rows that were written anew leave room behind
             print(store.upgrade_note)
@@ -220,5 +239,5 @@ def open_database(
     location = DEFAULT_DATABASE if db is None else db
     store = Store.open(location, create=create, read_only=not write, check_rows=check_rows)
     if store.read_only and store.upgrade_note:
-        print(f"note: {store.upgrade_note}", file=sys.stderr)
+        note(store.upgrade_note)
     return store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -15,10 +16,11 @@ from tunefarm.compiler.errors import DatabaseError
 from tunefarm.compiler.kernels.printer import format_kernel
 from tunefarm.compiler.kernels.serialize import kernel_from_json
 from tunefarm.compiler.target import host_target
+from tunefarm.configs.settings import shown_precision
 from tunefarm.db import model_queries, queries
 from tunefarm.db.check import check
 from tunefarm.db.queries import TaskSummary
-from tunefarm.db.records import TaskKey, TrialRecord
+from tunefarm.db.records import TaskKey, TrialRecord, WorkloadRecord
 from tunefarm.db.salvage import Salvage
 from tunefarm.db.store import Store
 from tunefarm.measure.unchanged import is_unchanged
@@ -45,8 +47,8 @@ def list_table(tasks: Iterable[TaskSummary]) -> Table:
     table = Table(header_style="bold")
     table.add_column("workload", no_wrap=True)
     table.add_column("kernel", overflow="ellipsis", no_wrap=True)
-    counts = ("trials", "failed", "scattered")
-    for name in ("target", "threads", "numerics", *counts, "best", "last (UTC)"):
+    counts = ("trials", "failed", "noisy")
+    for name in ("target", "threads", "precision", *counts, "best", "last (UTC)"):
         table.add_column(name, justify="right", no_wrap=True)
     for task in tasks:
         best = task.best_latency
@@ -55,7 +57,7 @@ def list_table(tasks: Iterable[TaskSummary]) -> Table:
             task.workload_name,
             task.key.target,
             str(task.key.threads),
-            task.key.numerics,
+            shown_precision(task.key.numerics),
             str(task.trials),
             str(task.failed),
             str(task.scattered),
@@ -69,7 +71,7 @@ def job_lines(store: Store) -> list[str]:
     """A line for each job that is running, or was lost."""
     notes = {
         "running": "running",
-        "lost": "lost: its process is no more; the same tune --model goes on from its records",
+        "lost": "lost: its process has ended; the same tune command continues from its records",
     }
     return [
         f"{job.model_name}, started {format_time(job.started)} UTC: {notes[job.state]}"
@@ -99,11 +101,7 @@ def list_to_json(tasks: Iterable[TaskSummary]) -> list[dict[str, Any]]:
 
 def show_lines(store: Store, start: str, top: int) -> list[str]:
     """A workload whose key begins with `start`: its kernel and, per task, its best trials."""
-    keys = [key for key in queries.workloads(store) if key.startswith(start)]
-    if len(keys) != 1:
-        found = f"{len(keys)} workloads begin" if keys else "no workload begins"
-        raise DatabaseError(f"{store.name}: {found} with {start!r}", hint="see tune db list")
-    record = queries.workloads(store, keys)[keys[0]]
+    record = _workload(store, start)
     lines = [f"workload {record.key}", format_kernel(kernel_from_json(record.kernel))]
     described = {key: target.description for key, target in queries.targets(store).items()}
     for task in queries.summary(store, record.key):
@@ -111,9 +109,10 @@ def show_lines(store: Store, start: str, top: int) -> list[str]:
         records = queries.trials(store, key)
         numbers = {record.schedule_hash: record.number for record in reversed(records)}
         trials = search_trials(records)
-        lines += ["", f"{key.target}, {counted(key.threads, 'thread')}, numerics {key.numerics}"]
+        precision = shown_precision(key.numerics)
+        lines += ["", f"{key.target}, {counted(key.threads, 'thread')}, precision {precision}"]
         left = difference(key, described.get(key.target), host_target(), compiler.VERSION)
-        lines += [f"  on this machine no build uses these: they are {left}"] if left else []
+        lines += [f"  builds on this machine do not use these: they are {left}"] if left else []
         for trial in sorted(trials, key=latency_of)[:top]:
             latency = format_seconds(latency_of(trial)) if trial.is_ok else trial.status
             choices = json.dumps(trial.choices, separators=(",", ":"))
@@ -128,16 +127,63 @@ def show_lines(store: Store, start: str, top: int) -> list[str]:
     return lines
 
 
+def show_to_json(store: Store, start: str, top: int) -> dict[str, Any]:
+    """The same as JSON values; seconds that are not known are null."""
+    record = _workload(store, start)
+    tasks = []
+    for task in queries.summary(store, record.key):
+        trials = sorted(search_trials(queries.trials(store, task.key)), key=latency_of)
+        applied = record_to_apply(store, task.key)
+        tasks.append(
+            {
+                **_key_to_json(task.key),
+                "trials": [_trial_to_json(trial) for trial in trials[:top]],
+                "applied": None if applied is None else _trial_to_json(applied[0]),
+            }
+        )
+    return {"workload": record.key, "kernel": record.kernel, "tasks": tasks}
+
+
+def _workload(store: Store, start: str) -> WorkloadRecord:
+    """The one workload whose key begins so."""
+    keys = [key for key in queries.workloads(store) if key.startswith(start)]
+    if len(keys) != 1:
+        found = f"{len(keys)} workloads begin" if keys else "no workload begins"
+        raise DatabaseError(f"{store.name}: {found} with {start!r}", hint="see tune db list")
+    return queries.workloads(store, keys)[keys[0]]
+
+
+def _key_to_json(key: TaskKey) -> dict[str, Any]:
+    return {
+        "target": key.target,
+        "threads": key.threads,
+        "numerics": key.numerics,
+        "compiler_version": key.compiler_version,
+    }
+
+
+def _trial_to_json(trial: TrialRecord) -> dict[str, Any]:
+    latency = latency_of(trial)
+    return {
+        "number": trial.number,
+        "status": trial.status,
+        "seconds": latency if trial.is_ok and math.isfinite(latency) else None,
+        "sketch": trial.sketch,
+        "choices": trial.choices,
+        "schedule": trial.schedule,
+    }
+
+
 def _against(trial: TrialRecord, number: int | None) -> str:
-    """What a trial was measured against, and how much of its time it took; both in pairs."""
-    name = f"schedule {trial.reference}, which is gone" if number is None else f"trial {number}"
+    """What a trial was measured against, and its time relative to that; both in pairs."""
+    name = f"schedule {trial.reference}, which was deleted" if number is None else f"trial {number}"
     if trial.ratio is None or trial.low is None or trial.high is None:
         return f"measured against {name}"
-    return f"time over that of {name}: {format_times(trial.ratio, trial.low, trial.high)}"
+    return f"time relative to {name}: {format_times(trial.ratio, trial.low, trial.high)}"
 
 
 def _confirmed(store: Store, key: TaskKey) -> str:
-    """Whether the finalists of a task have met, and what they have shown."""
+    """Whether the finalists of a task were compared, and the result."""
     found = queries.best(store, key)
     if found is None:
         return "not confirmed yet"
@@ -145,7 +191,7 @@ def _confirmed(store: Store, key: TaskKey) -> str:
     if is_unchanged(settled.low, settled.high):
         return f"confirmed, {UNCHANGED}: the default schedule"
     times = format_times(settled.ratio, settled.low, settled.high)
-    return f"confirmed, time over the default's: {times}"
+    return f"confirmed, time relative to the default: {times}"
 
 
 def builds_table(store: Store, limit: int) -> Table:
@@ -153,7 +199,7 @@ def builds_table(store: Store, limit: int) -> Table:
     table = Table(header_style="bold")
     table.add_column("built (UTC)", no_wrap=True)
     table.add_column("model", overflow="ellipsis", no_wrap=True)
-    for name in ("target", "threads", "numerics", "tuned", "artefact"):
+    for name in ("target", "threads", "precision", "tuned", "artifact"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("file", overflow="fold")
     for build in model_queries.builds(store, limit=limit):
@@ -162,7 +208,7 @@ def builds_table(store: Store, limit: int) -> Table:
             build.model_name,
             build.target,
             str(build.threads),
-            build.numerics,
+            shown_precision(build.numerics),
             format_share(build.tuned_share),
             build.artefact_sha256[:_DIGITS],
             str(build.report.get("output", "-")),
@@ -170,14 +216,31 @@ def builds_table(store: Store, limit: int) -> Table:
     return table
 
 
-def check_lines(store: Store, replay: int) -> tuple[list[str], bool]:
-    """What is wrong with the database, or that nothing is; and whether it is sound.
+def builds_to_json(store: Store, limit: int) -> list[dict[str, Any]]:
+    """The same as JSON values."""
+    return [
+        {
+            "created": build.created,
+            "model": build.model_name,
+            "target": build.target,
+            "threads": build.threads,
+            "numerics": build.numerics,
+            "tuned_share": build.tuned_share,
+            "artefact_sha256": build.artefact_sha256,
+            "output": build.report.get("output"),
+        }
+        for build in model_queries.builds(store, limit=limit)
+    ]
 
-    If its rows are intact, a sample of so many records (0: none) is replayed as well.
+
+def check_lines(store: Store, replay: int) -> tuple[list[str], bool]:
+    """The problems of the database, or that there are none; and whether it is sound.
+
+    If its rows are intact, a sample of `replay` records is replayed as well.
     """
     problems = check(store)
     if problems and replay:
-        return [*problems, "no record was replayed, because the database is damaged"], False
+        return [*problems, "no record was replayed because the database is damaged"], False
     gone = len(queries.without_reference(store))
     notes = [reference_note(gone)] if gone else []
     if replay:
@@ -195,9 +258,9 @@ def salvage_lines(result: Salvage) -> list[str]:
         if table.missing:
             line += f", {table.missing} missing (lost, or deleted before)"
         if table.stand_ins:
-            line += f", {table.stand_ins} lost ones replaced by stand-ins"
+            line += f", {table.stand_ins} lost ones replaced by placeholders"
         if table.useless:
-            line += f", {table.useless} dropped because what they refer to is lost"
+            line += f", {table.useless} dropped because they refer to lost rows"
         lines.append(line)
-    lines.append(f"{result.damaged} damaged rows were found and left out")
+    lines.append(f"{result.damaged} damaged rows were skipped")
     return lines

@@ -1,4 +1,4 @@
-"""`tune doctor`: options in, findings out as they come."""
+"""`tune doctor`: options in, findings out as they are made."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ def doctor(
     seconds: Annotated[
         float,
         typer.Option(
-            min=0.0, max=3600.0, metavar="S", help="Seconds to measure noise for; 0: leave it out."
+            min=0.0, max=3600.0, metavar="S", help="Seconds of measuring noise; 0: do not."
         ),
     ] = 60.0,
     json: JsonOption = None,
 ) -> None:
-    """Say what this machine, its libraries and files are to tuning, and what to mend.
+    """Check that this machine, its libraries and your files are ready for tuning, and say how to
+    fix what is not.
 
-    Each line begins with ok, warning or problem, and says below what to do about it. Exits with 1
-    if there is a problem.
+    Each finding begins with ok, warning or problem; the lines below it say how to fix it. Exits
+    with 1 if there is a problem.
     """
     check_files(writes=[json])
     from tunefarm.tuner.doctor.checkup import checkup, report_json
     from tunefarm.tuner.doctor.findings import Finding, Grade, Question, summary, worst
 
-    told = f", and its noise for {seconds:g} s" if seconds else ""
-    print(f"looking at this machine{told}", file=sys.stderr)
+    noise = f", measuring noise for {seconds:g} s" if seconds else ""
+    print(f"checking this machine{noise}", file=sys.stderr)
     findings: list[Finding] = []
     for finding in checkup(Question(config, db, seconds)):
         findings.append(finding)

@@ -1,9 +1,8 @@
-"""The commands of `tune farm`: machines that measure for whoever tunes."""
+"""The commands of `tune farm`: machines that measure for tuning jobs."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import show, write_json
 from tunefarm.tuner.commands.options import JsonOption
 from tunefarm.tuner.commands.usage import Workflow
+from tunefarm.tuner.commands.verbosity import note
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,19 +23,19 @@ farm = typer.Typer(
     cls=Workflow,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Have several machines measure.",
+    help="Measure on several machines.",
 )
 
 SlotsOption = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Cores kept for timed runs; the others build.")
+    int, typer.Option(min=1, metavar="N", help="Cores reserved for timed runs; the others build.")
 ]
 PortOption = Annotated[
-    int, typer.Option(min=1, max=64000, metavar="P", help="First of the ports it listens on.")
+    int, typer.Option(min=1, max=64000, metavar="P", help="First of the ports to listen on.")
 ]
 NicenessOption = Annotated[
     int,
     typer.Option(
-        min=0, max=19, metavar="N", help="Niceness of the workers: more than 0 disturbs timing."
+        min=0, max=19, metavar="N", help="Niceness of the workers; more than 0 makes timings noisy."
     ),
 ]
 HostOption = Annotated[
@@ -55,20 +55,20 @@ def farm_start(
     host: HostOption = None,
     token_file: TokenOption = None,
 ) -> None:
-    """Start a farm on this machine, and say how others join and how to tune on it."""
+    """Start a farm on this machine, and print how to join it and how to tune on it."""
     from tunefarm.measure.farm.farm_process import FarmOptions, is_loopback, start_farm
 
     _tell_of_dead()
     record = start_farm(FarmOptions(slots, niceness, host, port), token_file)
     print(f"a farm runs at {record.address}, {_offer(record)}")
     if is_loopback(record.address.rpartition(":")[0]):
-        print("it is reached from this machine alone: --host names an address for others")
+        print("only this machine can reach it: --host ADDRESS opens it to others")
     join = ["tune", "farm", "join", record.address, "--token-file", "farm-token"]
     print(f"\non each other machine, with a copy of {record.token_file} as farm-token:")
     print(f"  {shlex.join(join)}")
     print("\nto tune, on any machine of the farm:")
-    print(f"  tune --model MODEL.onnx --address {record.address}")
-    print("\nto look at it, and to end what was started here:")
+    print(f"  tune MODEL.onnx --address {record.address}")
+    print("\nto check its state, and to stop it:")
     print("  tune farm status\n  tune farm stop")
 
 
@@ -83,25 +83,25 @@ def farm_join(
     niceness: NicenessOption = 0,
     host: HostOption = None,
 ) -> None:
-    """Have this machine measure for a farm; jobs that run already use it at once."""
+    """Join a farm: this machine measures for it; running jobs use it at once."""
     from tunefarm.measure.farm.farm_process import FarmOptions, join_farm
 
     _tell_of_dead()
     record = join_farm(address, token_file, FarmOptions(slots, niceness, host, port))
     print(f"this machine measures for the farm at {record.address}, {_offer(record)}")
-    print("to end that: tune farm stop")
+    print("to stop that: tune farm stop")
 
 
 @farm.command("status")
 def farm_status_command(
     address: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Of a farm [default: those of this machine]."),
+        typer.Option(metavar="ADDRESS", help="Address of a farm [default: this machine's]."),
     ] = None,
     token_file: TokenOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Show what runs here, and the nodes and jobs of the farm."""
+    """Show what runs on this machine, and the nodes and jobs of the farm."""
     check_files(writes=[json])
     from tunefarm.measure.farm.farm_records import records
 
@@ -123,7 +123,7 @@ def farm_status_command(
 
 @farm.command("stop")
 def farm_stop(json: JsonOption = None) -> None:
-    """End what tune farm has started on this machine; jobs measure on the rest of the farm."""
+    """Stop what tune farm has started on this machine; jobs continue on the rest of the farm."""
     check_files(writes=[json])
     from tunefarm.measure.farm.farm_process import stop_farm
 
@@ -136,23 +136,22 @@ def farm_stop(json: JsonOption = None) -> None:
         what = "the farm" if record.role == "head" else "this machine's part of the farm"
         print(f"{what} at {record.address} has ended")
     if not ended:
-        print("nothing runs here that tune farm has started")
+        print("nothing that tune farm has started runs on this machine")
 
 
 def _tell_of_dead() -> None:
-    """Say what was started here and has ended by itself, and forget it."""
+    """Print a note on what was started here and has ended by itself, and forget it."""
     from tunefarm.measure.farm.farm_process import forget_dead
 
     for record in forget_dead():
         what = "the farm" if record.role == "head" else "a node of the farm"
-        text = f"{what} at {record.address} is no more: {record.ended_by}"
-        print(f"note: {text}", file=sys.stderr)
+        note(f"{what} at {record.address} has ended: {record.ended_by}")
 
 
 def _offer(record: FarmRecord) -> str:
     kept = "1 core" if record.slots == 1 else f"{record.slots} cores"
     nice = f", workers at niceness {record.niceness}" if record.niceness else ""
-    return f"{kept} kept for timed runs{nice}"
+    return f"{kept} reserved for timed runs{nice}"
 
 
 def _here_line(record: FarmRecord) -> str:
@@ -185,7 +184,7 @@ def _parts(status: FarmStatus) -> list[Table | str]:
         numbers = (node.cores, node.slots, node.niceness)
         table.add_row(name, node.address, *("?" if n is None else str(n) for n in numbers))
     versions = ", ".join(f"{name} {number}" for name, number in status.versions.items())
-    lines: list[Table | str] = [table, f"versions: {versions or 'not known'}"]
+    lines: list[Table | str] = [table, f"versions: {versions or 'unknown'}"]
     for driver in status.drivers:
         lines.append(
             f"job of process {driver.process} on {driver.host}: {driver.waiting} candidates wait"

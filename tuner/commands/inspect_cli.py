@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.options import (
+    OUTPUT,
     ConfigOption,
     DbOption,
     DenormalsOption,
@@ -22,15 +22,25 @@ from tunefarm.tuner.commands.options import (
     ThreadsOption,
     shapes_of,
 )
+from tunefarm.tuner.commands.verbosity import note
 
 
 def inspect(
     model: ModelOption,
     stage: Annotated[
-        str, typer.Option(metavar="STAGE", help="graph, plan, kernels, space, loops, llvm or asm.")
+        str,
+        typer.Option(
+            metavar="graph|plan|kernels|space|loops|llvm|asm",
+            help="What to print: the graph, its optimization plan, the kernels, their schedule "
+            "spaces, or the code as loops, LLVM IR or assembly.",
+            rich_help_panel=OUTPUT,
+        ),
     ],
     kernel: Annotated[
-        str | None, typer.Option(metavar="K", help="Only this one: its key or its name.")
+        str | None,
+        typer.Option(
+            metavar="KERNEL", help="Only this kernel, by key or name.", rich_help_panel=OUTPUT
+        ),
     ] = None,
     db: DbOption = None,
     threads: ThreadsOption = None,
@@ -42,7 +52,7 @@ def inspect(
     functions: FunctionsOption = None,
     dump_after: DumpOption = None,
 ) -> None:
-    """Print a model's program at a stage of the compiler; with --db by the best records."""
+    """Print a model's program at a stage of the compiler; with --db for the best schedules."""
     load_modules(functions or ())
     shapes = shapes_of(shape, input)
     check_files(model=model)
@@ -70,4 +80,4 @@ def inspect(
         )
         print(text)
         for reason in other_file(store, model):
-            print(f"note: {reason}", file=sys.stderr)
+            note(str(reason))

@@ -42,7 +42,7 @@ def status_table(jobs: Sequence[JobRecord]) -> Table:
         "left",
         "trials",
         "failed",
-        "scattered",
+        "noisy",
         "untuned",
         "expected",
         "speed-up",
@@ -133,7 +133,7 @@ def stop_job(store: Store, name: str, seconds: float, typed_db: str) -> str:
     job = find_job(store, name)
     again = _again(job, typed_db)
     if not ask(store, job.id, "stop"):
-        raise DatabaseError(_nobody(find_job(store, job.id)), hint=f"{again} goes on with it")
+        raise DatabaseError(_nobody(find_job(store, job.id)), hint=f"{again} continues it")
     end = time.monotonic() + seconds
     while (job := find_job(store, job.id)).state == RUNNING and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)  # polls what another process writes
@@ -141,18 +141,18 @@ def stop_job(store: Store, name: str, seconds: float, typed_db: str) -> str:
     if job.state == RUNNING:
         raise DatabaseError(
             f"job {told} was asked to stop and has not ended within {seconds:g} s",
-            hint="tune status says when it has",
+            hint="tune status shows when it has",
         )
     trials = JobState.of(job.progress).trials
-    return f"job {told}: {job.state}, {trials} trials are kept. To go on: {again}"
+    return f"job {told}: {job.state}, {trials} trials are kept. To continue: {again}"
 
 
 def _nobody(job: JobRecord) -> str:
     """Why a job cannot be asked for anything."""
     told = f"job {short_id(job)} ({job.model_name})"
     if job.state in (RUNNING, "lost"):
-        return f"{told} is lost: its process is no more, nothing is left to stop"
-    return f"{told} has ended already: {job.state}"
+        return f"{told} is lost: its process has ended, there is nothing to stop"
+    return f"{told} has already ended: {job.state}"
 
 
 def resuming(
@@ -172,24 +172,22 @@ def resuming(
     if command is None:
         call = f'tunefarm.tune("{job.model_name}", db="{store.name}")'
         raise DatabaseError(
-            f"{told} was begun from Python, or by an older version: no command is recorded",
-            hint=f"{call} or tune --model goes on from what it measured",
+            f"{told} was started from Python, or by an older version: no command is recorded",
+            hint=f"{call} or tune MODEL continues from what it measured",
         )
     if job.state == "finished" and minutes is None and trials is None:
-        raise DatabaseError(
-            f"{told} has finished", hint="--minutes M or --trials N give it more to do"
-        )
+        raise DatabaseError(f"{told} has finished", hint="--minutes M or --trials N extends it")
     stamp = ModelStamp.of_job(job)
     if stamp is not None and (difference := stamp.difference()):
         raise DatabaseError(
             f"{told} read another file: {stamp.path} has changed ({difference})",
-            hint="put that file back; or tune --model tunes the new one, and goes on from what is "
-            "recorded of kernels that both have",
+            hint="restore that file; or tune MODEL tunes the new one, and continues from the "
+            "records of kernels that both have",
         )
     left = command.minutes_left(job) if minutes is None else minutes
     if left == 0.0:
         raise DatabaseError(
-            f"{told} has used its {command.minutes:g} minutes", hint="--minutes M gives it more"
+            f"{told} has used its {command.minutes:g} minutes", hint="--minutes M extends it"
         )
     return command, command.again(database=database, minutes=left, trials=trials)
 

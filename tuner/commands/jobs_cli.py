@@ -20,7 +20,8 @@ from tunefarm.tuner.commands.command_files import check_files, database_file
 from tunefarm.tuner.commands.command_line import prepare, show, write_file, write_json
 from tunefarm.tuner.commands.database_cli import open_database
 from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError
-from tunefarm.tuner.commands.usage import Workflow
+from tunefarm.tuner.commands.usage import Command, Workflow
+from tunefarm.tuner.commands.verbosity import note
 from tunefarm.tuner.interrupt import exit_code, signals_held
 
 if TYPE_CHECKING:
@@ -34,26 +35,35 @@ jobs = typer.Typer(
     cls=Workflow,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Tune several models, one turn after the other, until a time.",
+    help="Tune a queue of models until a given time.",
 )
 
 _LONGEST_MINUTES = 60.0 * 24 * 366
 
 
-@jobs.command("add", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@jobs.command(
+    "add",
+    cls=Command,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
 def jobs_add(
     context: typer.Context,
     model: Annotated[
-        list[str], typer.Option("--model", metavar="FILE", help="ONNX model (repeatable).")
+        list[str],
+        typer.Option("--model", metavar="FILE", help="ONNX model, the same as MODEL (repeatable)."),
     ],
     threads: Annotated[
         list[int] | None,
-        typer.Option("--threads", min=1, metavar="T", help="Threads (repeatable: an entry each)."),
+        typer.Option(
+            "--threads", min=1, metavar="T", help="Threads (repeatable: one entry for each)."
+        ),
     ] = None,
     targets: Annotated[
         list[str] | None,
         typer.Option(
-            "--targets", metavar="A,B,...", help="CPUs of one job (repeatable: an entry each)."
+            "--targets",
+            metavar="A,B,...",
+            help="CPUs of one job (repeatable: one entry for each).",
         ),
     ] = None,
     weight: Annotated[
@@ -62,18 +72,23 @@ def jobs_add(
             min=0.001,
             max=1000.0,
             metavar="W",
-            help="Share of the time beside other entries, which have 1 [default: what each is "
-            "expected to gain].",
+            help="Share of the time relative to other entries, which have 1 [default: by expected "
+            "gain].",
         ),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.1, metavar="M", help="Most minutes of each entry, all turns together."),
+        typer.Option(
+            min=0.1, metavar="M", help="Maximum minutes of each entry, all turns together."
+        ),
     ] = None,
     db: DbOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Add a job for each model, thread count and target. Takes the other options of tune too."""
+    """Add a job for each model, thread count and target. Takes the other options of tune as well.
+
+    Models come first: tune jobs add A.onnx B.onnx --threads 4.
+    """
     from tunefarm.tuner.queues.summary import summary_of
 
     check_files(writes=[json], databases=[db])
@@ -94,7 +109,7 @@ def jobs_add(
         added = []
         for item in found:
             if item.arguments in waiting:
-                print(f"note: {item.model_name} waits already: not added again", file=sys.stderr)
+                note(f"{item.model_name} is already in the queue: not added again")
                 continue
             own = item.options.to_json()
             entry = add_entry(store, item.model_name, item.arguments, os.getcwd(), own)
@@ -127,7 +142,7 @@ def _checked(
     typed += [] if targets is None else ["--targets", targets]
     tune = parsed_tune([*typed, *rest])
     if tune.params["model"] != typed[1]:
-        raise UsageError("--model is given among other options")
+        raise UsageError("--model is given among other options: put models first")
     from tunefarm.compiler.function_modules import load_modules
 
     load_modules(tune.params["functions"] or ())
@@ -145,7 +160,7 @@ def _checked(
 
 @jobs.command("list")
 def jobs_list(db: DbOption = None, json: JsonOption = None) -> None:
-    """List the queue: order, state, what each entry has cost and gained, and why it failed."""
+    """List the queue: order, state, time spent and gain of each entry, and errors."""
     check_files(writes=[json], databases=[db])
     from tunefarm.db.queue import entries
     from tunefarm.tuner.queues.summary import entries_table, summary_of
@@ -154,7 +169,7 @@ def jobs_list(db: DbOption = None, json: JsonOption = None) -> None:
     with open_database(url) as store:
         found = [summary_of(store, entry) for entry in entries(store)]
     if not found:
-        show(json, [], f"nothing is in the queue of {url}; next: tune jobs add --model FILE")
+        show(json, [], f"the queue of {url} is empty; next: tune jobs add MODEL")
         return
     show(json, [summary.to_json() for summary in found], entries_table(found))
 
@@ -162,14 +177,15 @@ def jobs_list(db: DbOption = None, json: JsonOption = None) -> None:
 @jobs.command("remove")
 def jobs_remove(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Entries, or the start of each.")
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="Entries, by id or the start of it."),
     ] = None,
-    finished: Annotated[bool, typer.Option("--finished", help="All that are finished.")] = False,
+    finished: Annotated[bool, typer.Option("--finished", help="All finished entries.")] = False,
     db: DbOption = None,
 ) -> None:
-    """Take entries out of the queue. What their jobs have measured stays."""
+    """Remove entries from the queue. What their jobs have measured is kept."""
     if bool(ids) == finished:
-        raise UsageError("say what to remove: IDs of tune jobs list, or --finished")
+        raise UsageError("no entries are given: type ids of tune jobs list, or --finished")
     from tunefarm.db.queue import entries, remove_entry
     from tunefarm.tuner.queues.entry_options import name_of, options_of
 
@@ -183,7 +199,7 @@ def jobs_remove(
             with suppress(DatabaseError):
                 print(f"removed {item.id[:8]}  {name_of(item, options_of(item))}")
     if not chosen:
-        print("nothing is finished")
+        print("no entry is finished")
 
 
 def _entry_with(known: Sequence[QueueEntry], start: str) -> QueueEntry:
@@ -191,26 +207,28 @@ def _entry_with(known: Sequence[QueueEntry], start: str) -> QueueEntry:
     found = [item for item in known if start and item.id.startswith(start)]
     if len(found) == 1:
         return found[0]
-    problem = "several entries begin so" if found else "it is not in the queue"
-    raise DatabaseError(f"{start!r}: {problem}", hint="tune jobs list says what is")
+    problem = "several entries begin with it" if found else "no entry begins with it"
+    raise DatabaseError(f"{start!r}: {problem}", hint="tune jobs list shows all")
 
 
 @jobs.command("run")
 def jobs_run(
     until: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="End then: 07:00 (the next one), or 2026-01-31T07:00."),
+        typer.Option(
+            metavar="TIME", help="When to end: 07:00 (the next one), or 2026-01-31T07:00."
+        ),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.1, max=_LONGEST_MINUTES, metavar="M", help="End after so many minutes."),
+        typer.Option(min=0.1, max=_LONGEST_MINUTES, metavar="M", help="How many minutes to run."),
     ] = None,
     on_finish: Annotated[
         str | None,
         typer.Option(
             "--on-finish",
             metavar="CMD",
-            help="Shell command to run at the end; it finds TUNE_STATUS, TUNE_SUMMARY (JSON) and "
+            help="Shell command to run at the end, with TUNE_STATUS, TUNE_SUMMARY (JSON) and "
             "TUNE_HTML in its environment.",
         ),
     ] = None,
@@ -220,10 +238,9 @@ def jobs_run(
         str | None, typer.Option(metavar="FILE", help="Write the summary as a page.")
     ] = None,
 ) -> None:
-    """Work off the queue in turns; exits with 0 if all is finished, 1 if some failed, 3 if some
-    still wait."""
+    """Run the queue; exit with 0 if all is finished, 1 if some failed, 3 if some still wait."""
     if until is not None and minutes is not None:
-        raise UsageError("--until and --minutes both say when it ends: give one of them")
+        raise UsageError("--until and --minutes exclude each other: give one of them")
     check_files(writes=[json, html], databases=[db])
     now = steady_time()
     deadline = None if minutes is None else now + 60.0 * minutes
@@ -240,9 +257,7 @@ def jobs_run(
     url, database = _location(db)
     with open_database(url, write=True) as store:
         if not entries(store):
-            raise DatabaseError(
-                f"nothing is in the queue of {store.name}", hint="tune jobs add --model FILE"
-            )
+            raise DatabaseError(f"the queue of {store.name} is empty", hint="tune jobs add MODEL")
         folder = make_folder("jobs")
         night = Night(store, database, deadline, make_progress(), folder, began=now)
         night.run()
@@ -292,21 +307,21 @@ def _finish(
             check=False,
         ).returncode
     except OSError as error:
-        print(f"note: --on-finish cannot run: {error.strerror or error}", file=sys.stderr)
+        note(f"--on-finish cannot run: {error.strerror or error}")
         return
     if ended != 0:
-        print(f"note: --on-finish failed with status {ended}: {command}", file=sys.stderr)
+        note(f"--on-finish failed with status {ended}: {command}")
 
 
 def _location(db: str | None) -> tuple[str, str | None]:
-    """The database, and how processes in other folders are told of it: None if they know it from
-    the environment, which may hold a password."""
+    """The database, and its name for processes in other folders: None if they know it from the
+    environment, which may hold a password."""
     from tunefarm.configs.settings import load_settings
 
     url = load_settings(None, {"database.url": db}).database.url
     file = database_file(url)
     if url == ":memory:" or (file is None and url.startswith("sqlite")):
-        raise SettingsError("a queue in memory would be gone at once", hint="name a file")
+        raise SettingsError("a queue in memory would be lost at once", hint="name a file")
     if file is not None:
         return url, os.path.abspath(file)
     return url, None if db is None else url

@@ -14,24 +14,25 @@ from tunefarm.tuner.commands.command_line import show
 from tunefarm.tuner.commands.database_cli import open_database
 from tunefarm.tuner.commands.options import DbOption, JsonOption
 from tunefarm.tuner.commands.typed_command import resumed
+from tunefarm.tuner.commands.usage import Command
 from tunefarm.tuner.reports.terminal import console
 
 if TYPE_CHECKING:
     from tunefarm.db.store import Store
 
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Its id, or the start of it; last: the newest.")
+    str, typer.Argument(metavar="JOB", help="Job id, the start of it, or last: the newest.")
 ]
 
 
 def add_live_commands(app: typer.Typer) -> None:
-    """Have the commands among those of `tune`."""
+    """Add the commands to those of `tune`."""
     for command in (status, watch, stop, resume):
-        app.command()(command)
+        app.command(cls=Command)(command)
 
 
 def status(db: DbOption = None, json: JsonOption = None) -> None:
-    """List all jobs: their states, the best so far, trials, the time that is left."""
+    """List all jobs: state, best latency so far, trials and remaining time."""
     check_files(writes=[json], databases=[db])
     from tunefarm.db import queries
     from tunefarm.tuner.commands.job_status import status_table, status_to_json
@@ -46,18 +47,18 @@ def watch(
         str | None,
         typer.Argument(
             metavar="JOB",
-            help="Its id, or the start of it; last: the newest. [default: the one that runs]",
+            help="Job id, the start of it, or last: the newest [default: the running job].",
         ),
     ] = None,
     db: DbOption = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="As a page for a browser on this machine.")
+        bool, typer.Option("--serve", help="Serve a page for a browser on this machine.")
     ] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="N", help="Of the page; 0: a free one.")
+        int, typer.Option(min=0, max=65535, metavar="N", help="Port of --serve; 0: a free one.")
     ] = 8360,
 ) -> None:
-    """Follow a running job from another terminal or machine, without any effect on it."""
+    """Follow a running job from another terminal or machine; the job is not affected."""
     with open_database(db) as store:
         if serve:
             _serve(store, job, port)
@@ -76,7 +77,7 @@ def _serve(store: Store, job: str | None, port: int) -> None:
 
     with LiveServer(store, job, port) as server:
         print(server.url, flush=True)
-        print("Ctrl-C ends the page, and no job", file=sys.stderr, flush=True)
+        print("Ctrl-C stops the page; jobs keep running", file=sys.stderr, flush=True)
         server.serve_forever()
 
 
@@ -85,10 +86,10 @@ def stop(
     db: DbOption = None,
     wait: Annotated[
         float,
-        typer.Option(min=0.0, metavar="SECONDS", help="Wait so long for its end."),
+        typer.Option(min=0.0, metavar="SECONDS", help="How long to wait for its end."),
     ] = 60.0,
 ) -> None:
-    """End a running job as Ctrl-C would, wherever it runs; everything that it measured is kept."""
+    """Stop a running job as Ctrl-C does, on any machine; everything that it measured is kept."""
     from tunefarm.tuner.commands.job_status import stop_job
 
     with open_database(db, write=True) as store:
@@ -101,14 +102,24 @@ def resume(
     db: DbOption = None,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.0, metavar="M", help="Minutes from now [default: those left of it]."),
+        typer.Option(
+            min=0.0, metavar="M", help="Minutes from now [default: the job's remaining minutes]."
+        ),
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Most trials of the whole job [default: its own]."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Maximum number of trials, earlier runs included [default: the job's own].",
+        ),
     ] = None,
 ) -> None:
-    """Go on with a job that was interrupted or lost, by the arguments that it was begun with."""
+    """Resume a job that was interrupted or lost, with the arguments that it was started with.
+
+    It keeps its remaining minutes; --minutes replaces them. Both options also extend a finished
+    job.
+    """
     from tunefarm.tuner.commands.job_status import resuming
 
     database = DEFAULT_DATABASE if db is None else db
@@ -120,8 +131,8 @@ def resume(
         os.chdir(command.folder)
     except OSError as error:
         raise DatabaseError(
-            f"the job was begun in {command.folder}: {error.strerror or error}",
-            hint="begin it anew: tune --model FILE goes on from what is recorded",
+            f"the job was started in {command.folder}: {error.strerror or error}",
+            hint="start it again: tune MODEL continues from what is recorded",
         ) from error
     print(f"in {command.folder}: tune {' '.join(_shown(arguments))}", file=sys.stderr)
     resumed(context, arguments, database)

@@ -1,4 +1,4 @@
-"""The command that builds what was tuned: what `tune` says at its end."""
+"""The command that builds what was tuned: `tune` prints it at its end."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ def next_build(
     functions: Sequence[str] = (),
 ) -> str:
     """`tune build` with the options of a job; a database that was not typed may have a password."""
-    command = ["tune", "build", "--model", model]
+    from tunefarm.configs.settings import shown_precision
+
+    command = ["tune", "build", model]
     if typed_db is not None or "://" not in settings.database.url:
         command += ["--db", typed_db or settings.database.url]  # else a password may be in it
     command += ["--output", Path(model).with_suffix(".tuned").name]
     if settings.compile.threads != 1:
         command += ["--threads", str(settings.compile.threads)]
     if settings.compile.numerics != "default":
-        command += ["--numerics", settings.compile.numerics]
+        command += ["--precision", shown_precision(settings.compile.numerics)]
     if settings.compile.denormals != "flush":
         command += ["--denormals", settings.compile.denormals]
     if settings.compile.targets:

@@ -13,24 +13,77 @@ import typer
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.types.extents import FixedInput, Shapes, extent_of
 
+PANELS = ("Model", "Search", "Precision", "Target", "Output", "Advanced", "Options")
+"""The parts of a command's options in its help, in this order; the last has all others."""
+MODEL, SEARCH, PRECISION, TARGET, OUTPUT, ADVANCED, _ = PANELS
+
 DbOption = Annotated[
     str | None,
-    typer.Option("--db", metavar="FILE|URL", help="Tuning database [default: tuning.db]."),
+    typer.Option(
+        "--db",
+        metavar="FILE|URL",
+        help="Tuning database [default: tuning.db].",
+        rich_help_panel=MODEL,
+    ),
 ]
 JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON (- stdout).")
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write the result as JSON (-: to stdout).",
+        rich_help_panel=OUTPUT,
+    ),
 ]
-ModelOption = Annotated[str, typer.Option("--model", metavar="FILE", help="ONNX model.")]
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model", metavar="FILE", help="ONNX model, the same as MODEL.", rich_help_panel=MODEL
+    ),
+]
+OutputOption = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Output file.", rich_help_panel=OUTPUT),
+]
+VerboseOption = Annotated[
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        help="Log what is done to stderr; twice: in detail.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+QuietOption = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        help="Print only errors, and one line with the result.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", min=1, metavar="T", help="Threads of the kernels.")
+    int | None,
+    typer.Option(
+        "--threads",
+        min=1,
+        metavar="T",
+        help="Threads of a kernel; tune with as many as you serve with [default: 1].",
+        rich_help_panel=TARGET,
+    ),
 ]
 NumericsOption = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
-        help="strict: sums as the model says. default: whatever is fast in its types. bf16, f16: "
-        "contractions, and values between them, in that type with sums in f32. int8: products of "
-        "8 bits. auto: the fastest of these for each contraction, within --max-error.",
+        "--precision",
+        metavar="strict|default|bf16|fp16|int8|auto",
+        help="strict: no algorithm that changes rounding. default: the fastest in the model's own "
+        "types. bf16, fp16: each matmul/conv, and values between them, in that type with sums in "
+        "f32. int8: 8-bit integer matmul/conv. auto: the fastest of these for each matmul/conv, "
+        "within --max-error.",
+        rich_help_panel=PRECISION,
     ),
 ]
 DenormalsOption = Annotated[
@@ -38,21 +91,29 @@ DenormalsOption = Annotated[
     typer.Option(
         "--denormals",
         metavar="flush|keep",
-        help="Numbers too small to be normal: zeros in what is computed [default], or as IEEE 754 "
-        "says, many times as slow.",
+        help="Denormal numbers: flush them to zero, or keep them as IEEE 754 says, which is many "
+        "times slower [default: flush].",
+        rich_help_panel=PRECISION,
     ),
 ]
 ConfigOption = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE|PRESET", help="Settings: TOML file, quick, overnight."),
+    typer.Option(
+        "--config",
+        metavar="quick|overnight|FILE",
+        help="Settings: a preset or a TOML file.",
+        rich_help_panel=SEARCH,
+    ),
 ]
 ShapeOption = Annotated[
     list[str] | None,
     typer.Option(
         "--shape",
         metavar="NAME=1,3,224,224",
-        help="An input's extents (repeatable): numbers, bounds (batch:1..8) or values "
-        "(batch:1|4|16) known when it runs; or those of a symbol: batch=1..8.",
+        help="The shape of an input (repeatable). A dimension is a number, or dynamic: a range "
+        "(batch:1..8) or a list of values (batch:1|4|16). Or a dynamic dimension by its name: "
+        "batch=1..8.",
+        rich_help_panel=MODEL,
     ),
 ]
 InputOption = Annotated[
@@ -60,8 +121,9 @@ InputOption = Annotated[
     typer.Option(
         "--input",
         metavar="NAME=VALUE|FILE.npy",
-        help="The value that an input always has (repeatable), as in sr=16000: what follows from "
-        "it is folded.",
+        help="A constant value for an input (repeatable), as in sr=16000: what depends on it alone "
+        "is computed at build time.",
+        rich_help_panel=MODEL,
     ),
 ]
 TargetsOption = Annotated[
@@ -69,7 +131,8 @@ TargetsOption = Annotated[
     typer.Option(
         "--targets",
         metavar="A,B,...",
-        help="CPUs to make code for, by name or TOML file; host is this machine.",
+        help="CPUs to compile for, by name or TOML file; host: this machine [default: host].",
+        rich_help_panel=TARGET,
     ),
 ]
 FunctionsOption = Annotated[
@@ -77,19 +140,26 @@ FunctionsOption = Annotated[
     typer.Option(
         "--functions",
         metavar="FILE.py|MODULE",
-        help="Python that registers functions which the model calls by name (repeatable).",
+        help="Python that registers the custom operators of the model (repeatable).",
+        rich_help_panel=MODEL,
     ),
 ]
 TraceOption = Annotated[
     str | None,
     typer.Option(
-        "--trace", metavar="FILE", help="Write what happened when, for ui.perfetto.dev (JSON)."
+        "--trace",
+        metavar="FILE",
+        help="Write a timeline for ui.perfetto.dev (JSON).",
+        rich_help_panel=ADVANCED,
     ),
 ]
 MetricsOption = Annotated[
     str | None,
     typer.Option(
-        "--metrics", metavar="FILE", help="Keep a text file for Prometheus up to date meanwhile."
+        "--metrics",
+        metavar="FILE",
+        help="Keep a file of metrics for Prometheus up to date.",
+        rich_help_panel=ADVANCED,
     ),
 ]
 PlanOption = Annotated[
@@ -97,8 +167,9 @@ PlanOption = Annotated[
     typer.Option(
         "--plan",
         metavar="search|rules",
-        help="What decides of the graph (layouts, chains, the cut into kernels): what is measured "
-        "and recorded, or rules alone [default: search].",
+        help="Graph optimization plan (layouts, fusion): search measures and records the choice, "
+        "rules uses fixed rules [default: search].",
+        rich_help_panel=ADVANCED,
     ),
 ]
 MemoryOption = Annotated[
@@ -106,21 +177,31 @@ MemoryOption = Annotated[
     typer.Option(
         "--max-memory",
         metavar="SIZE",
-        help="Most memory of a run beside constants, inputs and outputs: 64M, 1.5G or bytes.",
+        help="Maximum memory of a run without constants, inputs and outputs: 64M, 1.5G or bytes.",
+        rich_help_panel=ADVANCED,
     ),
 ]
 UntunedOption = Annotated[
     bool,
-    typer.Option("--untuned", help="Default schedules only, without a database."),
+    typer.Option(
+        "--untuned",
+        help="Use default schedules and no database.",
+        rich_help_panel=MODEL,
+    ),
 ]
 DumpOption = Annotated[
     str | None,
-    typer.Option(metavar="STAGE", help="Print the program after this stage, or all, to stderr."),
+    typer.Option(
+        metavar="all|STAGE",
+        help="Print the program after this compiler stage (a wrong name lists them), or after "
+        "all, to stderr.",
+        rich_help_panel=ADVANCED,
+    ),
 ]
 
 
 class UsageError(typer.BadParameter):
-    """Options that make no sense together or cannot be read; exit code 2."""
+    """Options that exclude each other or cannot be read; exit code 2."""
 
     def format_message(self) -> str:
         """The message alone, without the usage."""
@@ -151,7 +232,7 @@ def memory_bytes(text: str | None) -> int | None:
         else int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
     )
     if not 0 < count <= 1 << 50:
-        raise UsageError(f"--max-memory {text}: a size, as 64M, 1.5G or a number of bytes")
+        raise UsageError(f"--max-memory {text}: give 64M, 1.5G or a number of bytes")
     return count
 
 
@@ -161,13 +242,13 @@ def target_names(text: str | None) -> tuple[str, ...] | None:
         return None
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise UsageError(f"--targets {text}: names of targets, with commas between")
+        raise UsageError(f"--targets {text}: give names of targets, separated by commas")
     return names
 
 
 def shapes_of(values: Iterable[str] | None, inputs: Iterable[str] | None = None) -> Shapes:
-    """`--shape` options as extents by the name of an input or of a symbol, and `--input` options
-    as values of inputs."""
+    """`--shape` options as dimensions by the name of an input or of a dynamic dimension, and
+    `--input` options as values of inputs."""
     shapes: dict[str, tuple[int | str, ...] | FixedInput] = {}
     for name, text in named_values(values, "--shape", "NAME=1,3,224,224").items():
         try:
@@ -176,11 +257,13 @@ def shapes_of(values: Iterable[str] | None, inputs: Iterable[str] | None = None)
             hint = f" ({error.hint})" if error.hint else ""
             raise UsageError(f"--shape {name}={_shortened(text)}: {error.message}{hint}") from None
         if any(isinstance(extent, int) and extent < 1 for extent in given):
-            raise UsageError(f"--shape {name}={text}: extents must be 1 or more")
+            raise UsageError(f"--shape {name}={text}: dimensions must be 1 or more")
         shapes[name] = tuple(item if isinstance(item, int) else str(item) for item in given)
     fixed = _fixed_inputs(inputs)
     for name in fixed.keys() & shapes.keys():
-        raise UsageError(f"--input {name} and --shape {name}: a value has its own shape")
+        raise UsageError(
+            f"--input {name} and --shape {name}: a constant has its own shape, give one of them"
+        )
     return {**shapes, **fixed}
 
 
@@ -192,7 +275,10 @@ def _fixed_inputs(values: Iterable[str] | None) -> dict[str, FixedInput]:
             value: object = _read_array(text) if text.endswith(".npy") else json.loads(text)
             fixed = FixedInput.of(value)
         except (ShapeError, OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "numbers as in 16000 or [1,2], or FILE.npy"
+            reason = (
+                getattr(error, "strerror", None)
+                or "give numbers, as in 16000 or [1,2], or FILE.npy"
+            )
             raise UsageError(f"--input {name}={_shortened(text)}: {reason}") from error
         found[name] = replace(fixed, text=text)
     return found
@@ -209,12 +295,12 @@ def _shortened(text: str) -> str:
 
 
 def numbers_of(values: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
-    """`--shape` options of a run: extents by the name of an input, or one by that of a symbol."""
+    """`--shape` options of a run: dimensions by the name of an input, or one by its own name."""
     shapes = {}
     for name, text in named_values(values, "--shape", "NAME=2,128").items():
         extents = text.split(",")
         if not all(re.fullmatch(r"\s*[0-9]{1,10}\s*", extent) for extent in extents):
             text = _shortened(text)
-            raise UsageError(f"--shape {name}={text}: a run has numbers, as in {name}=2,128")
+            raise UsageError(f"--shape {name}={text}: give numbers, as in {name}=2,128")
         shapes[name] = tuple(map(int, extents))
     return shapes

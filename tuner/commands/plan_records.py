@@ -1,12 +1,14 @@
-"""What `tune db list` and `tune db show` print of the plans that were chosen for models' graphs."""
+"""What `tune db list` and `tune db show` print of graph optimization plans."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from tunefarm import compiler
 from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import PlanError
+from tunefarm.configs.settings import shown_precision
 from tunefarm.db import model_queries
 from tunefarm.db.records import PlanRecord
 from tunefarm.db.store import Store
@@ -51,17 +53,35 @@ def shown_plans(store: Store, start: str) -> list[str]:
     return lines
 
 
+def plans_to_json(store: Store, start: str) -> list[dict[str, Any]]:
+    """The same as JSON values."""
+    return [
+        {
+            "plan": record.id,
+            "model": record.model_name,
+            "target": record.target,
+            "threads": record.threads,
+            "numerics": record.numerics.removesuffix(BY_GRAPH),
+            "created": record.created,
+            "compiler_version": record.compiler_version,
+            "decisions": record.plan,
+        }
+        for record in _of_graphs(store)
+        if record.id.startswith(start)
+    ]
+
+
 def _of_graphs(store: Store) -> Iterator[PlanRecord]:
     return (record for record in model_queries.plans(store) if record.numerics.endswith(BY_GRAPH))
 
 
 def _where(record: PlanRecord) -> str:
-    numerics = record.numerics.removesuffix(BY_GRAPH)
-    return f"{record.model_name}, {record.target}, {counted(record.threads, 'thread')}, {numerics}"
+    precision = shown_precision(record.numerics.removesuffix(BY_GRAPH))
+    return f"{record.model_name}, {record.target}, {counted(record.threads, 'thread')}, {precision}"
 
 
 def _version_notes(record: PlanRecord) -> list[str]:
-    """That another version of the compiler recorded it, if so."""
+    """A note if another version of the compiler recorded it."""
     if record.compiler_version == compiler.VERSION:
         return []
     return [f"of version {record.compiler_version} of the compiler: not applied"]

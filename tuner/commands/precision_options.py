@@ -1,4 +1,4 @@
-"""The options of commands whose numerics are chosen for the model as a whole."""
+"""The options of commands that choose a precision for the model as a whole."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ from typing import Annotated
 
 import typer
 
+from tunefarm.tuner.commands.options import PRECISION
+
 CalibrationOption = Annotated[
     str | None,
     typer.Option(
         "--calibration",
         metavar="FILE.npz|FOLDER",
-        help="Data for int8 and auto: .npz with an array for each input, of the input's own shape "
-        "(one sample), with one more axis in front or a longer first axis (several); a folder: "
-        "all its .npz. Where sizes are open, each file or sample (0/x, 1/x, ...) has its own.",
+        help="Calibration data for int8 and auto: an .npz file with an array for each input, of "
+        "the input's shape (one sample), or with another axis in front or a longer first axis "
+        "(several samples); or a folder of such files. With dynamic shapes, each file or sample "
+        "(0/x, 1/x, ...) may have another size.",
+        rich_help_panel=PRECISION,
     ),
 ]
 MethodOption = Annotated[
     str | None,
     typer.Option(
         "--calibration-method",
-        metavar="METHOD",
-        help="minmax: all values are kept. percentile[:99.99]: the middle of them. mse: what errs "
-        "least. [default: minmax]",
+        metavar="minmax|percentile[:P]|mse",
+        help="Calibration range: minmax, of all values; percentile, of the middle P % (default "
+        "99.99); mse, with the smallest squared error [default: minmax].",
+        rich_help_panel=PRECISION,
     ),
 ]
 MaxErrorOption = Annotated[
@@ -30,7 +35,8 @@ MaxErrorOption = Annotated[
     typer.Option(
         "--max-error",
         metavar="E",
-        help="auto: most that outputs may differ from f32, max|y - f32| / max|f32|.",
+        help="For auto, the maximum error of outputs against f32: max|y - f32| / max|f32|.",
+        rich_help_panel=PRECISION,
     ),
 ]
 MetricOption = Annotated[
@@ -38,19 +44,36 @@ MetricOption = Annotated[
     typer.Option(
         "--metric",
         metavar="FILE.py:FUNCTION",
-        help="auto: FUNCTION(outputs, labels), larger is better, in the place of --max-error; "
+        help="For auto, FUNCTION(outputs, labels), higher is better, instead of --max-error; "
         "outputs by name, all samples along the first axis.",
+        rich_help_panel=PRECISION,
     ),
 ]
 LabelsOption = Annotated[
     str | None,
-    typer.Option("--labels", metavar="FILE.npy", help="The metric's labels, sample by sample."),
+    typer.Option(
+        "--labels",
+        metavar="FILE.npy",
+        help="Labels for --metric, one for each sample.",
+        rich_help_panel=PRECISION,
+    ),
 ]
 MaxLossOption = Annotated[
     float | None,
-    typer.Option("--max-loss", metavar="L", help="auto: most that the metric may lose."),
+    typer.Option(
+        "--max-loss",
+        metavar="L",
+        help="For auto, the maximum loss of --metric.",
+        rich_help_panel=PRECISION,
+    ),
 ]
 PointOption = Annotated[
     int | None,
-    typer.Option("--point", min=0, metavar="N", help="auto: this point of what was measured."),
+    typer.Option(
+        "--point",
+        min=0,
+        metavar="N",
+        help="For auto, use this point of the measured trade-off.",
+        rich_help_panel=PRECISION,
+    ),
 ]

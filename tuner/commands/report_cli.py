@@ -13,42 +13,45 @@ from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError
 
 
 def report(
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Where the page goes.")] = None,
+    html: Annotated[
+        str | None, typer.Option("--html", "--output", "-o", metavar="FILE", help="Output file.")
+    ] = None,
     db: DbOption = None,
     job: Annotated[
         str | None,
-        typer.Option(metavar="JOB", help="Only this one: its id, or the start of it; or last."),
+        typer.Option(metavar="JOB", help="Only this job: its id, the start of it, or last."),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="JOB", help="What --job changed since this one.")
+        str | None, typer.Option(metavar="JOB", help="Compare --job with this job.")
     ] = None,
     builds: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            metavar="A B", help="What changed from one build (its artefact's beginning) to another."
+            metavar="A B", help="Compare two builds, each by the start of its artifact's SHA-256."
         ),
     ] = None,
     bench: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE", help="What tune bench --json wrote: latencies by size."),
+        typer.Option(
+            metavar="FILE", help="Add latencies by size from tune bench --json (repeatable)."
+        ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="The code of all kernels, however long it takes.")
+        bool, typer.Option("--full", help="Add the code of all kernels, which takes longer.")
     ] = False,
     json: JsonOption = None,
 ) -> None:
-    """Write a page about models, jobs and kernels of a database: one file that needs no network.
+    """Write a page on the models, jobs and kernels of a database: one file that needs no network.
 
     With --against the page begins with what changed between two jobs, with --builds between two
-    builds, which `tune db builds` lists by the
-    beginnings of their artefacts.
+    builds (tune db builds lists them).
     """
     if html is None and json is None:
-        raise UsageError("say where the page goes: --html FILE (or --json FILE for the values)")
+        raise UsageError("no output file is given: --html FILE (or --json FILE for the values)")
     if against is not None and job is None:
-        raise UsageError("--against compares with a job: say which, --job JOB (or --job last)")
+        raise UsageError("--against needs a job to compare: --job JOB (or --job last)")
     if against is not None and builds is not None:
-        raise UsageError("--against compares jobs and --builds builds: one page has one of them")
+        raise UsageError("--against compares jobs and --builds builds: give one of them")
     check_files(reads=bench or [], writes=[html, json], databases=[db])
     from tunefarm.tuner.pages.contents import PageOptions
     from tunefarm.tuner.pages.page import html_of, json_of, parts_of

@@ -1,4 +1,4 @@
-"""`tune run`: a built model in, its outputs and how long it takes out."""
+"""`tune run`: a compiled model in, its outputs and latency out."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ from tunefarm.tuner.commands.options import (
 
 
 def run(
-    artefact: Annotated[str, typer.Argument(metavar="FILE", help="Built model.")],
+    artifact: Annotated[str, typer.Argument(metavar="FILE", help="Artifact of tune build.")],
     input: Annotated[
         list[str] | None,
         typer.Option(
-            "--input", metavar="NAME=FILE.npy", help="An input (repeatable); else random."
+            "--input",
+            metavar="NAME=FILE.npy",
+            help="An input (repeatable) [default: random values].",
         ),
     ] = None,
     output: Annotated[
-        str | None, typer.Option(metavar="FILE.npz", help="Write the outputs there.")
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE.npz", help="Write the outputs to this file."),
     ] = None,
     repeat: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Timed runs [default: 1, with --profile 20]."),
     ] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Also time every kernel by itself.")
+        bool, typer.Option("--profile", help="Also time each kernel on its own.")
     ] = False,
     fallback: Annotated[
-        bool, typer.Option("--fallback", help="Run the variant for other CPUs.")
+        bool,
+        typer.Option("--fallback", help="Run the variant for CPUs without the target's features."),
     ] = False,
     threads: ThreadsOption = None,
     shape: Annotated[
@@ -46,8 +50,8 @@ def run(
         typer.Option(
             "--shape",
             metavar="NAME=2,128",
-            help="Where sizes are open, those of a random input, or of a symbol: batch=2 "
-            "(repeatable) [default: the middle of the bounds].",
+            help="For a model with dynamic shapes, the shape of a random input or the size of a "
+            "dynamic dimension: batch=2 (repeatable) [default: the middle of the range].",
         ),
     ] = None,
     functions: FunctionsOption = None,
@@ -55,16 +59,16 @@ def run(
     trace: TraceOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Run a built model and time it."""
+    """Run a compiled model and time it."""
     load_modules(functions or ())
     shapes = numbers_of(shape)
     files = named_values(input, "--input", "NAME=FILE.npy")
-    check_files(writes=[output, trace, json], reads=[artefact, *files.values()])
+    check_files(writes=[output, trace, json], reads=[artifact, *files.values()])
     from tunefarm import compiler
     from tunefarm.compiler.runtime.artefact.array_files import write_outputs
     from tunefarm.tuner.commands.run_model import run_model, run_parts
 
-    executable = compiler.load(artefact, threads, fallback=fallback)
+    executable = compiler.load(artifact, threads, fallback=fallback)
     outputs, result = run_model(
         executable,
         files,

@@ -73,7 +73,7 @@ def run_model(
 ) -> tuple[dict[str, Array], RunResult]:
     """Run `repeat` times after one warm-up; inputs come from .npy files, the rest is random.
 
-    Open sizes are those of the files and of `shapes`, which has extents by input, or one by the
+    Dynamic sizes are those of the files and of `shapes`, which has extents by input, or one by the
     name of a symbol; the others are in the middle of their bounds. With `profile` every kernel is
     timed as often. `repeat` defaults to 1, then to 20. Raises InputError for a file that cannot be
     read or does not fit, and for sizes that the model was not built for; FunctionError for a
@@ -164,7 +164,7 @@ def _profile_line(profile: Profile) -> str:
     return (
         f"kernels one by one: {format_seconds(profile.stepwise_seconds)}, {ratio} of the "
         f"{format_seconds(profile.run_seconds)} that the whole model takes "
-        f"(medians, {profile.repeat} of each in turn)"
+        f"(medians of {profile.repeat} interleaved runs)"
     )
 
 

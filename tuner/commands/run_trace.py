@@ -8,7 +8,7 @@ from tunefarm.tuner.reports.trace import Trace
 
 
 def run_trace(profile: Profile, model: str, threads: int) -> Trace:
-    """The steps of the model one after the other, by their medians, beside the whole run's.
+    """The steps of the model one after the other, by their medians, next to the whole run's.
 
     A kernel's own threads are not told apart: its slice is as long as the longest of them takes.
     """

@@ -72,6 +72,6 @@ def parsed_tune(arguments: Sequence[str]) -> typer.Context:
     with command.make_context("tune", list(arguments), resilient_parsing=True) as context:
         _, rest, _ = command.make_parser(context).parse_args(list(arguments))
     if rest:
-        raise UsageError(f"{rest[0]!r} is no option of tune (see tune --help)")
+        raise UsageError(f"{rest[0]!r} is not an option of tune (see tune --help)")
     with command.make_context("tune", list(arguments)) as context:
         return cast(typer.Context, context)

@@ -17,7 +17,9 @@ from tunefarm.tuner.records.job_command import JobCommand
 if TYPE_CHECKING:
     from tunefarm.configs.settings import Settings
 
-_FILES = {"model", "calibration", "labels", "json", "trace", "metrics"}
+_FILES = {"model", "calibration", "labels", "json", "json_progress", "trace", "metrics"}
+_OF_ONE_RUN = {"db", "quiet", "verbose", "version"}
+"""What is not kept of a job's command: the database is, as an absolute path."""
 _STDOUT = "-"
 _DATABASE = "database"  # in the object of a context: of the job that goes on
 
@@ -30,7 +32,7 @@ def typed_command(context: typer.Context, settings: Settings, started: float) ->
     arguments: list[str] = []
     for parameter in context.command.params:
         name, value = str(parameter.name), context.params.get(str(parameter.name))
-        if value is None or value is False or name == "db":
+        if value is None or value is False or name in _OF_ONE_RUN:
             continue
         option = max(parameter.opts, key=len)
         if value is True:

@@ -10,6 +10,7 @@ import typer
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_line import prepare, show, tell_of_tiles
 from tunefarm.tuner.commands.options import (
+    ADVANCED,
     ConfigOption,
     DbOption,
     DenormalsOption,
@@ -22,6 +23,7 @@ from tunefarm.tuner.commands.options import (
     ThreadsOption,
     shapes_of,
 )
+from tunefarm.tuner.commands.verbosity import note
 
 SHOWN = 0.97
 """The share of the recorded speed that the verdict is about where none is required."""
@@ -36,12 +38,21 @@ def verify(
             min=0.01,
             max=1.0,
             metavar="SHARE",
-            help="Exit with 1 unless so much of the recorded speed is left and so much of what was "
-            "tuned runs from records (0.97), with 3 if that cannot be judged.",
+            help="Exit with 1 if the model has less than SHARE (0.97: 97 %) of its recorded speed, "
+            "or if tuned kernels cover less than that of what was tuned; with 3 if the measurement "
+            "cannot decide.",
+            rich_help_panel=ADVANCED,
         ),
     ] = None,
     minutes: Annotated[
-        float, typer.Option(min=0.01, max=600.0, metavar="M", help="Most minutes of measuring.")
+        float,
+        typer.Option(
+            min=0.01,
+            max=600.0,
+            metavar="M",
+            help="Maximum minutes of measuring.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = 1.0,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
@@ -52,11 +63,11 @@ def verify(
     functions: FunctionsOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Measure a model again, and say whether its records still hold on this machine.
+    """Check for a performance regression: measure a tuned model again on this machine.
 
-    It is built from the records and measured beside its untuned build. Exit codes with --require:
-    0 it holds, 1 it has drifted, 2 wrong options, 3 it cannot be judged (too noisy, or nothing is
-    recorded to compare with).
+    The tuned build runs interleaved with the untuned one. Exit codes with --require: 0 as fast as
+    recorded, 1 slower, 2 wrong options, 3 undecided (too noisy, or nothing recorded to compare
+    with).
     """
     load_modules(functions or ())
     shapes = shapes_of(shape, input)
@@ -89,7 +100,7 @@ def verify(
     tables = [kernel_table(found.drift)] if found.drift.kernels else []
     lines = [*verification_lines(found, asked), *history_lines(found)]
     show(json, verification_to_json(found, asked), *tables, "\n".join(lines))
-    for note in found.notes:
-        tell(f"note: {note}")
+    for text in found.notes:
+        note(text)
     if require is not None and (code := EXIT_CODES[found.drift.judge(asked)[0]]):
         raise typer.Exit(code)

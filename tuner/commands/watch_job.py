@@ -1,4 +1,4 @@
-"""`tune watch`: the table of a running job in another terminal; it reads, and asks for nothing."""
+"""`tune watch`: the table of a running job in another terminal; it only reads."""
 
 from __future__ import annotations
 
@@ -99,5 +99,5 @@ def end_parts(job: JobRecord) -> tuple[TaskTable, str]:
     if state.speed_up > 0:
         line += f": {format_ratio(state.speed_up)}"
     if job.state != "finished":
-        line += f". To go on: tune resume {short_id(job)}"
+        line += f". To continue: tune resume {short_id(job)}"
     return TaskTable(state.tasks, confirmed=job.state == "finished"), line

@@ -87,7 +87,7 @@ def test_outputs_that_are_not_finite_are_refused_with_what_has_the_range(tmp_pat
     graph = helper.make_graph(nodes, "large", [x], [y], [weight])
     path = str(tmp_path / "large.onnx")
     onnx.save(proto(graph), path)
-    with pytest.raises(MeasureError, match="numerics f16 are not finite") as refused:
+    with pytest.raises(MeasureError, match="in fp16 are not finite") as refused:
         bench(path, build(path, numerics="f16"), ["onnxruntime"], QUICK)
     assert "bf16" in refused.value.hint
 

@@ -61,8 +61,11 @@ def shell(
         ("tune --config o", ["overnight", "own.toml"]),
         ("tune build --targets ho", ["host"]),
         ("tune build --targets host,zn", ["host,znver4", "host,znver5"]),
-        ("tune build --emit a", ["artefact", "asm"]),
-        ("tune build --numerics b", ["bf16"]),
+        ("tune build --emit a", ["artifact", "asm"]),
+        ("tune build --precision b", ["bf16"]),
+        ("tune b", ["build", "bench", "b.onnx"]),
+        ("tune build b", ["b.onnx"]),
+        ("tune jobs add nets/", ["nets/c.onnx"]),
         ("tune build --dump-after plan_", ["plan_memory"]),
         ("tune inspect --stage l", ["loops", "llvm"]),
         ("tune bench --against onnxruntime,open", ["onnxruntime,openvino"]),
@@ -91,7 +94,7 @@ def test_without_a_shell_that_asks_nothing_changes(
 ) -> None:
     monkeypatch.delenv("_TUNE_COMPLETE", raising=False)
     assert run_command(app, []) == 2
-    assert "say what to tune" in capsys.readouterr().err
+    assert "no model is given" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["tune", "tunefarm"])

@@ -68,7 +68,7 @@ def test_a_job_that_does_not_end_in_time_is_said_to_be_asked(store: Store) -> No
 def test_ended_jobs_cannot_be_stopped(store: Store, end: Any) -> None:
     job = begin(store)
     store.finish_job(job, end)
-    with pytest.raises(DatabaseError, match=f"has ended already: {end}"):
+    with pytest.raises(DatabaseError, match=f"has already ended: {end}"):
         stop_job(store, job, 0.0, "")
 
 

@@ -49,7 +49,7 @@ def test_an_entry_for_each_model_and_thread_count(
 
     assert jobs("add", *models, "--trials", "7", "--config", "ci", "--json", "-") == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out) == [] and "waits already" in printed.err
+    assert json.loads(printed.out) == [] and "already in the queue" in printed.err
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,11 @@ def test_an_entry_for_each_model_and_thread_count(
         (("--model", "tiny.onnx", "--numerics", "bf61"), 1, "bf16"),
         (("--model", "tiny.onnx", "--trial", "7"), 2, "--trial"),
         (("--model", "tiny.onnx", "--trials", "many"), 2, "'--trials'"),
-        (("--model", "tiny.onnx", "loose"), 2, "'loose' is no option"),
+        (("--model", "tiny.onnx", "loose"), 2, "loose and --model are both given"),
+        (("tiny.onnx", "--calibration", "none.npz", "loose"), 2, "'loose' is not an option"),
         (("--model", "tiny.onnx", "--runner", "nobody"), 1, "nobody"),
         (("--model", "tiny.onnx", "--threads", "0"), 2, "--threads"),
-        (("--threads", "1"), 2, "--model"),
+        (("--threads", "1"), 2, "tune jobs add MODEL"),
     ],
 )
 def test_what_no_job_can_be_made_of_is_refused_when_it_is_added(
@@ -102,13 +103,13 @@ def test_entries_are_listed_and_removed(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("remove",), 2, "say what to remove"),
-        (("remove", "--finished", "ab"), 2, "say what to remove"),
+        (("remove",), 2, "no entries are given"),
+        (("remove", "--finished", "ab"), 2, "no entries are given"),
         (("remove", "zz"), 1, "tune jobs list"),
         (("run", "--until", "07:00", "--minutes", "5"), 2, "give one of them"),
         (("run", "--until", "soon"), 1, "no time"),
         (("run", "--until", "2020-01-01"), 1, "has passed"),
-        (("run",), 1, "tune jobs add --model FILE"),
+        (("run",), 1, "tune jobs add MODEL"),
         (("run", "--db", ":memory:"), 1, "name a file"),
         (("run", "--db", "gone.db"), 1, "gone.db"),
         (("run", "--html", "tuning.db"), 1, "overwritten"),

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import onnx
 import pytest
 import typer
 
 from tests.end_to_end.tiny_model import tiny_model
+from tunefarm import __version__, load
+from tunefarm.configs.settings import CompileSettings, SearchSettings
+from tunefarm.tuner.building.request import FORMS
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
-from tunefarm.tuner.commands.usage import ORDER, Workflow, first_sentence
+from tunefarm.tuner.commands.emit_forms import EMIT, form_of
+from tunefarm.tuner.commands.engines import ENGINES
+from tunefarm.tuner.commands.inspect_model import PROGRAMS
+from tunefarm.tuner.commands.tune_options import parsed_tune
+from tunefarm.tuner.commands.usage import FORMER_OPTIONS, ORDER, Workflow, first_sentence
 
 
 @pytest.fixture
@@ -82,14 +90,23 @@ def test_a_group_alone_shows_what_it_has(say: Any, group: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("", "tune --model FILE"),
-        ("m.onnx", "To tune a model: tune --model m.onnx"),
+        ("", "no model is given: type tune MODEL.onnx"),
+        ("build", "tune build needs a model: tune build MODEL (see tune build --help)"),
+        ("jobs add", "tune jobs add needs a model: tune jobs add MODEL (see"),
+        ("m.onnx --model m.onnx", "m.onnx and --model are both given"),
+        ("verify m.onnx --model m.onnx", "m.onnx and --model are both given"),
+        ("m.onnx p.onnx", "one model at a time, or tune jobs add m.onnx p.onnx"),
+        ("inspect m.onnx p.onnx --stage graph", "one model at a time, or tune jobs add"),
+        ("qqqq", "'qqqq' is no command, and there is no such file (see tune --help)"),
+        ("--seed 1 build m.onnx", "options of 'build' go after it: tune build --"),
+        ("m.onnx -q -v", "--quiet and --verbose exclude each other"),
+        ("m.onnx --json - --json-progress -", "cannot both write to stdout"),
         ("biuld", "Did you mean 'build'? (see tune --help)"),
         ("build --model m.onnx", "tune build needs --output PATH (see tune build --help)"),
         ("build --modle m.onnx", "--model) (see tune build --help)"),
         ("run", "tune run needs FILE (see tune run --help)"),
         ("db show", "tune db show needs KEY (see tune db show --help)"),
-        ("zoo mlp", "say where the file goes: tune zoo mlp --output mlp.onnx"),
+        ("zoo mlp", "no output file is given: tune zoo mlp --output mlp.onnx"),
     ],
 )
 def test_wrong_words_are_told_with_what_to_type(say: Any, line: str, told: str) -> None:
@@ -105,7 +122,7 @@ def test_wrong_words_are_told_with_what_to_type(say: Any, line: str, told: str) 
         ("zoo resnet", "did you mean resnet"),
         (
             "run m.onnx",
-            "m.onnx is an ONNX model, not an artifact of tune build (tune build --model m.onnx",
+            "m.onnx is an ONNX model, not an artifact of tune build (tune build m.onnx",
         ),
         ("run notes.txt", "notes.txt is a text file that begins with 'notes', not an artifact"),
         ("run p.onnx", "p.onnx is a Git LFS pointer, not an artifact of tune build (git"),
@@ -122,7 +139,12 @@ def test_wrong_words_are_told_with_what_to_type(say: Any, line: str, told: str) 
             "is no model but a folder (give the file: folder/",
         ),
         ("inspect --model gone.onnx --stage graph", "gone.onnx is a link to ../blobs/9c1b, which"),
-        ("build --model m.onnx --output m.tuned", "no such database: tuning.db"),
+        ("build m.onnx --output m.tuned", "no such database: tuning.db"),
+        ("p.onnx", "p.onnx is a Git LFS pointer, not an ONNX model (git lfs pull fetches"),
+        ("./build", "there is no file build"),
+        ("bench none --untuned", "there is no file none"),
+        ("jobs add p.onnx", "p.onnx is a Git LFS pointer"),
+        ("folder", "is no model but a folder"),
         ("build --model m.onnx --output m.tuned", "without one: --untuned"),
         ("verify --model m.onnx", "no such database: tuning.db (what tune --model has recorded"),
         ("bench --model m.onnx", "without one: --untuned"),
@@ -141,11 +163,92 @@ def test_an_input_that_is_no_array_says_what_writes_one(say: Any) -> None:
 
 
 def test_the_help_of_build_says_how_to_build_without_records(say: Any) -> None:
-    assert "tune build --model FILE --untuned --output PATH" in " ".join(
-        say("build --help")[1].split()
-    )
+    assert "tune build MODEL --untuned --output PATH" in " ".join(say("build --help")[1].split())
 
 
 def test_the_zoo_lists_its_networks(say: Any) -> None:
     code, text = say("zoo")
     assert code == 0 and {"resnet18", "mlp"} <= set(text.split())
+
+
+def test_a_command_goes_before_a_file_of_its_name(say: Any) -> None:
+    Path("build").write_bytes(Path("m.onnx").read_bytes())
+    assert "tune build needs a model" in say("build")[1]
+    assert "there is no file" not in say("./build --config none")[1]
+    assert parsed_tune(["./build"]).params["model"] == "./build"
+    assert parsed_tune(["--trials", "3", "build.x/m", "--seed", "1"]).params["seed"] == 1
+
+
+def test_the_version_is_that_of_the_package(say: Any) -> None:
+    assert say("--version") == (0, f"tunefarm {__version__}\n")
+
+
+def test_former_names_of_options_work_and_no_help_shows_them(say: Any) -> None:
+    for path in COMMANDS:
+        text = say(" ".join((*path, "--help")))[1]
+        assert not any(former in text for former in FORMER_OPTIONS)
+    for former, name in (("--numerics", "--precision"), ("--numerics=bf16", "--precision=bf16")):
+        values = [] if "=" in former else ["f16"]
+        params = [parsed_tune([option, *values]).params["numerics"] for option in (former, name)]
+        assert params == ["bf16" if "=" in former else "f16"] * 2
+    for option in ("--quantised", "--quantized"):
+        assert COMMANDS["zoo",].make_context("zoo", ["mlp", option]).params["quantized"]
+
+
+@pytest.mark.parametrize("precision", ["--precision fp16", "--numerics f16"])
+def test_a_build_in_fp16_is_recorded_as_f16(say: Any, precision: str) -> None:
+    assert say(f"build m.onnx --untuned {precision} -o m.tuned")[0] == 0
+    assert load("m.tuned").spec.numerics == "f16"
+
+
+@pytest.mark.parametrize(("emit", "former"), EMIT.items())
+def test_forms_have_a_name_and_a_former_one(say: Any, emit: str, former: str) -> None:
+    assert form_of(emit) == form_of(former) == former and former in FORMS
+    code, text = say("build m.onnx --untuned --emit artefakt -o m.tuned")
+    assert code == 1 and "did you mean artifact?" in text
+
+
+def test_fixed_values_of_options_stand_in_the_help() -> None:
+    shown = {
+        option: parameter.metavar
+        for words in ((), ("build",), ("inspect",), ("zoo",), ("bench",))
+        for parameter in COMMANDS[words].params
+        for option in parameter.opts
+    }
+    compile = CompileSettings.model_fields
+    assert shown["--emit"].split("|") == [*EMIT]
+    assert set(shown["--precision"].split("|")) == set(get_args(compile["numerics"].annotation))
+    assert set(shown["--denormals"].split("|")) == set(get_args(compile["denormals"].annotation))
+    assert set(shown["--plan"].split("|")) == set(
+        get_args(SearchSettings.model_fields["plan"].annotation)
+    )
+    assert shown["--stage"].split("|") == [*PROGRAMS]
+    assert shown["--against"].removesuffix(",...").split("|") == [*ENGINES]
+    assert shown["--form"] == "qdq|qoperator" and shown["--runner"] == "ray|local"
+
+
+def test_options_stand_in_panels_and_every_output_has_a_short_name(say: Any) -> None:
+    text = say("--help")[1]
+    places = [text.find(f"\n{panel}:\n") for panel in ("Model", "Search", "Precision", "Target")]
+    assert places[0] > 0 and places == sorted(places) and "\nAdvanced:\n" in text
+    for path, command in COMMANDS.items():
+        for parameter in command.params:
+            assert ("--output" in parameter.opts) == ("-o" in parameter.opts), path
+
+
+def test_quiet_prints_one_line_and_verbose_logs(say: Any) -> None:
+    build = "build m.onnx --untuned -o m.tuned"
+    code, text = say(f"{build} -q")
+    assert code == 0 and text == "m.tuned: 0.0 % of the estimated time runs tuned schedules\n"
+    assert "settings that were given: {}" in say(f"{build} -v")[1]
+    assert "all settings: " in say(f"{build} -vv")[1]
+    assert "settings that were given" not in say(build)[1]
+
+
+@pytest.mark.parametrize("listing", ["zoo", "docs"])
+def test_listings_are_json_too(say: Any, listing: str) -> None:
+    code, text = say(f"{listing} --json -")
+    assert code == 0
+    names = [next(iter(item.values())) for item in json.loads(text)]
+    lines = say(listing)[1].splitlines()
+    assert [line.split()[0] for line in lines] == names and len(names) > 5
