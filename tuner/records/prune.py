@@ -68,7 +68,7 @@ def prune(store: Store, tasks: Sequence[PrunedTask]) -> int:
 
 def _worth_keeping(groups: _Groups, keep: int) -> set[str]:
     """Schedules with about `keep` trials: the fastest half as many, others evenly from fast to
-    slow, and failures, the newest. What was only lost to noise says nothing."""
+    slow, and failures, the newest. What was only too noisy says nothing."""
     latencies: dict[str, float] = {}
     failed: list[str] = []
     for hash, group in groups.items():

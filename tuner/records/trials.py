@@ -128,7 +128,7 @@ class Measured(NamedTuple):
 def measured(records: Iterable[TrialRecord]) -> list[Measured]:
     """What is known of each schedule that a search measured.
 
-    Of its trials the first ok one counts, else the first that was lost to noise, else its failure;
+    Of its trials the first ok one counts, else the first that was too noisy, else its failure;
     a crash, a hang or a wrong result goes before all of them. Left out are finalists' repetitions
     that went well, and failures of the machinery, which say nothing about the candidate.
     """
@@ -252,7 +252,7 @@ def _middle(trials: Sequence[TrialRecord], records: Sequence[TrialRecord]) -> Tr
 
 
 def _refuted(confirmed: Mapping[str, Sequence[TrialRecord]]) -> set[str]:
-    """The schedules that failed as finalists; what was lost to noise is no failure."""
+    """The schedules that failed as finalists; what was too noisy is no failure."""
     return {
         hash
         for hash, group in confirmed.items()

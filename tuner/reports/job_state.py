@@ -5,16 +5,34 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tunefarm.tuner.reports.report import Latency, TaskStatus, sum_of
 
 NOISE = 0.02  # what a default latency, which has no interval, may be off
+MOST_MOMENTS = 200  # of a job's history
 _DIGITS = 6  # of a latency: more than is ever known of it
 _LATENCIES = ("default", "best", "expected", "low", "high", "claimed", "confirmed")
-_TEXTS = ("kernel", "key", "target", "sizes", "ended")
+_TEXTS = ("kernel", "nodes", "key", "target", "sizes", "ended")
 _COUNTS = ("occurrences", "trials", "failures", "scattered")
 _COLUMNS = (*_TEXTS, *_COUNTS, *_LATENCIES)
+
+
+class Moment(NamedTuple):
+    """After so many seconds and trials the model's kernels were expected to take `latency`."""
+
+    seconds: float
+    trials: int
+    latency: float
+
+
+def with_moment(history: tuple[Moment, ...], moment: Moment) -> tuple[Moment, ...]:
+    """The history and one more moment; every second one is left out where they become many."""
+    if not math.isfinite(moment.latency):
+        return history
+    if len(history) >= MOST_MOMENTS:
+        history = history[::2]
+    return (*history, moment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +41,7 @@ class JobState:
 
     `phase` is what it was doing, `elapsed` and `left` are seconds (None: no limit is known). Of
     `workers` requests that may be under way, `busy` were. `measured` are this job's trials by their
-    status, `tasks` where each kernel stood.
+    status, `tasks` where each kernel stood. `history` is how the expected latency came down.
     """
 
     tasks: tuple[TaskStatus, ...] = ()
@@ -34,6 +52,7 @@ class JobState:
     busy: int = 0
     measured: Mapping[str, int] = field(default_factory=dict)
     at: float = 0.0
+    history: tuple[Moment, ...] = ()
     totals: Mapping[str, int] = field(default_factory=dict)  # as recorded, if `tasks` are not
 
     @property
@@ -48,7 +67,7 @@ class JobState:
 
     @property
     def scattered(self) -> int:
-        """Those that were lost to noise, which are no failures."""
+        """Those discarded as too noisy, which are no failures."""
         return self._total("scattered")
 
     @property
@@ -92,6 +111,7 @@ class JobState:
             "busy": self.busy,
             "measured": dict(self.measured),
             "at": round(self.at, 1),
+            "history": [[round(m.seconds, 1), m.trials, _short(m.latency)] for m in self.history],
             "columns": list(_COLUMNS),
             "kernels": [_row(task) for task in self.tasks],
         }
@@ -116,6 +136,7 @@ class JobState:
                 for status, number in (measured.items() if isinstance(measured, Mapping) else ())
             },
             at=_seconds(values.get("at")),
+            history=_history(values.get("history")),
             totals=counts,
         )
 
@@ -141,6 +162,18 @@ def _tasks(columns: Any, rows: Any) -> tuple[TaskStatus, ...]:
             given[name] = math.inf if math.isnan(given[name]) else given[name]
         found.append(TaskStatus(**given))
     return tuple(found)
+
+
+def _history(rows: Any) -> tuple[Moment, ...]:
+    """What reads as moments, in the order of time."""
+    found = []
+    for row in rows[:MOST_MOMENTS] if isinstance(rows, list) else ():
+        if not isinstance(row, list) or len(row) != len(Moment._fields):
+            continue
+        moment = Moment(_latency(row[0]), _count(row[1]), _latency(row[2]))
+        if 0 <= moment.seconds < math.inf and 0 < moment.latency < math.inf:
+            found.append(moment)
+    return tuple(sorted(found))
 
 
 def _short(seconds: float) -> float | None:

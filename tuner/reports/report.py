@@ -42,7 +42,7 @@ class TaskStatus:
     default: float  # latency of the default schedule
     best: float
     ended: str = ""  # why it gets no more trials; empty while it runs
-    scattered: int = 0  # trials lost to noise, which are no failures
+    scattered: int = 0  # trials discarded as too noisy, which are no failures
     expected: float = math.nan
     low: float = math.nan
     high: float = math.nan
@@ -50,7 +50,8 @@ class TaskStatus:
     confirmed: float = math.nan
     placement: LogRatio | None = None
     target: str = ""  # the CPU, in a job for several
-    sizes: str = ""  # that the kernel is tuned for, where they are not the greatest of the model
+    sizes: str = ""  # that the kernel is tuned for, where they are not the model's maximum
+    nodes: str = ""  # the model's nodes that it computes: `conv1 + relu1 (and 2 more)`
 
     @property
     def latency(self) -> Latency:
@@ -170,11 +171,11 @@ def format_bytes(count: float) -> str:
 
 
 def format_counts(what: str, failures: int, scattered: int) -> str:
-    """`260 trials` and how many of them say nothing: `260 trials (3 failed, 247 lost to noise)`.
+    """The count and how many of them say nothing: `9 trials (3 failed, 2 discarded as too noisy)`.
 
-    What was lost to noise gave the right result: it has not failed.
+    What was too noisy gave the right result: it has not failed.
     """
-    counted = ((failures, "failed"), (scattered, "lost to noise"))
+    counted = ((failures, "failed"), (scattered, "discarded as too noisy"))
     parts = ", ".join(f"{count} {why}" for count, why in counted if count)
     return f"{what} ({parts})" if parts else what
 
@@ -197,6 +198,7 @@ def task_to_json(task: TaskStatus) -> dict[str, Any]:
     """
     return {
         "kernel": task.kernel,
+        "nodes": task.nodes,
         "workload": task.key,
         "target": task.target,
         "sizes": task.sizes,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tunefarm.compiler.counted import counted
 from tunefarm.compiler.kernels.calls_in_run import calls_in_run
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelProgram
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from tunefarm.compiler.kernels.kernel_sizes import kernel_at
 from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.kernels.workload_key import workload_key
@@ -25,11 +26,31 @@ from tunefarm.tuner.search.strategy import Score, SearchProblem, make_strategy
 from tunefarm.tuner.search.task_search import TaskSearch
 from tunefarm.tuner.search.tasks import TuningTask, plan
 
+_NODES_NAMED = 2  # of a kernel
+_NODE_CHARACTERS = 60  # of a node's name
+
 
 def distinct_kernels(program: KernelProgram) -> dict[str, tuple[FusedKernel, int]]:
     """Each distinct kernel and how often the model calls it, by workload key."""
     counts = calls_in_run(program)
     return {key: (calls[0].kernel, counts[key]) for key, calls in program.kernel_calls().items()}
+
+
+def nodes_of(program: KernelProgram) -> dict[str, str]:
+    """The model's nodes that each distinct kernel computes, by workload key: `conv1 + relu1`."""
+    return {key: _node_names(calls) for key, calls in program.kernel_calls().items()}
+
+
+def _node_names(calls: Sequence[KernelCall]) -> str:
+    """The nodes of the first call, and how many other calls there are."""
+    names = [name for name in dict.fromkeys(calls[0].sources) if name]
+    if not names:
+        return ""
+    rest = len(names) - _NODES_NAMED
+    text = " + ".join(name[:_NODE_CHARACTERS] for name in names[:_NODES_NAMED])
+    text += f" + {counted(rest, 'more node')}" if rest > 0 else ""
+    others = len(calls) - 1
+    return f"{text} (and {others} more)" if others else text
 
 
 def kernels_at(
@@ -54,7 +75,8 @@ class TaskSource:
     """The kernels of a model for one target, and what is known of them beforehand.
 
     `kernels` are by workload key, each with the number of its calls; of those that are tuned for
-    other sizes than the greatest, `sizes` says these (`kernels_at`). After the default schedule,
+    other sizes than the maximum, `sizes` says these (`kernels_at`). `nodes` names the model's nodes
+    that a kernel computes, where they are known. After the default schedule,
     first tried are the best ones that `elsewhere` has of the same kernel (by workload: for another
     number of threads, say) and those of the nearest relatives in `past`, kernels tuned before.
     """
@@ -64,6 +86,7 @@ class TaskSource:
     past: Sequence[PastKernel] = ()
     elsewhere: Mapping[str, Sequence[Known]] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_tasks(
@@ -131,6 +154,7 @@ def _tasks_of(
                 default=default,
                 target=name,
                 sizes=source.sizes.get(key, ""),
+                nodes=source.nodes.get(key, ""),
             )
         )
     return tasks

@@ -9,12 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tunefarm.configs.files import write_text
 from tunefarm.db.store import Store
 from tunefarm.measure.farm.runner import Runner, TellsSteps
 from tunefarm.measure.farm.steps import Step
-from tunefarm.tuner.reports.job_state import JobState
+from tunefarm.tuner.reports.job_state import JobState, Moment, with_moment
 from tunefarm.tuner.reports.metrics import metrics_text
 from tunefarm.tuner.reports.report import TaskStatus
 from tunefarm.tuner.reports.trace import Trace
@@ -72,6 +73,7 @@ class Monitor:
         self._began = self._entered = self._clock()
         self._measured.clear()
         self._phase, self._workers = "", 0
+        self.state = JobState()
 
     def watch(self, runner: Runner) -> None:
         """Trace what the runner does where, if it tells and there is a trace."""
@@ -111,6 +113,7 @@ class Monitor:
         """Where the job stands, with so many seconds `left`; `busy` of the requests that `workers`
         can take are under way."""
         self._workers = workers
+        self._follow(tasks)
         if self._clock() - self._written < RECORD_SECONDS:
             return
         self._take(tasks, left, busy)
@@ -147,7 +150,17 @@ class Monitor:
             busy=busy,
             measured=dict(self._measured),
             at=self._now(),
+            history=self._follow(tasks),
         )
+
+    def _follow(self, tasks: Sequence[TaskStatus]) -> tuple[Moment, ...]:
+        """The history of the job, with where it stands now if that is another place."""
+        state, history = JobState(tasks=tuple(tasks)), self.state.history
+        moment = Moment(self._clock() - self._began, state.trials, state.expected.value)
+        if not history or history[-1][1:] != moment[1:]:
+            history = with_moment(history, moment)
+            self.state = replace(self.state, history=history)
+        return history
 
     def _record(self) -> None:
         self._written = self._clock()

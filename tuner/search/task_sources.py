@@ -17,7 +17,12 @@ from tunefarm.tuner.model.features import FeatureLayout
 from tunefarm.tuner.model.history import JOB_ROWS, background, bests_elsewhere, read_history
 from tunefarm.tuner.records.size_ranges import points_of, searched_points
 from tunefarm.tuner.records.trials import task_key
-from tunefarm.tuner.search.make_tasks import TaskSource, distinct_kernels, kernels_at
+from tunefarm.tuner.search.make_tasks import (
+    TaskSource,
+    distinct_kernels,
+    kernels_at,
+    nodes_of,
+)
 
 
 def task_source(
@@ -39,7 +44,8 @@ def task_source(
     like = task_key("", target, settings.compile.threads, settings.compile.numerics)
     past = read_history(store, like, target, without=kernels, rows=JOB_ROWS)
     found = {key: kernel for key, (kernel, _) in kernels.items()}
-    return TaskSource(target, kernels, past, bests_elsewhere(store, found, like), sizes)
+    known = bests_elsewhere(store, found, like)
+    return TaskSource(target, kernels, past, known, sizes, nodes_of(program))
 
 
 def known_of_others(

@@ -49,7 +49,7 @@ class TuningTask:
     apply, infinity when the search expects another schedule to beat it. `placements` are where the
     model's calls have the kernel's buffers. `target` is what the CPU is called, in a job for
     several; `sizes` are those that the kernel is tuned for, in words, where a model has a range of
-    them and these are not the greatest.
+    them and these are not the maximum. `nodes` names the model's nodes that it computes.
     """
 
     kernel: FusedKernel
@@ -63,6 +63,7 @@ class TuningTask:
     placements: tuple[Placement, ...] = ()
     target: str = ""
     sizes: str = ""
+    nodes: str = ""
     candidates: list[Candidate] = field(default_factory=list)
     lessons: list[Lesson] = field(default_factory=list)
     known: dict[str, float] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class TuningTask:
     _rows: dict[str, int] = field(default_factory=dict)  # of schedules in `lessons`
     seeded: bool = False  # whether its relatives' best schedules were put in front of the search
     failures: int = 0
-    scattered: int = 0  # trials lost to noise
+    scattered: int = 0  # trials discarded as too noisy
     default_latency: float = math.inf
     confirmed_latency: float = math.inf
     confirmed_interval: tuple[float, float] | None = None  # of a latency that a job has settled
@@ -264,6 +265,7 @@ class TuningTask:
             high=interval[1] if known else math.nan,
             target=self.target,
             sizes=self.sizes,
+            nodes=self.nodes,
         )
 
 

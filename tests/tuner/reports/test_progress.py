@@ -52,7 +52,9 @@ def test_unstable_measurements_are_no_failures_anywhere(tmp_path: Path) -> None:
     setting = setting_with_trials(tmp_path / "t.db")
     statuses = [task.status(Budget(Limits())) for task in setting.made]
     line = status_line(statuses, 0.0, None)
-    assert line.startswith(f"{LOST + BROKEN + 1} trials ({BROKEN} failed, {LOST} lost to noise), ")
+    assert line.startswith(
+        f"{LOST + BROKEN + 1} trials ({BROKEN} failed, {LOST} discarded as too noisy), "
+    )
     value = task_to_json(statuses[0])
     assert (value["failures"], value["scattered"]) == (BROKEN, LOST)
     counts = TrialCounts.of(statuses)
@@ -69,7 +71,7 @@ def test_unstable_measurements_are_no_failures_anywhere(tmp_path: Path) -> None:
 
 def test_what_did_not_happen_is_not_mentioned() -> None:
     assert format_counts("5 trials", 0, 0) == "5 trials"
-    assert format_counts("5 trials", 0, 3) == "5 trials (3 lost to noise)"
+    assert format_counts("5 trials", 0, 3) == "5 trials (3 discarded as too noisy)"
     assert format_counts("5 trials", 1, 0) == "5 trials (1 failed)"
 
 
@@ -83,4 +85,4 @@ def test_plain_progress_prints_the_line_now_and_then(tmp_path: Path) -> None:
         progress.update([status], moment[0], None)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 2
-    assert all("failed" not in line and "lost to noise" in line for line in lines)
+    assert all("failed" not in line and "discarded as too noisy" in line for line in lines)

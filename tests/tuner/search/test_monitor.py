@@ -95,3 +95,20 @@ def test_parts_of_a_step_lie_within_it() -> None:
     assert names["node 0/builder 0"] == ["conv", "build"]
     slot = ["conv", "check", "timed runs", "finalists of conv"]
     assert names["node 0/timing slot 0"] == slot
+
+
+def test_the_history_has_every_better_expectation(store: Store) -> None:
+    clock = Clock()
+    monitor = Monitor(clock=clock, now=lambda: 1000.0)
+    monitor.begin(store, store.start_job("net", "h", {}).id, "net")
+    for number, best in ((1, 4e-3), (2, 3e-3), (2, 3e-3), (5, 1e-3)):
+        clock.now += 0.5
+        monitor.update([task(number, best)], None, workers=1, busy=1)
+    history = monitor.end([task(5, 1e-3)], "finished").history
+    assert [tuple(moment) for moment in history] == [
+        (0.5, 1, 4e-3),
+        (1.0, 2, 3e-3),
+        (2.0, 5, 1e-3),
+    ]
+    monitor.begin(store, store.start_job("other", "h", {}).id, "other")
+    assert monitor.end([], "finished").history == ()
