@@ -13,7 +13,7 @@ from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.placement import moved_lines
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.size_ranges import SizePlan
-from tunefarm.tuner.reports.gains import NO_DIFFERENCE, UNCHANGED
+from tunefarm.tuner.reports.gains import NO_DIFFERENCE, UNCHANGED, headline
 from tunefarm.tuner.reports.report import (
     TaskStatus,
     format_counts,
@@ -177,17 +177,30 @@ class TuneResult:
         lines += [] if self.build is None else [_kernels_line(self)]
         return "\n".join([*lines, result_line(self)])
 
+    @property
+    def headline(self) -> str:
+        """What the job gained, with the 95 % interval, in one line."""
+        if self.latency is None:
+            why = "interrupted" if self.interrupted else "the whole model was not measured here"
+            return f"{self.model}: {why}"
+        applied = self.latency
+        return f"{self.model}: {headline(applied.ratio, applied.low, applied.high)}"
+
+    @property
+    def _next(self) -> str:
+        return f"tunefarm.build({self.model!r}, db={self.database!r})"
+
     def _repr_html_(self) -> str:
-        """What notebooks show: before and after, the summary, and a row per kernel."""
-        from tunefarm.tuner.reports.notebook import before_after, task_table
+        """What notebooks show: the headline, before and after, the summary, a row per kernel."""
+        from tunefarm.tuner.reports.notebook import before_after, headline_html, task_table
 
         found = self.latency
         bars = ""
         if found is not None:
             bars = before_after(found.untuned, found.tuned, unchanged=found.is_unchanged)
-        command = f"tunefarm.build({self.model!r}, db={self.database!r})"
-        lines = [f"{self.model}, job {self.job}", *summary_lines(self, command)]
-        return f"{bars}{html_lines(lines)}{task_table(self.tasks, confirmed=not self.interrupted)}"
+        lines = html_lines([f"job {self.job}", *summary_lines(self, self._next)])
+        table = task_table(self.tasks, confirmed=not self.interrupted)
+        return headline_html(self.headline, f"{bars}{lines}{table}")
 
     def _search_to_json(self) -> dict[str, Any]:
         """What the search claimed and what was confirmed; null where the job was interrupted."""

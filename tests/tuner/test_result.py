@@ -174,7 +174,7 @@ def test_noise_is_no_result() -> None:
 
 def test_the_summary_tells_what_failed_from_what_was_lost_to_noise() -> None:
     (first, *_) = summary_lines(RESULT, "tune build")
-    assert first.startswith("50 measurements (2 failed, 3 lost to noise) in ")
+    assert first.startswith("50 measurements (2 failed, 3 discarded as too noisy) in ")
     quiet = replace(RESULT, known=TrialCounts(15, 4, 2))
     assert summary_lines(quiet, "tune build")[0].startswith("50 measurements in ")
 
@@ -192,3 +192,11 @@ def test_the_summary_names_kernels_that_their_placement_moves() -> None:
     lines = summary_lines(replace(RESULT, tasks=(moved, steady)), "tune build")
     about = [line for line in lines if "where its buffers lie" in line]
     assert about == ["where its buffers lie alone moves conv (01234567) by 7 %"]
+
+
+def test_the_representation_is_the_summary() -> None:
+    first, *lines = repr(RESULT).splitlines()
+    assert first == "net.onnx: 1.43x as fast as untuned (95 % interval 1.41x to 1.45x)"
+    assert lines == summary_lines(RESULT, "tunefarm.build('net.onnx', db='tuning.db')")
+    interrupted = replace(RESULT, end=End.INTERRUPTED, latency=None)
+    assert repr(interrupted).startswith("net.onnx: interrupted\n")

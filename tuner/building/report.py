@@ -57,12 +57,13 @@ class BuildReport:
         return max(0.0, 1.0 - rest)  # exactly 1 if all are tuned, 0 if none is
 
     def _repr_html_(self) -> str:
-        """What notebooks show: a row per distinct kernel, and how much of the time is tuned."""
+        """What notebooks show: how much of the time is tuned, and a row per distinct kernel."""
         from tunefarm.compiler.runtime.execution.html_text import html_lines, html_table
+        from tunefarm.tuner.reports.notebook import headline_html
 
         share = f"{format_share(self.tuned_share)} of the estimated time runs tuned schedules"
         table = html_table(COLUMNS, [_cells(use) for use in _costliest_first(self)], texts=2)
-        return f"{table}{html_lines([share, *self.plan_lines, *self.notes])}"
+        return headline_html(share, f"{html_lines([*self.plan_lines, *self.notes])}{table}")
 
     @property
     def plan_lines(self) -> list[str]:

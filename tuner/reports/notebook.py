@@ -81,7 +81,8 @@ class NotebookProgress(Progress):
     def _show(self) -> None:
         """Draw what is known in the place where it was drawn before."""
         lines = [line for line in (*self._messages, self._line) if line]
-        page = Page(f"{self._table}{html_lines(lines)}", self._line or "tuning")
+        content = f"{html_lines(lines)}{self._table}"
+        page = Page(headline_html("Tuning", content), self._line or "tuning")
         self._updated = self._clock()
         if self._handle is None:
             self._handle = self._display(page, display_id=True)
@@ -107,7 +108,7 @@ def task_table(tasks: Sequence[TaskStatus], *, confirmed: bool = False) -> str:
     `confirmed`: the finalists have met; before that latencies are those that are expected.
     """
     rows = sorted(zip(tasks, shares(tasks), strict=True), key=costliest_first)
-    columns = ["kernel", "key", "times", "trials", "failed", "scattered", "default"]
+    columns = ["kernel", "key", "times", "trials", "failed", "too noisy", "default"]
     columns += ["best" if confirmed else "expected", "share"]
     columns += ["claimed", "confirmed", ""] if confirmed else ["speed-up", ""]
     return html_table(columns, [_task_row(*row, confirmed) for row in rows], texts=2)
@@ -117,7 +118,7 @@ def _task_row(task: TaskStatus, share: float, confirmed: bool) -> list[str]:
     gains = [format_speed_up(task.default, task.latency.value)]
     if confirmed:
         gains = [*claimed_and_confirmed(task)]
-    name = " ".join(filter(None, (task.kernel, task.target, task.sizes)))
+    name = " ".join(filter(None, (task.nodes or task.kernel, task.target, task.sizes)))
     return [
         name,
         task.key[:KEY_CHARACTERS],
@@ -131,6 +132,12 @@ def _task_row(task: TaskStatus, share: float, confirmed: bool) -> list[str]:
         *gains,
         task.ended,
     ]
+
+
+def headline_html(title: str, parts: str) -> str:
+    """A block of a notebook: a title in larger letters and what follows, with room around it."""
+    heading = f'<div style="font-size:1.35em;font-weight:600">{html_text(title)}</div>'
+    return f'<div style="padding:0.8em 1em">{heading}{parts}</div>'
 
 
 def before_after(before: float, after: float, *, unchanged: bool = False) -> str:

@@ -178,3 +178,18 @@ def test_nothing_is_shown_where_there_is_no_notebook(monkeypatch: pytest.MonkeyP
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     assert type(library_progress()) is Progress
     assert "IPython" not in sys.modules
+
+
+def test_a_result_begins_with_its_headline_and_has_padding() -> None:
+    page = RESULT._repr_html_()
+    assert page.startswith('<div style="padding:')
+    places = [page.index(text) for text in ("1.43x as fast as untuned", "untuned 7 ms", "<table")]
+    assert places == sorted(places)
+    hostile = replace(RESULT, model=HOSTILE)._repr_html_()
+    assert HOSTILE not in hostile
+
+
+def test_a_build_begins_with_the_tuned_share() -> None:
+    page = BuildReport((KernelUse(KERNEL, 1.0),))._repr_html_()
+    assert page.startswith('<div style="padding:')
+    assert page.index("100.0 % of the estimated time") < page.index("<table")
