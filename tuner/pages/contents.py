@@ -23,6 +23,7 @@ from tunefarm.db.records import (
 from tunefarm.db.store import Store
 from tunefarm.tuner.records.jobs import find_job
 from tunefarm.tuner.records.model_latencies import MeasuredModel, measured_models
+from tunefarm.tuner.reports.job_state import JobState
 from tunefarm.tuner.reports.size_curves import SizeCurves
 
 MOST_TRIALS = 20_000
@@ -70,6 +71,7 @@ class Contents:
     notes: tuple[str, ...] = ()
     occurrences: Mapping[TaskKey, int] = field(default_factory=dict)
     plans: Sequence[PlanRecord] = ()
+    nodes: Mapping[str, str] = field(default_factory=dict)  # of the model, by workload key
 
 
 def read_contents(store: Store, options: PageOptions) -> Contents:
@@ -108,7 +110,23 @@ def read_contents(store: Store, options: PageOptions) -> Contents:
         left_out=len(keys) - len(tasks),
         occurrences=occurrences,
         plans=model_queries.plans(store),
+        nodes=_nodes(jobs, models),
     )
+
+
+def _nodes(jobs: Sequence[JobRecord], models: Sequence[MeasuredModel]) -> dict[str, str]:
+    """The model's nodes that each kernel computes, as the newest job names them.
+
+    Jobs of earlier versions name none: what a kernel gives to the graph stands for its nodes then.
+    """
+    found: dict[str, str] = {}
+    for measured in reversed(models):
+        if measured.times.graphs is not None:
+            found |= {step.key: step.value for step in reversed(measured.times.graphs.applied)}
+    for job in reversed(jobs):
+        tasks = JobState.of(job.progress).tasks
+        found |= {task.key: task.nodes for task in tasks if task.nodes}
+    return found
 
 
 def _reader(store: Store, options: PageOptions) -> Callable[[TaskKey], Sequence[TrialRecord]]:

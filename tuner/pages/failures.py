@@ -18,7 +18,7 @@ _EXAMPLE_CHARACTERS = 2_000
 def failures_of(trials: Iterable[TrialRecord]) -> list[dict[str, Any]]:
     """The reasons, the most frequent first; reasons that differ in numbers alone are one.
 
-    What was lost to noise has not failed, and is no part of it.
+    What was too noisy has not failed, and is no part of it.
     """
     groups: dict[tuple[str, str], list[TrialRecord]] = {}
     for trial in trials:

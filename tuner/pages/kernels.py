@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
@@ -28,7 +28,8 @@ class Kernel:
     """One kernel under one key, with all that is worked out of its records.
 
     `number` names it within the page. `seconds` are those of one call as it is applied, NaN where
-    unknown, `in_model` those that a run of its newest model spends in it.
+    unknown, `in_model` those that a run of its newest model spends in it. `nodes` are the model's
+    nodes that it computes, or its name where they are not known.
     """
 
     number: int
@@ -38,6 +39,7 @@ class Kernel:
     seconds: float
     in_model: float
     calls: int
+    nodes: str
 
     @property
     def anchor(self) -> str:
@@ -74,12 +76,10 @@ def kernels_of(contents: Contents) -> list[Kernel]:
             seconds = math.nan if applied is None else latency_of(applied)
         calls = contents.occurrences.get(records.key, 1)
         in_model = spent.get(records.key, math.nan)
-        found.append(Kernel(0, records, applied, best, seconds, in_model, calls))
+        nodes = contents.nodes.get(records.key.workload) or records.workload.name
+        found.append(Kernel(0, records, applied, best, seconds, in_model, calls, nodes))
     found.sort(key=lambda kernel: -kernel.cost)
-    return [
-        Kernel(number, k.records, k.applied, k.best, k.seconds, k.in_model, k.calls)
-        for number, k in enumerate(found)
-    ]
+    return [replace(kernel, number=number) for number, kernel in enumerate(found)]
 
 
 def _applied(records: TaskRecords, best: BestRecord | None) -> TrialRecord | None:
@@ -105,13 +105,13 @@ def _row(kernel: Kernel, total: float) -> dict[str, Any]:
     failed = sum(not trial.is_ok for trial in trials) - lost
     best = kernel.best
     default = math.nan if best is None else best.default_latency
-    told, kind = (NOT_CONFIRMED, "same"), ""
+    shown = NOT_CONFIRMED, "same"
     if best is not None:
-        kind = gain_class(best.low, best.high)
-        told = gain(best.ratio, best.low, best.high), kind
+        shown = gain(best.ratio, best.low, best.high), gain_class(best.low, best.high)
     share = kernel.cost / total if total > 0 else math.nan
     return {
         "anchor": kernel.anchor,
+        "nodes": kernel.nodes,
         "name": kernel.name,
         "workload": kernel.key.workload,
         "target": kernel.key.target,
@@ -123,8 +123,8 @@ def _row(kernel: Kernel, total: float) -> dict[str, Any]:
         "default_value": _sortable(default),
         "now": format_seconds(kernel.seconds),
         "now_value": _sortable(kernel.seconds),
-        "gain": told[0],
-        "gain_class": told[1],
+        "gain": shown[0],
+        "gain_class": shown[1],
         "gain_value": 1.0 if best is None else 1.0 / best.ratio,
         "trials": len(trials),
         "failed": failed,
@@ -163,10 +163,11 @@ def details_of(kernel: Kernel, roof: Mapping[str, Any] | None, code: Any) -> dic
     records, best = kernel.records, kernel.best
     key = kernel.key
     facts = [
+        ("kernel", kernel.name),
         ("workload", key.workload),
         ("target", key.target),
         ("threads", str(key.threads)),
-        ("numerics", key.numerics),
+        ("precision", key.numerics),
         ("compiler version", key.compiler_version),
         ("calls in the model", str(kernel.calls)),
         ("one call", format_seconds(kernel.seconds)),
@@ -178,6 +179,7 @@ def details_of(kernel: Kernel, roof: Mapping[str, Any] | None, code: Any) -> dic
             ("confirmed", format_time(best.created)),
         ]
     return {
+        "nodes": kernel.nodes,
         "name": kernel.name,
         "facts": [list(fact) for fact in facts],
         "gain": NOT_CONFIRMED if best is None else gain(best.ratio, best.low, best.high),

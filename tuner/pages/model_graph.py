@@ -6,6 +6,7 @@ One is that of their time, the other that of the layout in which their results l
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,8 @@ _GAP, _ROW, _LINE = 26, 8, 26  # between columns, boxes of a layer, and lines
 _MARGIN = 10
 _CHARACTERS = 17  # of a name that fit into a box
 _SHADES = 9
+_OUTPUT = re.compile(r"_output(_\d+)?$")
+"""What exporters append to a node's name for what it gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +111,23 @@ def _box(
     step: ModelStep, x: float, y: float, total: float, most: float, anchors: Mapping[str, str]
 ) -> Box:
     seconds = step.seconds
-    told = "" if seconds is None else format_seconds(seconds)
+    time = "" if seconds is None else format_seconds(seconds)
     shade = 0
     if seconds is not None and most > 0:
         shade = math.ceil(_SHADES * math.sqrt(seconds / most))
     share = f", {format_share(seconds / total)} of the steps" if seconds and total > 0 else ""
-    title = f"{step.name}{f' {step.key[:8]}' if step.key else ''}: {told or 'not timed'}{share}"
+    title = f"{step.name}{f' {step.key[:8]}' if step.key else ''}: {time or 'not timed'}{share}"
     anchor = anchors.get(step.key, "") if step.name != COPY else ""
-    return Box(x, y, shortened(step.name, _CHARACTERS), told, title, shade, anchor)
+    return Box(x, y, shortened(step.name, _CHARACTERS), time, title, shade, anchor)
 
 
 def _with_layout(box: Box, step: ProgramStep | None, colours: Mapping[str, str]) -> Box:
     if step is None:
         return replace(box, colour=NONE)
-    told = f"{step.value} by {', '.join(step.operators)}, {step.layout}"
+    about = f"{step.value} by {', '.join(step.operators)}, {step.layout}"
+    name = shortened(_OUTPUT.sub("", step.value), _CHARACTERS)
     colour = colours.get(step.layout, NONE)
-    return replace(box, title=f"{box.title}; {told}", layout=step.layout, colour=colour)
+    return replace(box, name=name, title=f"{box.title}; {about}", layout=step.layout, colour=colour)
 
 
 def _path(source: Box, reader: Box, over: float | None) -> str:

@@ -12,16 +12,28 @@ from statistics import fmean
 from typing import Any
 
 from tunefarm import compiler
+from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.choices.program_steps import ProgramStep
-from tunefarm.compiler.plan.decisions.graph_plan import RULES
+from tunefarm.compiler.plan.decisions.graph_plan import (
+    PLAIN,
+    RULES,
+    Chain,
+    GraphPlan,
+    Layout,
+    Merged,
+    Separate,
+    Spelled,
+)
 from tunefarm.db.records import LatencyRecord, PlanRecord
+from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.building.recorded_plan import BY_GRAPH
 from tunefarm.tuner.pages.layout_colours import colours_of, legend_of
 from tunefarm.tuner.pages.model_graph import Drawing, drawing_of
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import MeasuredModel, ModelStep
+from tunefarm.tuner.records.plan_region import PlanRegion
 from tunefarm.tuner.reports.gains import gain_class
 from tunefarm.tuner.reports.report import format_bytes, format_seconds, format_time
 
@@ -29,6 +41,7 @@ NO_GRAPH = {"by_rules": None, "legend": (), "plan_kernels": ()}
 """What `planned_parts` gives where no graph was recorded, beside the drawing."""
 MOST_DECISIONS = 1_000
 MOST_KERNELS = 40
+MOST_PARTS = 40
 _CONVERSIONS = ({"to_blocked"}, {"from_blocked"}, {"to_blocked", "from_blocked"})
 _CONTRACTIONS = ("conv", "matmul", "weight_product")
 _POOL = "_pool"
@@ -51,22 +64,82 @@ def plan_of(record: LatencyRecord, plans: Sequence[PlanRecord]) -> dict[str, Any
 def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
     decisions = choice.plan.decisions[:MOST_DECISIONS]
     by_kind = groupby(decisions, key=lambda item: item.kind)
+    count = len(choice.plan.decisions)
     is_other = record.compiler_version != compiler.VERSION
     return {
         "id": record.id[:12],
         "created": format_time(record.created),
-        "told": "the rules decide" if choice.plan == RULES else str(choice),
+        "summary": _summary(choice),
+        "choices": _choices(choice),
         "gain_class": _gain_class(choice),
         "seconds": "" if choice.seconds is None else format_seconds(choice.seconds),
         "arena": "" if choice.arena_bytes is None else format_bytes(choice.arena_bytes),
         "notes": choice.part_lines,
         "found": ", ".join(f"{count} {name}" for name, count in choice.found.items()),
-        "decisions": len(choice.plan.decisions),
+        "decisions": counted(count, "decision"),
         "kinds": [
             {"kind": kind, "lines": [str(item) for item in items]} for kind, items in by_kind
         ],
         "version": record.compiler_version if is_other else "",
     }
+
+
+def _summary(choice: GraphChoice) -> str:
+    """What the plan as a whole gains."""
+    if choice.plan == RULES:
+        return "The default plan: no other plan was found to be faster"
+    speed_up, low, high = choice.speedup, choice.low, choice.high
+    if speed_up is None or low is None or high is None:
+        return "Not confirmed with the whole model"
+    if is_unchanged(low, high):
+        return "Unchanged: the same build as with the default plan"
+    bounds = f"(95 % interval {low:.2f}x to {high:.2f}x)"
+    if low <= 1.0 <= high:
+        return f"No difference found to the default plan {bounds}"
+    return f"{speed_up:.2f}x as fast as the default plan {bounds}"
+
+
+def _choices(choice: GraphChoice) -> list[dict[str, Any]]:
+    """What each part of the plan does, what it gained, and its decisions by node names.
+
+    Plans without recorded parts are one.
+    """
+    if not choice.regions:
+        return [_part(choice.plan, "", "same")] if choice.plan != RULES else []
+    regions = sorted(choice.regions, key=lambda region: not region.is_measured)
+    return [
+        _part(region.plan, region.gain, _region_class(region)) for region in regions[:MOST_PARTS]
+    ]
+
+
+def _part(plan: GraphPlan, gain: str, kind: str) -> dict[str, Any]:
+    lines = [str(item) for item in plan.decisions[:MOST_DECISIONS]]
+    return {"does": does(plan), "gain": gain or "-", "gain_class": kind, "lines": lines}
+
+
+def _region_class(region: PlanRegion) -> str:
+    if region.low is None or region.high is None or not 0.0 < region.low <= region.high:
+        return "same"
+    return gain_class(1.0 / region.high, 1.0 / region.low)
+
+
+def does(plan: GraphPlan) -> str:
+    """What the decisions of a plan do, in words: how many of each kind, and no names."""
+    blocked = sum(item.block != PLAIN for item in plan.of(Layout))
+    plain = sum(item.block == PLAIN for item in plan.of(Layout))
+    parts = [
+        (blocked, "{} in a channel-blocked layout", "value"),
+        (plain, "{} in plain NCHW layout", "value"),
+        (_count(plan, Chain), "{} computed tile by tile inside its consumer (fusion)", "producer"),
+        (_count(plan, Merged), "{} of matmul/conv with a common input run as one", "group"),
+        (_count(plan, Separate), "{} not fused with its readers", "result"),
+        (_count(plan, Spelled), "{} kept as separate operators", "decomposed op"),
+    ]
+    return "; ".join(text.format(counted(count, noun)) for count, text, noun in parts if count)
+
+
+def _count(plan: GraphPlan, kind: type[Chain | Merged | Separate | Spelled]) -> int:
+    return sum(isinstance(item, kind) for item in plan.decisions)
 
 
 def _gain_class(choice: GraphChoice) -> str:
@@ -135,9 +208,9 @@ def _seconds(steps: Sequence[ModelStep]) -> dict[str, float]:
 
 def _changes(graphs: ModelGraphs) -> str:
     rules, planned = graphs.rules, graphs.planned
-    told = f"{len(rules)} steps by the rules, {len(planned)} with the plan"
+    text = f"{len(rules)} steps by the default plan, {len(planned)} with this plan"
     before, after = (sum(is_conversion(step) for step in found) for found in (rules, planned))
-    return f"{told}; {before} and {after} of them only convert layouts" if before + after else told
+    return f"{text}; {before} and {after} of them only convert layouts" if before + after else text
 
 
 def is_conversion(step: ProgramStep) -> bool:
@@ -165,7 +238,7 @@ def _kernels(
                 "anchor": anchors.get(key, ""),
                 "kind": kind_of(first),
                 "operators": ", ".join(first.operators),
-                "values": ", ".join(call.value for call in calls[:8]),
+                "values": _values(calls),
                 "calls": str(len(calls)),
                 "seconds": format_seconds(seconds[key]) if key in seconds else "-",
             }
@@ -173,12 +246,18 @@ def _kernels(
     return rows
 
 
+def _values(calls: Sequence[ProgramStep]) -> str:
+    """What a kernel's calls give, by names of the model."""
+    names = ", ".join(call.value for call in calls[:2])
+    return f"{names} and {len(calls) - 2} more" if len(calls) > 2 else names
+
+
 def kind_of(step: ProgramStep) -> str:
-    """What a kernel that the rules do not make is: merged, chained, or else grouped otherwise."""
+    """How the plan fused a kernel that the default plan does not have."""
     if _is_merged(step):
-        return "merged"
+        return "horizontal fusion"
     heavy = [name for name in step.operators if name in _CONTRACTIONS or name.endswith(_POOL)]
-    return "chain" if len(heavy) > 1 else "cut otherwise"
+    return "tiled producer-consumer fusion" if len(heavy) > 1 else "other fusion"
 
 
 def _is_merged(step: ProgramStep) -> bool:

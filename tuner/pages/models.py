@@ -1,12 +1,14 @@
-"""The models of a page: what each job came to, and how the model does beside other engines."""
+"""The models of a page: what each job gained, and how they compare with other engines."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunefarm.db.records import JobRecord
+from tunefarm.tuner.pages.axis import round_values
 from tunefarm.tuner.pages.contents import Contents
 from tunefarm.tuner.pages.kernels import Kernel
 from tunefarm.tuner.pages.model_graph import drawing_of
@@ -19,6 +21,8 @@ MOST_DRAWN = 6
 """Graphs that are drawn, of the newest models; `--full` draws all."""
 DRAWINGS = ("drawing", "by_rules")
 """The parts of a model's section that are drawings."""
+MOST_SPEED_UP = 1e4
+"""Of a bar: what is more is no measurement."""
 _STATES = {"lost": "lost: its process is gone, what it recorded is kept"}
 
 
@@ -47,6 +51,7 @@ def models_of(contents: Contents, kernels: Sequence[Kernel]) -> list[dict[str, A
                 "numerics": numerics,
                 "runs": [_run(found) for found in group],
                 "engines": _engines(group),
+                "bench": _bench_command(contents, group[0]),
                 "plan": plan_of(group[0].record, contents.plans),
                 **drawings,
             }
@@ -84,19 +89,25 @@ def _run(found: MeasuredModel) -> dict[str, Any]:
     }
 
 
-def _interval(ratio: Ratio) -> dict[str, float]:
-    """The bar of a time over the untuned one's, in per cent of the width; the mark is at 1."""
-    end = max(1.1, 1.05 * ratio.high)
-    places = {"low": ratio.low, "ratio": ratio.ratio, "high": ratio.high, "one": 1.0}
-    return {name: round(100 * value / end, 2) for name, value in places.items()}
+def _interval(ratio: Ratio) -> dict[str, Any] | None:
+    """The bar of a speed-up over the untuned model on an axis from 0, in per cent of the width."""
+    if not 1.0 / MOST_SPEED_UP < ratio.low <= ratio.ratio <= ratio.high < math.inf:
+        return None
+    end = max(1.1, 1.05 / ratio.low)
+    places = {"low": 1 / ratio.high, "ratio": 1 / ratio.ratio, "high": 1 / ratio.low, "one": 1.0}
+    ticks = [
+        {"at": round(100 * value / end, 2), "text": f"{value:g}x"}
+        for value in round_values(0.0, end)
+    ]
+    return {name: round(100 * value / end, 2) for name, value in places.items()} | {"ticks": ticks}
 
 
 def _refused(refused: Ratio | None) -> str:
     if refused is None:
         return ""
     return (
-        "newer schedules made the model slower than the former ones and were not kept: "
-        f"over the untuned model {gain(refused.ratio, refused.low, refused.high)}"
+        "newer schedules made the model slower than the former ones and were discarded; "
+        f"their speed-up over the untuned model: {gain(refused.ratio, refused.low, refused.high)}"
     )
 
 
@@ -111,8 +122,14 @@ def _claims(times: ModelTimes) -> dict[str, str] | None:
     }
 
 
+def _bench_command(contents: Contents, found: MeasuredModel) -> str:
+    """What compares the model with other engines."""
+    words = ["tune", "bench", "--model", found.record.model_name, "--db", contents.name]
+    return " ".join(shlex.quote(word) for word in (*words, "--threads", str(found.record.threads)))
+
+
 def _engines(group: Sequence[MeasuredModel]) -> list[dict[str, str]]:
-    """The newest benchmark beside other engines."""
+    """The newest benchmark next to other engines."""
     for found in group:
         if found.times.engines:
             return [_engine(engine) for engine in found.times.engines]
@@ -161,7 +178,7 @@ def _drawings(
 
 
 def jobs_of(contents: Contents) -> list[dict[str, Any]]:
-    """A row for each job. Measurements that were lost to noise have not failed."""
+    """A row for each job. Measurements discarded as too noisy have not failed."""
     return [_job(contents, job) for job in contents.jobs]
 
 

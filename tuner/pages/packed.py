@@ -1,8 +1,8 @@
-"""Texts and values in a page: harmless wherever they come from, and compressed.
+"""Strings and values in a page: harmless wherever they come from, and compressed.
 
 Names come from models and from other people's records. What a page shows by its template is
 escaped there; what its script shows comes as compressed JSON in base64, which no text can break out
-of, and goes into the page as text nodes. Control characters are made visible in both.
+of, and goes into the page as text nodes. Control characters become a mark in both.
 """
 
 from __future__ import annotations
@@ -11,35 +11,39 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tunefarm.tuner.reports.terminal import printable
+from tunefarm.tuner.reports.terminal import printable, readable
 
 MOST_CHARACTERS = 400_000
 """Of one text: longer ones, such as the assembly of a large kernel, end there."""
 _DIGITS = 5
+EXACT_DIGITS = 17
+"""With so many every number stays as it is."""
 
 
-def visible(value: Any) -> Any:
-    """A JSON value whose texts have no control characters and whose numbers are short.
+def visible(value: Any, clean: Callable[[str], str] = printable, digits: int = _DIGITS) -> Any:
+    """A JSON value whose strings are `clean`, without control characters, and whose numbers have
+    at most so many digits.
 
     Numbers that are not finite become null.
     """
     if isinstance(value, str):
-        return printable(shortened(value, MOST_CHARACTERS))
+        return clean(shortened(value, MOST_CHARACTERS))
     if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {visible(str(key)): visible(item) for key, item in value.items()}
+        items = value.items()
+        return {clean(str(key)): visible(item, clean, digits) for key, item in items}
     if isinstance(value, list | tuple):
-        return [visible(item) for item in value]
+        return [visible(item, clean, digits) for item in value]
     return value
 
 
 def packed(value: Any) -> str:
     """A JSON value as base64 of its deflated text, made `visible`; the script inflates it."""
-    text = json.dumps(visible(value), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(visible(value, readable), separators=(",", ":"), allow_nan=False)
     return packed_text(text)
 
 

@@ -20,6 +20,7 @@ from tunefarm.configs.settings import cache_folder, load_settings
 from tunefarm.db.store import Store
 from tunefarm.tuner.pages.comparison import compared
 from tunefarm.tuner.pages.contents import Contents, PageOptions, read_contents
+from tunefarm.tuner.pages.headline import headline_of
 from tunefarm.tuner.pages.kernel_code import SECONDS, CodeMaker
 from tunefarm.tuner.pages.kernels import Kernel, details_of, kernels_of, rows_of
 from tunefarm.tuner.pages.models import DRAWINGS, jobs_of, models_of
@@ -27,9 +28,10 @@ from tunefarm.tuner.pages.packed import packed, packed_text, visible
 from tunefarm.tuner.pages.roofline import rooflines
 from tunefarm.tuner.reports import html_plans, size_curves
 from tunefarm.tuner.reports.size_curves import curves_of_plans, drawn
-from tunefarm.tuner.reports.terminal import printable
+from tunefarm.tuner.reports.terminal import readable
 
-_TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
+"""The folder of the parts that pages are made of."""
 
 
 def page_of(store: Store, options: PageOptions | None = None) -> str:
@@ -45,6 +47,7 @@ def parts_of(store: Store, options: PageOptions) -> dict[str, Any]:
     roofs = rooflines(contents, kernels)
     return {
         "name": contents.name,
+        "headline": headline_of(contents),
         "jobs": jobs_of(contents),
         "models": models_of(contents, kernels),
         "kernels": rows_of(kernels),
@@ -70,8 +73,12 @@ def json_of(parts: Mapping[str, Any]) -> dict[str, Any]:
         for model in parts["models"]
     ]
     kernels = [{**row, "details": parts["details"][row["anchor"]]} for row in parts["kernels"]]
+    headline = parts["headline"]
+    if headline is not None:
+        headline = {name: value for name, value in headline.items() if name != "curve"}
     named = ("name", "jobs", "comparison", "plans", "size_curves", "left_out")
-    return dict(visible({**{n: parts[n] for n in named}, "models": models, "kernels": kernels}))
+    shown = {name: parts[name] for name in named}
+    return dict(visible(shown | {"headline": headline, "models": models, "kernels": kernels}))
 
 
 def html_of(parts: Mapping[str, Any]) -> str:
@@ -84,7 +91,7 @@ def html_of(parts: Mapping[str, Any]) -> str:
     script = _own("report.js")
     details = {name: packed(value) for name, value in parts["details"].items()}
     environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -107,8 +114,8 @@ def html_of(parts: Mapping[str, Any]) -> str:
 
 def _nonce(parts: Mapping[str, Any], details: Mapping[str, str]) -> str:
     """Of all that came from records: who writes one cannot know it."""
-    told = repr([parts[name] for name in ("name", "jobs", "models", "kernels", "plans")])
-    content = "".join((told, *details.values()))
+    named = ("name", "headline", "jobs", "models", "kernels", "plans")
+    content = "".join((repr([parts[name] for name in named]), *details.values()))
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -139,10 +146,10 @@ def _cache() -> ContentCache | None:
 
 def _own(name: str) -> Markup:
     """A file of ours that goes into the page as it is."""
-    return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
 
 
 def _visible(value: Any) -> Any:
     """Control characters are no HTML, and those of direction would turn a line round."""
     is_text = isinstance(value, str) and not isinstance(value, Markup)
-    return printable(value) if is_text else value
+    return readable(value) if is_text else value

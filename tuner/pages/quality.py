@@ -33,7 +33,7 @@ def quality_of(trials: Sequence[TrialRecord]) -> dict[str, Any]:
     machines = {str(trial.machine.get("cpu", "-")) for trial in trials}
     figures = [
         ("measured again", f"{again} of {len(trials)} trials"),
-        ("lost to noise", f"{lost}: right results whose times said nothing"),
+        ("too noisy", f"{lost}: right results whose times said nothing"),
         ("stolen by other guests", _of_run(steal, run)),
         ("waiting for a core", _of_run(queued, run)),
         ("the core's speed changed within a trial by", _typical(drifts)),

@@ -15,7 +15,7 @@ MOST_POINTS = 1_500
 OK, EARLY, NOISE, FAILED, REJECTED, APPLIED = (
     "measured",
     "given up early",
-    "lost to noise",
+    "too noisy",
     "failed",
     "rejected",
     "applied",

@@ -24,11 +24,18 @@ _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+"""A control sequence as ECMA-48 has it: of colours and cursors, of titles and links, or short."""
 
 
 def printable(text: str) -> str:
     """The text with all that would control a terminal as an escape of Python: visible, harmless."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def readable(text: str) -> str:
+    """The text without escape sequences of terminals; other controls become a mark, �."""
+    return _UNPRINTABLE.sub("\ufffd", _SEQUENCE.sub("", text))
 
 
 def printable_json(text: str) -> str:

@@ -126,7 +126,7 @@ def _trial(
     job: str,
     draw: random.Random,
 ) -> TrialRecord:
-    """One of a search: better ones come later; one in ten fails, one in twenty is lost to noise."""
+    """One of a search: better ones come later; one in ten fails, one in twenty is too noisy."""
     choices = {"tile": [draw.randrange(1, 9), draw.randrange(1, 9)], "unroll": number % 4}
     kept = TrialRecord(
         key,

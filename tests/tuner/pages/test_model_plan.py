@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +16,22 @@ from tests.tuner.pages.made_up import graph_plan
 from tests.tuner.pages.parsed import parsed
 from tests.tuner.records.test_model_latencies import TIMES
 from tunefarm.compiler.plan.choices.program_steps import ProgramStep
+from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
 from tunefarm.db.records import LatencyRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.pages.contents import PageOptions
 from tunefarm.tuner.pages.layout_colours import COLOURS, NONE, colours_of
 from tunefarm.tuner.pages.model_plan import kind_of
-from tunefarm.tuner.pages.page import html_of, json_of, parts_of
+from tunefarm.tuner.pages.page import html_of, json_of, page_of, parts_of
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.model_graphs import ModelGraphs
-from tunefarm.tuner.records.model_latencies import ModelStep, ModelTimes
+from tunefarm.tuner.records.model_latencies import (
+    EngineTime,
+    ModelStep,
+    ModelTimes,
+    Ratio,
+)
+from tunefarm.tuner.records.plan_region import PlanRegion
 
 
 def step(name: str, key: str, layout: str, *reads: int, value: str = "v") -> ProgramStep:
@@ -64,17 +72,20 @@ def test_a_plan_is_told_with_what_it_gains_and_its_kernels(store: Store) -> None
     model = section(store)
     assert model["plan"]["notes"] == ["NHWC from v0 to v39: 8 % faster than the rules, confirmed"]
     (kernel,) = model["plan_kernels"]
-    assert (kernel["name"], kernel["kind"], kernel["values"]) == ("conv_and_conv", "chain", "v9")
+    assert (kernel["name"], kernel["values"]) == ("conv_and_conv", "v9")
+    assert kernel["kind"] == "tiled producer-consumer fusion"
     assert [box.layout for box in model["drawing"].boxes] == ["NHWC", ""]
     assert model["drawing"].boxes[1].colour == NONE  # a copy of memory
     assert [box.layout for box in model["by_rules"].boxes] == ["NCHW16c", "plain"]
     told = "".join(parsed(html_of(parts_of(store, PageOptions()))).texts)
     for text in (
-        "1.08x faster than the rules",
+        "1.08x as fast as the default plan (95 % interval 1.06x to 1.10x)",
         "4 MiB for values",
         "chain v4",
         "layout v7 NCHW24c",
-        "by the rules",
+        "default plan",
+        "41 decisions",
+        "40 values in a channel-blocked layout",
     ):
         assert text in told
     json.dumps(json_of(parts_of(store, PageOptions())), allow_nan=False)
@@ -123,18 +134,19 @@ def test_a_plan_of_another_compiler_or_none_at_all_is_said(store: Store) -> None
     assert section(store)["plan"]["version"] == "0"
     rules = GraphChoice().to_json()
     store.add([replace(plan, id="later", created=plan.created + 1, plan=rules)])
-    assert section(store)["plan"]["told"] == "the rules decide"
+    assert section(store)["plan"]["summary"].startswith("The default plan")
     store.add([replace(plan, id="last", created=plan.created + 2, plan={"decisions": 1})])
-    assert section(store)["plan"]["told"] == "the rules decide"  # the last one cannot be read
+    # The last one cannot be read.
+    assert section(store)["plan"]["summary"].startswith("The default plan")
 
 
 @pytest.mark.parametrize(
     ("name", "value", "kind"),
     [
-        ("conv_and_relu_and_conv", "v", "chain"),
-        ("conv_and_max_pool", "v", "chain"),
-        ("matmul", "query_merged", "merged"),
-        ("conv_and_relu", "v", "cut otherwise"),
+        ("conv_and_relu_and_conv", "v", "tiled producer-consumer fusion"),
+        ("conv_and_max_pool", "v", "tiled producer-consumer fusion"),
+        ("matmul", "query_merged", "horizontal fusion"),
+        ("conv_and_relu", "v", "other fusion"),
     ],
 )
 def test_kernels_of_a_plan_are_named(name: str, value: str, kind: str) -> None:
@@ -145,3 +157,61 @@ def test_layouts_keep_their_colours() -> None:
     many = [f"NCHW{block}c" for block in range(20, 60)]
     assert colours_of(["NCHW24c", "plain"])["NCHW16c"] == colours_of([])["NCHW16c"]
     assert set(colours_of(many).values()) == {f"l{number}" for number in range(COLOURS)}
+
+
+def regions(*regions: PlanRegion) -> GraphChoice:
+    plan = GraphPlan(tuple(item for region in regions for item in region.plan.decisions))
+    return GraphChoice(plan, "names", 1.08, 1.06, 1.1, regions=regions)
+
+
+def test_choices_of_a_plan_say_what_they_do_and_gain_without_node_names(store: Store) -> None:
+    layout = PlanRegion(
+        GraphPlan((Layout("stem", 16), Layout("pool", 0))), "NCHW16c at stem", "plain", 0.1
+    )
+    chain = PlanRegion(GraphPlan((Chain("head"),)), "chain head", "apart").measured(
+        1.04, 1.02, 1.06
+    )
+    plan = graph_plan(kept(store, PLANNED))
+    store.add([replace(plan, plan=regions(layout, chain).to_json())])
+    first, second = section(store)["plan"]["choices"]
+    assert first["does"] == "1 producer computed tile by tile inside its consumer (fusion)"
+    assert first["gain"].startswith("4 % faster") and first["gain_class"] == "better"
+    assert second["does"] == "1 value in a channel-blocked layout; 1 value in plain NCHW layout"
+    assert second["gain"] == "not measured alone" and second["gain_class"] == "same"
+    page = page_of(store)
+    names = page[page.index('class="choices"') :]
+    names = re.sub("<details>.*?</details>", "", names[: names.index("</table>")], flags=re.S)
+    assert "stem" not in names and "head" not in names.replace("thead", "")
+    assert "3 decisions" in page
+
+
+@pytest.mark.parametrize(("count", "text"), [(1, ">1 decision<"), (2, ">2 decisions<")])
+def test_decisions_are_counted_in_words(count: int, text: str, store: Store) -> None:
+    choice = GraphChoice(GraphPlan(tuple(Chain(f"v{n}") for n in range(count))))
+    store.add([replace(graph_plan(kept(store, PLANNED)), plan=choice.to_json())])
+    page = page_of(store)
+    assert text in page and "Not confirmed with the whole model" in page
+
+
+def test_engines_are_compared_or_the_command_is_named(store: Store) -> None:
+    kept(store, replace(PLANNED, engines=()))
+    assert f"tune bench --model {section(store)['name']} --db" in page_of(store)
+    engine = EngineTime("onnxruntime", "f32", 3.3e-3, Ratio(1.57, 1.5, 1.64))
+    kept(store, replace(PLANNED, engines=(engine,)), 2)
+    page = page_of(store)
+    assert "1.57 (1.50 to 1.64)" in page and "tune bench --model" not in page
+
+
+def test_the_bar_of_a_speed_up_has_an_axis(store: Store) -> None:
+    kept(store, replace(PLANNED, untuned=2.0, over_untuned=Ratio(0.5, 0.4, 0.625)))
+    interval = section(store)["runs"][0]["interval"]
+    assert [tick["text"] for tick in interval["ticks"]] == ["0x", "1x", "2x"]
+    at = {tick["text"]: tick["at"] for tick in interval["ticks"]}
+    assert at["2x"] == interval["ratio"] and at["1x"] == interval["one"]
+    assert interval["low"] < interval["ratio"] < interval["high"] <= 100
+    assert ">2x</span>" in page_of(store)
+
+
+def test_bars_of_absurd_ratios_are_left_out(store: Store) -> None:
+    kept(store, replace(PLANNED, over_untuned=Ratio(1e-300, 1e-301, 1e-299)))
+    assert section(store)["runs"][0]["interval"] is None

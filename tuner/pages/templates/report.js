@@ -1,5 +1,5 @@
 "use strict";
-// Texts from records only ever become text nodes; nothing is parsed as HTML.
+// Strings from records only ever become text nodes; nothing is parsed as HTML.
 
 function h(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -139,7 +139,7 @@ function range(item, end) {
 }
 
 function finalists(items) {
-  if (!items.length) return [h("p", { class: "dim" }, "No finalists have met yet.")];
+  if (!items.length) return [h("p", { class: "dim" }, "No finalists were compared yet.")];
   const end = 1.05 * Math.max(1, ...items.map((item) => item.high ?? 1));
   const rows = items.map((item) => [
     `${item.sketch} ${item.schedule}${item.won ? " (applied)" : ""}`,
@@ -175,14 +175,14 @@ function detailsOf(data) {
   const quality = h("dl", { class: "facts" }, data.quality.figures.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
   const drift = data.quality.drift.x.length > 1 ? h("div", { class: "plot", "data-plot": "drift" }) : null;
   return [
-    back, h("h3", {}, data.name, " ", h("small", {}, data.gain)),
-    h("div", { class: "pair" }, h("div", {}, facts), data.roof ? h("div", {}, h("h4", {}, "Where its time goes"), roofline(data.roof)) : null),
+    back, h("h3", {}, data.nodes, " ", h("small", {}, data.gain)),
+    h("div", { class: "pair" }, h("div", {}, facts), data.roof ? h("div", {}, h("h4", {}, "Time against the roofline"), roofline(data.roof)) : null),
     h("h4", {}, "Latency over trials"), h("div", { class: "plot", "data-plot": "trials" }),
     h("h4", {}, "Finalists"), finalists(data.finalists),
-    h("h4", {}, "The schedule that is applied"), schedule, code(data.code),
+    h("h4", {}, "Applied schedule"), schedule, code(data.code),
     h("h4", {}, "Fastest trials of the search"), table(["latency", "sketch", "choices"], data.fastest),
-    h("h4", {}, "Why others failed"), failures(data.failures),
-    h("h4", {}, "How well it was measured"), quality, drift,
+    h("h4", {}, "Why candidates failed"), failures(data.failures),
+    h("h4", {}, "Quality of the measurements"), quality, drift,
   ].flat();
 }
 
