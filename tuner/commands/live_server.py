@@ -16,11 +16,13 @@ from tunefarm.configs.errors import DatabaseError, SettingsError, TunefarmError
 from tunefarm.db import queries
 from tunefarm.db.store import Store
 from tunefarm.tuner.commands.job_status import RUNNING, status_to_json
-from tunefarm.tuner.pages.page import page_of
+from tunefarm.tuner.pages.best_curve import best_curve
+from tunefarm.tuner.pages.packed import EXACT_DIGITS, visible
+from tunefarm.tuner.pages.page import TEMPLATES, page_of
 from tunefarm.tuner.records.jobs import find_job
 from tunefarm.tuner.reports import report
 from tunefarm.tuner.reports.job_state import JobState
-from tunefarm.tuner.reports.terminal import printable_json
+from tunefarm.tuner.reports.terminal import readable
 
 ADDRESS = "127.0.0.1"
 _NAMES = (ADDRESS, "localhost")
@@ -31,6 +33,7 @@ _FILES = {
     "/live.css": ("live_page.css", "text/css"),
 }
 _PAGES = Path(report.__file__).parent
+_STYLE = TEMPLATES / "report.css"
 _OWN = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'"
 _REPORT = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -94,13 +97,17 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the library looks for this name
 
     def _page(self, path: str, query: str) -> None:
-        if path in _FILES:
+        if path == "/report.css":
+            self._answer(HTTPStatus.OK, "text/css", _STYLE.read_text(encoding="utf-8"))
+        elif path in _FILES:
             name, kind = _FILES[path]
             self._answer(HTTPStatus.OK, kind, (_PAGES / name).read_text(encoding="utf-8"))
         elif path == "/state.json":
             asked = query.removeprefix("job=") if query.startswith("job=") else self.server.job
             value = live_state(self.server.store, asked)
-            text = printable_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
+            text = json.dumps(
+                visible(value, readable, EXACT_DIGITS), ensure_ascii=False, allow_nan=False
+            )
             self._answer(HTTPStatus.OK, "application/json", text)
         elif path == "/report":
             page = page_of(self.server.store)
@@ -136,10 +143,11 @@ def live_state(store: Store, name: str | None) -> dict[str, Any]:
             name = None
     if name is None:
         shown = next((job for job in jobs if job.state == RUNNING), next(iter(jobs), None))
-    tasks = () if shown is None else JobState.of(shown.progress).tasks
+    state = JobState() if shown is None else JobState.of(shown.progress)
     return {
         "database": store.name,
         "jobs": status_to_json(jobs),
         "job": None if shown is None else shown.id,
-        "kernels": [report.task_to_json(task) for task in tasks],
+        "kernels": [report.task_to_json(task) for task in state.tasks],
+        "curve": best_curve(state.history),
     }

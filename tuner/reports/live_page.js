@@ -53,10 +53,49 @@ function jobRow(job, shown) {
   return made;
 }
 
+function kernelName(task) {
+  const place = document.createElement("span"), kernel = document.createElement("small");
+  place.append(task.nodes || task.kernel);
+  kernel.textContent = [task.nodes ? task.kernel : "", task.sizes ? `at ${task.sizes}` : ""].filter(Boolean).join(" ");
+  place.append(" ", kernel);
+  return place;
+}
+
 function kernelRow(task) {
-  return row([task.sizes ? `${task.kernel} at ${task.sizes}` : task.kernel, task.occurrences,
+  return row([kernelName(task), task.occurrences,
     task.trials, task.failures, task.scattered, seconds(task.default_seconds),
     latency(task.best_seconds, task.low_seconds, task.high_seconds), ratio(task.speed_up), task.ended]);
+}
+
+function svg(tag, attributes, text = "") {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.textContent = text;
+  return node;
+}
+
+// The best latency so far, as the server has placed it.
+function drawCurve(curve) {
+  const place = part("best");
+  place.hidden = !curve;
+  place.querySelector("svg")?.remove();
+  if (!curve) return;
+  const drawing = svg("svg", { viewBox: `0 0 ${curve.width} ${curve.height}`, role: "img", "aria-label": "expected latency over time" });
+  for (const mark of curve.y) {
+    drawing.append(svg("path", { class: "grid", d: `M${curve.left} ${mark.at}H${curve.right}` }));
+    drawing.append(svg("text", { x: curve.left - 6, y: mark.at + 4, "text-anchor": "end" }, mark.text));
+  }
+  for (const mark of curve.x)
+    drawing.append(svg("text", { x: mark.at, y: curve.bottom + 18, "text-anchor": "middle" }, mark.text));
+  drawing.append(svg("path", { class: "axes", d: `M${curve.left} 0V${curve.bottom}H${curve.right}` }));
+  drawing.append(svg("path", { class: "line", d: curve.path }));
+  place.prepend(drawing);
+  place.querySelector("figcaption").textContent = curve.caption;
+}
+
+function headlineOf(job) {
+  const gain = job.speed_up === null ? "" : `: kernels expected ${ratio(job.speed_up)} as fast as untuned`;
+  return `${job.model}, ${job.phase || job.state}${gain}`;
 }
 
 function show(state) {
@@ -66,9 +105,10 @@ function show(state) {
   const cost = (task) => -(task.occurrences * (task.best_seconds ?? 0));
   const kernels = [...state.kernels].sort((a, b) => cost(a) - cost(b));
   part("kernels").tBodies[0].replaceChildren(...kernels.map(kernelRow));
-  part("title").textContent = job ? `${job.model}: ${job.phase || job.state}` : "no job yet";
+  part("title").textContent = job ? headlineOf(job) : "No job yet";
+  drawCurve(state.curve);
   part("line").textContent = job
-    ? `${job.trials} trials (${job.failures} failed, ${job.scattered} scattered), `
+    ? `${job.trials} trials (${job.failures} failed, ${job.scattered} too noisy), `
       + `${job.kernels_measured} of ${job.kernels} kernels measured, ${duration(job.seconds)} elapsed`
       + (job.seconds_left === null ? "" : `, at most ${duration(job.seconds_left)} left`)
     : "";
@@ -82,11 +122,11 @@ async function refresh() {
     const answer = await fetch("state.json" + (chosen ? `?job=${encodeURIComponent(chosen)}` : ""));
     if (!answer.ok) throw new Error(await answer.text());
     show(await answer.json());
-    part("said").textContent = `at ${new Date().toLocaleTimeString()}, asked again every 2 s`;
+    part("said").textContent = `updated ${new Date().toLocaleTimeString()}, every 2 s`;
   } catch (error) {
     part("said").textContent = `no answer: ${error.message}`;
   }
 }
 
-refresh();
+refresh().then(() => { document.documentElement.dataset.interactive = "yes"; });
 setInterval(() => { if (!document.hidden) refresh(); }, EVERY);

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.commands.live_jobs import NAME, begin, state
+from tests.tuner.commands.live_jobs import begin, state
 from tunefarm.configs.errors import SettingsError
 from tunefarm.db.store import Store
 from tunefarm.tuner.commands.live_server import ADDRESS, LiveServer
@@ -68,7 +68,8 @@ def test_names_come_as_data_that_no_page_runs(server: LiveServer, store: Store) 
     answer, text = ask(server, "/state.json")
     assert answer.getheader("Content-Type") == "application/json; charset=utf-8"
     assert answer.getheader("X-Content-Type-Options") == "nosniff"
-    assert json.loads(text)["kernels"][0]["kernel"] == NAME
+    # The name is without its escape sequence.
+    assert json.loads(text)["kernels"][0]["kernel"] == "<b>conv</b>"
     _, script = ask(server, "/live.js")
     assert "innerHTML" not in script and "textContent" in script
     page, html = ask(server, "/")
