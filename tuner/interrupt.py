@@ -154,7 +154,7 @@ def end_interrupted() -> NoReturn:
 def interrupt_thread(thread: threading.Thread) -> bool:
     """Have the work of a thread end as Ctrl-C would have it; whether it was told. From any thread.
 
-    The main thread gets a signal, one that is not ignored. Another one is told while it is
+    The main thread gets a signal, one that is not ignored. Another one is raised while it is
     `interruptible`.
     """
     if thread is threading.main_thread():

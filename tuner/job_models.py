@@ -53,7 +53,7 @@ from tunefarm.tuner.search.time_plan import COMPARISON_SECONDS, TimePlan
 
 @dataclass(slots=True)
 class JobModels:
-    """One model as a job builds it, for each target: its plans, its sizes, and what takes turns.
+    """One model as a job builds it, for each target: plans, sizes, and what runs interleaved.
 
     `name` is what people call it. `built_from` are the hash of the model as it was imported and the
     settings that a build of it begins with. `time` is what the job has left for its phases.
@@ -71,7 +71,7 @@ class JobModels:
     """Those that the settings name if None."""
     plans: JobPlans = field(init=False)
     points: list[SizePoint] = field(init=False)
-    """Sizes that stand for all, where these are known at run time only."""
+    """Sizes that stand for all, where shapes are dynamic."""
     untuned: dict[str, ExecutableSpec] = field(default_factory=dict)  # by the target's key
     size_plans: dict[str, SizePlan] = field(default_factory=dict)  # the same
     confirmed_elsewhere: dict[str, Confirmed] = field(default_factory=dict)  # the same

@@ -1,4 +1,4 @@
-"""What a job is asked: a model, how it is to be tuned, who measures and who is told."""
+"""What a job is asked: a model, how it is to be tuned, who measures and who gets messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JobRequest:
     """A model and the settings of its job; its minutes count from `started`, a moment of
     `time.monotonic`.
 
-    `options` say how narrow numerics are chosen, `shapes` fix or bound symbolic dimensions.
+    `options` say how a low precision is chosen, `shapes` fix or bound symbolic dimensions.
     `command` is what was typed, None where nothing was; `monitor` tells others of the job. `stamp`
     is of the model's file as it was read, None before that.
     """

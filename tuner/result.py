@@ -359,7 +359,7 @@ def changed_note(model: str, difference: str) -> str:
 
 
 def _as_fast(latency: ModelLatency) -> str:
-    """The tuned model beside the untuned one; what the interval does not exclude is no result."""
+    """The tuned model next to the untuned one; what the interval does not exclude is no result."""
     if latency.is_unchanged:
         return UNCHANGED
     if latency.low <= 1.0 <= latency.high:

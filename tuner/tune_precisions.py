@@ -1,9 +1,9 @@
-"""Jobs whose numerics are chosen for the model as a whole: int8 with calibration, and auto.
+"""Jobs whose precision is chosen for the model as a whole: int8 with calibration, and auto.
 
 int8   calibration data -> ranges -> the quantised model, tuned like any other
 auto   each uniform precision tuned -> a precision for each contraction (tunefarm.tuner.precision)
 
-What was chosen is recorded, and `tune build` with the same numerics builds it.
+What was chosen is recorded, and `tune build` with the same precision builds it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tunefarm.tuner.tune_model import check_job, read_model, tune_lowered, tune_
 
 
 def tune_with(request: JobRequest) -> TuneResult:
-    """Tune a model under the settings' numerics; with int8 that is the quantised model.
+    """Tune a model at the settings' precision; with int8 that is the quantised model.
 
     Raises TunefarmError as `tune_model` does, for calibration data that does not fit the model, and
     for `auto`, of which more comes than a tuned model.
@@ -48,7 +48,7 @@ def tune_with(request: JobRequest) -> TuneResult:
     settings = request.settings
     request.options.check(settings.compile.numerics)
     if settings.compile.numerics == AUTO:
-        raise SettingsError("numerics auto is a choice, no job", hint="tunefarm.choose makes it")
+        raise SettingsError("precision auto is a choice, no job", hint="tunefarm.choose makes it")
     if settings.compile.numerics != INT8:
         return tune_model(request)
     check_job(settings)
@@ -116,6 +116,6 @@ def tune_auto(request: JobRequest) -> PrecisionChoice:
 
 
 def _plain(settings: Settings) -> Settings:
-    """The settings with numerics that a graph is compiled under in which the choice is made."""
+    """The settings with the precision that a graph is compiled with in which the choice is made."""
     compile = settings.compile.model_copy(update={"numerics": "default"})
     return settings.model_copy(update={"compile": compile})

@@ -147,7 +147,7 @@ class Records:
         return (reference_note(len(gone)),) if gone else ()
 
     def _narrow(self, store: Store, kernels: Iterable[KernelReport]) -> tuple[Unapplied, ...]:
-        """That none of the kernels has been tuned that only these numerics have, if so."""
+        """That none of the kernels has been tuned that only this precision has, if so."""
         own = [item for item in kernels if item.numerics not in set(Algorithm)]
         common = self._numerics in (DEFAULT_NUMERICS.name, STRICT_NUMERICS.name)
         if common or not own:
@@ -156,7 +156,7 @@ class Records:
             return ()
         count = "the kernel" if len(own) == 1 else f"any of the {len(own)} kernels"
         reason = f"{store.name} has no record of {count} with narrow factors"
-        advice = f"tune with --numerics {self._numerics}"
+        advice = f"tune with --precision {self._numerics}"
         return (Unapplied((PRECISION,), 0, len(own), reason, advice),)
 
 

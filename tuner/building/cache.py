@@ -1,12 +1,12 @@
-"""What was built before, found by what it was made from. Three kinds of entries, and artefacts:
+"""What was built before, found by what it was made from. Three kinds of entries, and artifacts:
 
-    build      files of model and database, settings, programs -> how it was built, its artefact
-    kernels    file of the model, target, numerics, denormals -> the model's distinct kernels, and
+    build      files of model and database, settings, programs -> how it was built, its artifact
+    kernels    file of the model, target, precision, denormals -> the model's distinct kernels, and
                                                                   the plan that they are of
-    artefact   kernels with the schedules chosen now, settings -> how it was built, its artefact
+    artifact   kernels with the schedules chosen now, settings -> how it was built, its artifact
 
 Where a `build` is found, neither is a record looked up nor a library imported that could. The
-`kernels` say whose schedules are to be looked up without reading the model. Artefacts lie beside
+`kernels` say whose schedules are to be looked up without reading the model. Artifacts lie next to
 the entries, by their digest. `tunefarm.compiler.content_cache` keeps all of them.
 """
 
@@ -55,7 +55,7 @@ Facts = TypeVar("Facts")
 
 @dataclass(frozen=True, slots=True)
 class KeptArtefact:
-    """An artefact that was put into a cache: its digest, and the SHA-256 of the file's chunks."""
+    """An artifact that was put into a cache: its digest, and the SHA-256 of the file's chunks."""
 
     digest: str
     chunks: tuple[str, ...]
@@ -170,7 +170,7 @@ class BuildCache:
     def artefact(
         self, model: KnownModel, chosen: Mapping[str, ScheduleChoice | None]
     ) -> tuple[tuple[KernelReport, ...], KeptArtefact] | None:
-        """The artefact of a model with these schedules, and how its kernels were built."""
+        """The artifact of a model with these schedules, and how its kernels were built."""
 
         def known(facts: Any) -> tuple[tuple[KernelReport, ...], KeptArtefact]:
             reports = tuple(KernelReport.from_json(report) for report in facts["kernels"])
@@ -201,7 +201,7 @@ class BuildCache:
         self._cache.add(self._key_of_schedules(model, chosen), facts)
 
     def keep(self, digest: str) -> KeptArtefact | None:
-        """Copy the artefact at the output into the cache; None if that fails, or would fill more
+        """Copy the artifact at the output into the cache; None if that fails, or would fill more
         than half of it."""
         output = Path(self._request.output)
         try:
@@ -216,7 +216,7 @@ class BuildCache:
         return KeptArtefact(digest, chunks)
 
     def place(self, result: BuildResult) -> bool:
-        """Copy a kept artefact to the output; False if it is not there any more, or is damaged.
+        """Copy a kept artifact to the output; False if it is not there any more, or is damaged.
 
         Raises TunefarmError if too little of it is tuned or the output cannot be written.
         """

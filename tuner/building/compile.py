@@ -33,7 +33,7 @@ def compile_with(
 ) -> Compiled:
     """Compile a model with the schedules that `choose` gives (None: default schedules).
 
-    `numerics` are those that the settings name if None; denormal numbers are as they say. The rest
+    `numerics` is that of the settings if None; denormal numbers are as they say. The rest
     is as in `compile_model`; where something is dumped all code is made anew.
     """
     folder = cache_folder(settings) if dump_after is None else None

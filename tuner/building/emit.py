@@ -1,4 +1,4 @@
-"""The forms of a built model beside the artefact: C, object code, LLVM, assembly, JSON."""
+"""The forms of a built model next to the artifact: C, object code, LLVM, assembly, JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_c(request: BuildRequest) -> tuple[str, ...]:
 
 
 def write_form(request: BuildRequest, built: Compiled) -> tuple[tuple[str, ...], str]:
-    """Write a form other than the artefact; the files, and the command to type next.
+    """Write a form other than the artifact; the files, and the command to type next.
 
     In C the model has the name of its file. Raises TunefarmError.
     """

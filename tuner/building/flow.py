@@ -83,7 +83,7 @@ def _several(request: BuildRequest, store: Store | None, graph: Graph | None = N
 
 
 def build_loaded(request: BuildRequest) -> tuple[Executable, BuildResult]:
-    """Build an artefact by the same flow and load it; no file is left, so that none is listed.
+    """Build an artifact by the same flow and load it; no file is left, so that none is listed.
 
     The request's output is of no account. Raises TunefarmError.
     """
@@ -107,7 +107,7 @@ def _read(request: BuildRequest) -> Graph:
 def _put_together(
     request: BuildRequest, target: Target, cache: BuildCache, model: KnownModel, store: Store | None
 ) -> BuildResult | None:
-    """The artefact of the same kernels with the same schedules; None if there is none."""
+    """The artifact of the same kernels with the same schedules; None if there is none."""
     from tunefarm.tuner.building.apply_best import Records
     from tunefarm.tuner.building.recorded_plan import plan_to_apply
     from tunefarm.tuner.building.size_plan import size_plan
@@ -189,7 +189,7 @@ def _compiled(
         return BuildResult(request.form, output, files, report, command)
     spec, chosen = built.spec, built.chosen
     model = KnownModel(model_hash, built.kernels, planned.plan)
-    del built  # whose constants, not packed, would stay beside those of the fallbacks
+    del built  # whose constants, not packed, would stay next to those of the fallbacks
     fallbacks = []
     for other in fallback_targets(target) if request.fallback else ():
         fallbacks.append(_fallback(lowered, settings, other, store, model_hash))

@@ -1,4 +1,4 @@
-"""The model that is compiled under the numerics of a build: as imported, or with a recorded plan.
+"""The model that is compiled at the precision of a build: as imported, or with a recorded plan.
 
 `int8` calibrates if the request names data, and records what came of it; without data the newest
 record of the model is taken. Contractions whose rounding would leave too much noise in the outputs
@@ -41,7 +41,7 @@ _NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class LoweredModel:
-    """A graph and the numerics to compile it with, which may name its contractions one by one.
+    """A graph and the precision to compile it with, which may name its contractions one by one.
 
     `chosen` is what was newly chosen for the model, to be recorded, and `note` says what of it may
     surprise.
@@ -60,7 +60,7 @@ def lower_model(
     target: Target,
     store: Store | None,
 ) -> LoweredModel:
-    """The imported model under the settings' numerics.
+    """The imported model at the settings' precision.
 
     Raises SettingsError where these need data, or a record, that is not there, and for a model
     without contractions.
@@ -133,12 +133,12 @@ def recorded_choice(
 
     compile = settings.compile
     needs = {
-        INT8: "--numerics int8 needs --calibration inputs.npz, or a database that has its ranges",
+        INT8: "--precision int8 needs --calibration inputs.npz, or a database that has its ranges",
         AUTO: "nothing was chosen for this model yet",
     }
     hints = {
         INT8: "",
-        AUTO: "tune --model FILE --numerics auto --max-error 0.01 --calibration inputs.npz",
+        AUTO: "tune --model FILE --precision auto --max-error 0.01 --calibration inputs.npz",
     }
     found = None
     if store is not None:

@@ -26,7 +26,7 @@ def overflow_note(graph: Graph, built: Compiled, settings: Settings) -> str:
     """Which contractions read numbers beyond f16's largest one, or "".
 
     The built model is run once with seeded inputs; where its outputs are not finite, a build in f32
-    tells why. Models in other numerics, or for other machines, are not run.
+    tells why. Models of another precision, or for other machines, are not run.
     """
     host = host_target()
     if settings.compile.numerics != F16_NUMERICS.name or built.spec.target.key != host.key:

@@ -43,7 +43,7 @@ def open_records(url: str, *, untuned: bool) -> AbstractContextManager[Store | N
 def record_build(request: BuildRequest, target: Target, result: BuildResult) -> str:
     """List a build in the database that it was made from; why that failed, or "".
 
-    An artefact that came out before is listed already, with the file that it first went to. A
+    An artifact that came out before is listed already, with the file that it first went to. A
     build server may have the records for reading only: that is no reason to fail.
     """
     return _record(request, result, [(target, result.report)])
@@ -52,7 +52,7 @@ def record_build(request: BuildRequest, target: Target, result: BuildResult) -> 
 def record_programs(request: BuildRequest, result: BuildResult) -> str:
     """The same of a build of several programs, which is listed once for each of its targets.
 
-    Of a target's programs the least tuned one is told.
+    Of a target's programs the one with the lowest tuned share is reported.
     """
     listed = []
     for target in targets_of(request.settings):

@@ -31,7 +31,7 @@ has such a name, and no plan of sizes."""
 class PlanToApply:
     """The plan that a build is to apply, None where the rules decide, and what is to be said.
 
-    `by_estimates` has estimates decide beside the rules, for builds that take no records.
+    `by_estimates` has estimates decide next to the rules, for builds that take no records.
     """
 
     choice: GraphChoice | None = None

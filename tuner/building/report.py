@@ -17,7 +17,7 @@ from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format
 if TYPE_CHECKING:
     from tunefarm.compiler.kernels.kernel import FusedKernel
 
-COLUMNS = "kernel key times share schedule record latency numerics note".split()
+COLUMNS = "kernel key times share schedule record latency precision note".split()
 NOTES_IN_A_HINT = 3
 SCALAR_IN_A_NOTE = 3
 

@@ -34,9 +34,9 @@ class BuildRequest:
     """A model that is to be built to `output`, a file or, for LIBRARY, a folder, in one of FORMS.
 
     `shapes` fixes or bounds symbolic dimensions; where it has values, there is a program for each.
-    `untuned` builds take no database, others that of the settings, in which the artefact is
+    `untuned` builds take no database, others that of the settings, in which the artifact is
     `listed`. `require_tuned` is the share of the estimated time that must run tuned. With
-    `fallback` an artefact gets variants for CPUs that cannot run the first. `dump_after` names a
+    `fallback` an artifact gets variants for CPUs that cannot run the first. `dump_after` names a
     stage of the compiler whose program is printed (see `tunefarm.compiler.pipeline`): then nothing
     is taken from caches. `precision` has the calibration data of int8, or asks for a point of what
     was chosen for the model. `compiler` is the C compiler for C forms, None: one for the target.
@@ -70,7 +70,7 @@ class BuildRequest:
                 hint=f"{meant}forms: {', '.join(FORMS)}",
             )
         if self.fallback and self.form != ARTEFACT:
-            raise SettingsError(f"--fallback is for artefacts, not for {self.form}")
+            raise SettingsError(f"--fallback is for artifacts, not for {self.form}")
         if self.kernels and self.form not in (LIBRARY, OBJECT):
             raise SettingsError(f"--kernels is for {LIBRARY} and {OBJECT}, not for {self.form}")
         if self.kernels and len(self.settings.compile.targets) > 1:
@@ -94,7 +94,7 @@ class BuildRequest:
 
     @property
     def name(self) -> str:
-        """The model's, as artefacts and C have it."""
+        """The model's, as artifacts and C have it."""
         return Path(self.model).stem
 
     def files(self) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ class BuildRequest:
 class BuildResult:
     """What was written where, how each kernel was built, and the command to type next.
 
-    `model_hash` and `digest` name the model and the artefact, `kept` is the artefact in the cache
+    `model_hash` and `digest` name the model and the artifact, `kept` is the artifact in the cache
     if it is kept, `not_listed` says why it is not in its database or is ""; other forms have none
     of these. `programs` are all where there are several; `report` is that of the first.
     """
@@ -179,7 +179,7 @@ def built_artefact(
     kept: KeptArtefact | None,
     not_listed: str = "",
 ) -> BuildResult:
-    """An artefact that is at `output`, or is to be put there."""
+    """An artifact that is at `output`, or is to be put there."""
     command = f"tune run {shlex.quote(output)} --repeat 20"
     return BuildResult(
         ARTEFACT, output, (output,), report, command, model_hash, digest, kept, not_listed

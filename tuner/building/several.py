@@ -1,7 +1,7 @@
 """Models in several programs: for the CPUs of `--targets`, and for several sizes of their inputs.
 
     sizes    x  targets   ->  a program each, from the records of its target
-    programs              ->  one artefact, the best CPU's first; or one C library
+    programs              ->  one artifact, the best CPU's first; or one C library
 
 A program is what a build of that target and these sizes alone would be.
 """
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A built program, and what is told of it."""
+    """A built program, and what is reported of it."""
 
     spec: ExecutableSpec
     report: BuildReport

@@ -122,7 +122,7 @@ def guards_of(
 
 
 def _bounds(graph: Graph, name: str, axis: int) -> tuple[int, int]:
-    """The least and the greatest extent of an input's axis."""
+    """The minimum and the maximum size of an input's axis."""
     from tunefarm.compiler.types.sizes import bounds_of
 
     ports = () if graph.signature is None else graph.signature.inputs

@@ -18,7 +18,7 @@ from tunefarm.tuner.calibration.data import Samples
 from tunefarm.tuner.calibration.ranges import Method, ValueRange
 
 MOST_BYTES = 512 * 1024 * 1024
-"""Of the values that one executable gives beside the model's outputs."""
+"""Of the values that one executable gives next to the model's outputs."""
 
 Compile = Callable[[Graph], Executable]
 
@@ -33,7 +33,7 @@ def calibrate(prepared: Graph, samples: Samples, method: Method, compile: Compil
     if not found:
         raise SettingsError(
             "the model has no contraction that could be computed in int8",
-            hint="build it with --numerics default",
+            hint="build it with --precision default",
         )
     values = {item.data: item.data_identity for item in found}
     ranges = {name: ValueRange() for name in values}
@@ -53,7 +53,7 @@ def calibrate(prepared: Graph, samples: Samples, method: Method, compile: Compil
 def with_outputs(graph: Graph, values: Iterable[str]) -> Graph:
     """The part of a graph that computes these values; all inputs stay.
 
-    Where sizes are known at run time only they are given without padding, and what the graph
+    Where the model has dynamic shapes they are given without padding, and what the graph
     computes of sizes and conditions stays, too.
     """
     graph = replace(graph, structure=NO_STRUCTURE)

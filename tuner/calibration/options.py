@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # NumPy: most commands need none of it
 
 INT8, AUTO = "int8", "auto"
 CHOSEN = (INT8, AUTO)
-"""The numerics under which something is chosen for the model as a whole."""
+"""The precision at which something is chosen for the model as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,17 @@ class PrecisionOptions:
     several: bool = False
 
     def check(self, numerics: str) -> None:
-        """Raise SettingsError for options that do not fit these numerics, or each other."""
+        """Raise SettingsError for options that do not fit this precision, or each other."""
         if self.calibration is not None and numerics not in CHOSEN:
             raise SettingsError(
-                "--calibration is for --numerics int8 and auto", hint="say which of them"
+                "--calibration is for --precision int8 and auto", hint="say which of them"
             )
         if self.calibration_method is not None and self.calibration is None:
             raise SettingsError("--calibration-method needs --calibration")
         searched = (self.max_error, self.metric, self.labels, self.max_loss, self.point)
         if numerics != AUTO and any(value is not None for value in searched):
             raise SettingsError(
-                "--max-error, --metric, --labels, --max-loss and --point are for --numerics auto"
+                "--max-error, --metric, --labels, --max-loss and --point are for --precision auto"
             )
         if self.max_error is not None and self.metric is not None:
             raise SettingsError("--max-error and --metric measure different things: give one")
@@ -62,7 +62,7 @@ class PrecisionOptions:
         """Raise SettingsError unless all is there that a search needs."""
         if self.metric is None and self.max_error is None:
             raise SettingsError(
-                "--numerics auto needs the error that is allowed",
+                "--precision auto needs the error that is allowed",
                 hint="--max-error 0.01, or --metric FILE.py:FUNCTION with --max-loss",
             )
         if self.metric is not None and self.max_loss is None:

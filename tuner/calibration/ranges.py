@@ -1,7 +1,7 @@
 """From the values that a tensor had to the range that eight bits are spent on.
 
 `minmax` keeps all, `percentile P` the middle P per cent, `mse` the range whose rounding and
-clipping leave the least mean square error (Migacz, "8-bit inference with TensorRT", 2017, and
+clipping leave the smallest mean square error (Migacz, "8-bit inference with TensorRT", 2017, and
 Banner et al., "Post training 4-bit quantization", 2019, choose clips from histograms alike).
 """
 
@@ -59,7 +59,7 @@ class Method:
 
 
 class ValueRange:
-    """What a tensor's values were over several runs: their least and largest, and a histogram.
+    """What a tensor's values were over several runs: their minimum and maximum, and a histogram.
 
     The bins reach from -limit to limit, a power of two that grows with the values: then pairs of
     bins become one, so that what was counted stays right. Zeros are counted apart: they are exact
@@ -125,7 +125,7 @@ class ValueRange:
         return float(edges[first]), float(edges[min(last, 2 * _HALF - 1) + 1])
 
     def _least(self) -> tuple[float, float]:
-        """The pair of clips with the least square error, rounding taken as evenly distributed."""
+        """The pair of clips with the smallest square error, with evenly distributed rounding."""
         used = np.flatnonzero(self._counts)
         edges = self._edges()
         centres = (edges[used] + edges[used + 1]) / 2.0

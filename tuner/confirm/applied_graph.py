@@ -29,7 +29,7 @@ def with_graphs(
     """The times with the model's graph by the rules, and by the plan that its steps are of.
 
     That is one of `plans`, or the rules. A model whose steps are of neither has none, as one that
-    is several programs. `numerics` are the settings' if None.
+    is several programs. `numerics` is the settings' precision if None.
     """
 
     def steps(plan: GraphPlan) -> tuple[ProgramStep, ...]:

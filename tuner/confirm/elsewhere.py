@@ -1,6 +1,6 @@
 """Whole models on machines of another kind than this one: compared by a node of a cluster.
 
-    specs -> artefacts, as bytes -> a node of the target's kind -> their latencies
+    specs -> artifacts, as bytes -> a node of the target's kind -> their latencies
 
 Only a runner whose nodes can be called does so (`tunefarm.measure.farm.runner.CallsNodes`).
 """
@@ -28,7 +28,7 @@ from tunefarm.tuner.confirm.latency import (
     outputs_near,
 )
 
-PATIENCE = 60.0  # seconds beside those of the comparison: to move artefacts, and to load them
+PATIENCE = 60.0  # seconds next to those of the comparison: to move artifacts, and to load them
 _COMPARE = f"{__name__}:compare_artefacts"
 
 
@@ -54,7 +54,7 @@ def compare_elsewhere(
 
 
 def compare_artefacts(models: Sequence[bytes], seconds: float, near: bool) -> ModelLatency:
-    """`compare_models` of artefacts, on the machine that is called."""
+    """`compare_models` of artifacts, on the machine that is called."""
     with tempfile.TemporaryDirectory() as folder:
         loaded = []
         for number, content in enumerate(models):

@@ -225,7 +225,7 @@ class Finalists:
         final.due = final.race.next(thorough=self._thorough)
 
     def _record(self, final: _Final, result: MeasureResult, number: int) -> TrialRecord:
-        """Record a finalist's trial, measured beside the default schedule."""
+        """Record a finalist's trial, measured next to the default schedule."""
         trial = final.lineup.contenders[number].trial
         scale = final.task.default_latency
         pair = pair_of(result)

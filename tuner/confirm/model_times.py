@@ -77,7 +77,7 @@ def with_steps(
     """The same with the steps of the `spec`, timed one by one for so long.
 
     They have no times where `seconds` do not suffice for a round, and without the `model`. A model
-    of several programs has the steps of the first one. Open sizes are those of the times, or else
+    of several programs has the steps of the first one. Dynamic sizes are those of the times or else
     in the middle.
     """
     steps, sizes = known_steps(spec), times.sizes

@@ -1,4 +1,4 @@
-"""Whole models at several sizes: what a size plan makes of the model, beside the untuned one.
+"""Whole models at several sizes: what a size plan makes of the model, next to the untuned one.
 
 Kernels that are faster by themselves at a size may not make the model so. Each range's program is
 measured at its points in turn with the untuned model and with the one that has one set of schedules

@@ -1,4 +1,4 @@
-"""The checks by their names. Each is a function of a question; its room says what it looks at."""
+"""The checks by their names. Each is a function of a question; its module says what it looks at."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tunefarm.tuner.doctor.findings import Finding, Grade, Question
 
 CHILD = "tunefarm.tuner.doctor.child"
 AT_ONCE = 2  # checks that run at the same time; the machine may have few cores
-_MORE = 60.0  # seconds of a check that measures, beside those that it is to take
+_MORE = 60.0  # seconds of a check that measures, next to those that it is to take
 
 Ask = Callable[[str, Question, float], Answer]
 """Asks a check by its name, for so many seconds."""
@@ -23,7 +23,7 @@ Ask = Callable[[str, Question, float], Answer]
 class Check:
     """A check by its name, how many seconds it may take, and how bad it is if it does not end.
 
-    `measures`: it runs with nothing beside it, and takes the seconds that were asked for as well.
+    `measures`: nothing else runs with it, and it takes the seconds that were asked for as well.
     """
 
     name: str

@@ -24,8 +24,8 @@ _LITTLE_SPACE, _TOO_LITTLE = 1 << 30, 64 << 20
 
 
 def check_temporary(question: Question) -> list[Finding]:
-    """Whether temporary files can be made, and how much room there is for them."""
-    name, advice = "temporary files", "name a folder with room in TMPDIR"
+    """Whether temporary files can be made, and how much space there is for them."""
+    name, advice = "temporary files", "set TMPDIR to a folder with free space"
     try:
         folder = tempfile.gettempdir()
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -41,7 +41,7 @@ def check_temporary(question: Question) -> list[Finding]:
 
 
 def check_cache(question: Question) -> list[Finding]:
-    """Whether compiled kernels are kept, where, how much room they take and have."""
+    """Whether compiled kernels are kept, where, how much space they take and have."""
     from tunefarm.configs.settings import cache_folder, cache_problem
 
     name, settings = "compile cache", settings_of(question)
@@ -62,7 +62,7 @@ def check_cache(question: Question) -> list[Finding]:
         advice = "what is built is not kept: name a folder of your own in cache.folder"
         return [warning(name, f"{text}; it cannot be written", advice, **facts)]
     if free < _LITTLE_SPACE:
-        advice = "make room, or name another folder in cache.folder"
+        advice = "free some space, or name another folder in cache.folder"
         return [warning(name, text, advice, **facts)]
     return [ok(name, text, **facts)]
 
@@ -103,7 +103,7 @@ def _missing(path: Path, *, asked: bool) -> Finding:
         return problem("database", f"there is no {path}", "tune --model FILE --db DB makes one")
     if not may_write(path.absolute().parent):
         text = f"{path} is not there, and cannot be made in {path.absolute().parent}"
-        return problem("database", text, "go to a folder of yours, or name one with --db")
+        return problem("database", text, "go to your own folder, or name one with --db")
     return ok("database", f"{path} is not there yet: the first job makes it")
 
 
@@ -151,8 +151,8 @@ def _of_the_file(path: Path) -> list[Finding]:
         )
     size, free = path.stat().st_size, shutil.disk_usage(folder).free
     if free < max(2 * size, _TOO_LITTLE):
-        text = f"{format_bytes(free)} are free beside {path} of {format_bytes(size)}"
-        advice = "make room: a job waits when the disk is full, an upgrade needs a copy"
+        text = f"{format_bytes(free)} are free for {path} of {format_bytes(size)}"
+        advice = "free some space: a job waits when the disk is full, an upgrade needs a copy"
         found.append(warning("database", text, advice, free=free))
     kind = file_system(path, _MOUNTS)
     if kind in _REMOTE:

@@ -1,4 +1,4 @@
-"""What measures on this machine: Ray, tried with a measurement, and the machine's noise."""
+"""Checks that measure on this machine: Ray, tried with a measurement, and the machine's noise."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class TrainingData:
     """Everything measured: n rows.
 
     `latencies` are in seconds (infinity for a failure), `deviations` the standard errors of their
-    natural logarithms, `yardsticks` the seconds of the yardstick beside each measurement (NaN if
+    natural logarithms, `yardsticks` the seconds of the yardstick next to each measurement (NaN if
     unknown, or if there is no need of it), `tasks` says which rows belong to one task.
     """
 
@@ -99,7 +99,7 @@ def throughput_labels(data: TrainingData) -> Labels:
     """log2(best latency of the task / latency), at least `LOWEST_LABEL`; NaN for failures.
 
     Latencies with a yardstick are first brought to the task's usual speed of the machine: each is
-    divided by how much longer than the task's median the yardstick took beside it. The best is the
+    divided by how much longer than the task's median the yardstick took next to it. The best is the
     one that is surely fast, with one deviation added: not the luckiest.
     """
     labels = np.full(len(data), np.nan, np.float32)
@@ -117,7 +117,7 @@ def throughput_labels(data: TrainingData) -> Labels:
 
 
 def _drift(yardsticks: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """How much slower than usual the machine was beside each measurement; 1 where unknown.
+    """How much slower than usual the machine was next to each measurement; 1 where unknown.
 
     Small differences are the yardstick's own noise, and dividing by them would only add it.
     """

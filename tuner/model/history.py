@@ -78,7 +78,7 @@ def read_history(
     without: Collection[str] = (),
     rows: int | None = None,
 ) -> list[PastKernel]:
-    """What was measured of other workloads under the same target, threads, numerics and compiler.
+    """What was measured of other workloads under the same target, threads, precision and compiler.
 
     `like` is a key whose workload does not matter. At most `MOST_KERNELS`, those seen last;
     workloads of `without` are left out, and so are those that this version cannot read. About
@@ -158,7 +158,7 @@ def bests(past: Sequence[PastKernel]) -> list[Known]:
 def bests_elsewhere(
     store: Store, kernels: Mapping[str, FusedKernel], like: TaskKey
 ) -> dict[str, list[Known]]:
-    """The best schedules of these very kernels (by workload) for other threads, targets, numerics.
+    """The best schedules of these kernels (by workload) for other threads, targets, precisions.
 
     They are no records of the task that `like` stands for, but good places to start from.
     """

@@ -26,7 +26,7 @@ class Lesson:
     """What a measurement teaches a cost model: seconds, what they mean, and how sure they are.
 
     `deviation` is the standard error of the time's natural logarithm, `yardstick` the seconds of
-    the yardstick beside a schedule that was measured alone (NaN if unknown).
+    the yardstick next to a schedule that was measured alone (NaN if unknown).
     """
 
     latency: float

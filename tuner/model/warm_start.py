@@ -33,7 +33,7 @@ class WarmStart:
     def __init__(
         self, read: Callable[[], Sequence[PastKernel]], target: Target, key: TaskKey
     ) -> None:
-        """`key` says for which threads and numerics; its workload does not matter."""
+        """`key` says for which threads and precision; its workload does not matter."""
         self._read = read
         self._target, self._key = target, key
         self._past: Sequence[PastKernel] | None = None

@@ -15,7 +15,7 @@ imports from `ENTRIES`, and needs NumPy and llvmlite alone. Its files are those 
 to the byte: where both of one version are installed nothing changes, and whoever removes one of
 them installs the other again.
 
-Build frontends import this file by itself, with nothing of the project beside it.
+Build frontends import this file by itself, with nothing of the project next to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What changed between two jobs, or two builds, and by how much.
 
 Times of two days are not comparable: the machine was not the same. What is compared are ratios to
-the default schedule and to the untuned model, which were measured beside each other in each job.
+the default schedule and to the untuned model, which were measured next to each other in each job.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def compared(store: Store, contents: Contents, kernels: Sequence[Kernel]) -> dic
 
 
 def find_build(builds: Sequence[BuildRecord], name: str) -> BuildRecord:
-    """The newest build whose artefact, or id, begins so. Raises DatabaseError."""
+    """The newest build whose artifact, or id, begins so. Raises DatabaseError."""
     named = [b for b in builds if name and (b.artefact_sha256.startswith(name) or b.id == name)]
     if len({build.artefact_sha256 for build in named}) == 1:
         return named[0]
-    told = f"{len(named)} builds begin" if named else "no build's artefact begins"
+    told = f"{len(named)} builds begin" if named else "no build's artifact begins"
     raise DatabaseError(f"{told} with {name!r}", hint="tune db builds lists them")
 
 

@@ -59,7 +59,7 @@ class TaskRecords:
 @dataclass(frozen=True, slots=True)
 class Contents:
     """All that a page is made of. Jobs, latencies and plans come newest first; `left_out` counts
-    kernels that there was no room for."""
+    kernels that did not fit."""
 
     name: str
     jobs: Sequence[JobRecord]

@@ -1,4 +1,4 @@
-"""A kernel's finalists: what each came to beside the default schedule, and who won."""
+"""A kernel's finalists: what each came to next to the default schedule, and who won."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class CodeMaker:
     _spent: float = field(default=0.0, init=False)
 
     def code_of(self, kernel: Kernel, target: TargetRecord | None) -> dict[str, str]:
-        """`loops` and `assembly` as texts, or a `note` that says why there are none."""
+        """`loops` and `assembly` as strings, or a `note` that says why there are none."""
         if kernel.applied is None:
             return {"note": "no schedule of it can be applied"}
         if target is None:

@@ -91,7 +91,7 @@ def _applied(records: TaskRecords, best: BestRecord | None) -> TrialRecord | Non
 
 
 def rows_of(kernels: Sequence[Kernel]) -> list[dict[str, Any]]:
-    """What the table of kernels shows: texts, and the values that its columns are sorted by."""
+    """What the table of kernels shows: strings, and the values that its columns are sorted by."""
     totals: dict[tuple[str, int], float] = {}
     for kernel in kernels:
         group = kernel.key.target, kernel.key.threads

@@ -19,7 +19,7 @@ _MOST = 1e15
 def quality_of(trials: Sequence[TrialRecord]) -> dict[str, Any]:
     """Figures as pairs of a name and a text, and the references' speed over the trials.
 
-    The reference is timed beside every candidate: where its time moves, the machine's speed does.
+    The reference is timed next to every candidate: where its time moves, the machine's speed does.
     """
     numbered = [(number, trial) for number, trial in enumerate(trials, 1)]
     drift = _reference_speed(numbered)

@@ -1,4 +1,4 @@
-"""Where a kernel's time goes: beside what arithmetic and memory of its machine take at least."""
+"""A kernel's time against the minimum that its machine's arithmetic and memory need."""
 
 from __future__ import annotations
 

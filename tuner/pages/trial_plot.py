@@ -10,7 +10,7 @@ from tunefarm.db.records import BestRecord, TrialRecord
 from tunefarm.tuner.records.trials import is_censored, is_confirmed, latency_of
 
 MOST_POINTS = 1_500
-"""Of one kernel; of more every second, third, … one that says least is left out."""
+"""Of one kernel; of more every second, third, … one is left out, those that say little."""
 
 OK, EARLY, NOISE, FAILED, REJECTED, APPLIED = (
     "measured",
@@ -25,7 +25,7 @@ lost when the finalists met."""
 
 
 def trial_points(trials: Sequence[TrialRecord], bests: Sequence[BestRecord]) -> dict[str, Any]:
-    """Points by kind as lists of trial numbers, seconds and texts, and the best so far as a line.
+    """Points by kind as lists of trial numbers, seconds and strings, and the best so far as a line.
 
     Failures have no latency: they stand above all others.
     """

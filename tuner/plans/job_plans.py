@@ -2,7 +2,7 @@
 
 begin     the recorded plan of each target, where it still fits
 search    the kernels that decide -> proposals -> whole models in turn -> a choice
-confirm   at the end of the job: the tuned model under the plan beside that under the rules
+confirm   at the end of the job: the tuned model under the plan next to that under the rules
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class JobPlans:
         if not self.are_searched:
             return False
         if self.graph.signature is not None:
-            self.tell("plan: the rules decide, since sizes are known at run time only")
+            self.tell("plan: the rules decide, since the model has dynamic shapes")
             return False
         if not planning.is_enough(LEAST_SECONDS):
             self.tell("plan: the rules decide, since there is little time")

@@ -1,4 +1,4 @@
-"""The kinds of decisions that a search looks at, each as a problem beside what was decided before.
+"""The kinds of decisions that a search looks at, each as a problem next to what was decided before.
 
 Layouts come first, since they decide which kernels the others have.
 """
@@ -36,7 +36,7 @@ from tunefarm.tuner.plans.search import MakeProblem
 
 Found: TypeAlias = Iterable[tuple[Decision, ...]]
 FindDecisions: TypeAlias = Callable[[GraphSites], Found]
-"""What could be decided of one kind, each by itself beside the plan that the sites are of."""
+"""What could be decided of one kind, each by itself next to the plan that the sites are of."""
 
 
 def local_kind(
@@ -64,7 +64,7 @@ class Layouts:
         self.size = len(self._problem(lambda key: 1.0).problem.names)
 
     def solve(self, seconds: Seconds, doubt: Seconds = certain) -> Solved:
-        """The layouts that cost least; nothing where that is what the rules choose."""
+        """The layouts with the lowest cost; nothing where that is what the rules choose."""
         problem = self._problem(seconds)
         decisions: tuple[Decision, ...] = ()
         chosen = _solved(problem)
@@ -87,7 +87,7 @@ class Layouts:
 
 
 def _solved(problem: LayoutProblem) -> Mapping[str, str]:
-    """What costs least by variable; what the rules choose where nothing seems possible."""
+    """What has the lowest cost by variable; what the rules choose where nothing seems possible."""
     try:
         return solve(problem.problem).chosen
     except PlanError:
@@ -126,7 +126,7 @@ def uniform_layouts(programs: Programs, base: GraphPlan) -> list[GraphPlan]:
 
 
 def by_estimates(programs: Programs, base: GraphPlan, threads: int) -> list[GraphPlan]:
-    """The plan with what an untuned build would merge and chain, beside the base."""
+    """The plan with what an untuned build would merge and chain, next to the base."""
     spaces = Spaces(programs.target, threads, programs.numerics)
     plan = estimated_plan(programs.graph, spaces, Allowance(programs.limits), base)
     return [plan] if plan != base else []
@@ -148,7 +148,7 @@ def kinds_of_plans(is_late: Callable[[], bool]) -> list[MakeProblem]:
 
 
 def local_decisions(programs: Programs, plan: GraphPlan) -> list[tuple[Decision, ...]]:
-    """All that could be decided one by one beside a plan."""
+    """All that could be decided one by one next to a plan."""
     found = programs.sites(plan)
     kinds = (_chains, _merges, _cuts, _spellings)
     return [decisions for find in kinds for decisions in find(found)]

@@ -18,7 +18,7 @@ def within_memory(
 ) -> GraphPlan:
     """A plan whose arena needs no more than that; the rules where these do.
 
-    Raises LimitError if none was found, which names the least that was.
+    Raises LimitError if none was found, which names the minimum.
     """
     least = programs.of(RULES)
     while least.arena_bytes > most_bytes:

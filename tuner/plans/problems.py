@@ -1,4 +1,4 @@
-"""Problems of a plan: what may be decided of one kind, and which of it costs least together.
+"""Problems of a plan: what may be decided of one kind, and what of it has the lowest cost.
 
 A problem is solved for costs of kernels by workload key, again and again as more of them are known.
 Each solution says which kernels the model has then, so that a search knows what to measure.
@@ -57,13 +57,13 @@ class PlanProblem(Protocol):
         """How many candidates it has."""
 
     def solve(self, seconds: Seconds, doubt: Seconds = certain) -> Solved:
-        """The decisions that cost least; `doubt` is a cost's standard deviation, in seconds, which
+        """The cheapest decisions; `doubt` is a cost's standard deviation, in seconds, which
         what is decided by itself has to gain more than."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Decisions that can be taken beside others: what they change of the program without them.
+    """Decisions that can be taken next to others: what they change of the program without them.
 
     `calls` are those of kernels that come (above 0) and go (below); `touches` the values whose
     kernels change.

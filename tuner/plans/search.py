@@ -2,7 +2,7 @@
 
 Of each kind in turn (layouts first, since they decide which kernels the others have) the cheapest
 decisions are found as if luck were with all that is not known. If all their kernels were measured,
-nothing else can be better; else these are measured, those first whose cost is least certain, and
+nothing else can be better; else these are measured, those first whose cost is most uncertain, and
 it is asked again. (Optimism in the face of uncertainty, as in the search of A*: what is never part
 of a cheapest plan is never measured.)
 """
@@ -31,7 +31,7 @@ AT_ONCE = 16
 """Kernels that are measured before it is asked again."""
 
 MakeProblem: TypeAlias = Callable[[Programs, GraphPlan], PlanProblem | None]
-"""The problem of one kind beside what was decided before; None where there is nothing to decide."""
+"""The problem of one kind given earlier decisions; None where there is nothing to decide."""
 
 Measure: TypeAlias = Callable[[Kind, Mapping[str, FusedKernel]], Sequence[str]]
 """Measures kernels that a kind of decisions leads to (OWN: the model as it is), by workload key;
@@ -69,7 +69,7 @@ class PlanSearch:
     """One search over the problems of a model, for one target.
 
     Plans whose arena needs more than `most_bytes` are not proposed; None: any may. What is proposed
-    is beside what `base` decides, and compared with that.
+    is next to what `base` decides, and compared with that.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PlanSearch:
         others: Callable[[Programs, GraphPlan], Iterable[GraphPlan]] = lambda *_: (),
         guesses: Callable[[Programs, GraphPlan], Iterable[GraphPlan]] = lambda *_: (),
     ) -> None:
-        """`others` are whole plans beside the base that may be proposed by themselves, too, by what
+        """`others` are whole plans next to the base that may be proposed too, by what
         their kernels take; `guesses` are proposed whatever these take one by one."""
         self._base, self._others, self._guesses = base, others, guesses
         self._programs, self._costs = programs, costs
@@ -142,7 +142,7 @@ class PlanSearch:
         return sorted(found, key=lambda item: -item.gain)[:RUNNERS_UP]
 
     def _solved(self, problem: PlanProblem) -> Solved:
-        """The decisions that cost least, all that they hang on measured as far as there is time."""
+        """The cheapest decisions, all that they depend on measured as far as there is time."""
         while not self._over:
             found = problem.solve(lambda key: self._costs[key].optimistic)
             if self._costs.is_measured(found.calls):
@@ -156,7 +156,7 @@ class PlanSearch:
         return cost.seconds * cost.deviation if math.isfinite(cost.seconds) else 0.0
 
     def _settle(self, kind: Kind, calls: Mapping[str, int]) -> None:
-        """Measure the least certain of these kernels, by what they weigh."""
+        """Measure the most uncertain of these kernels, by what they weigh."""
         costs = {key: self._costs[key] for key in calls}
         unknown = [key for key, cost in costs.items() if not cost.measured]
         unknown.sort(key=lambda key: -calls[key] * (costs[key].seconds - costs[key].optimistic))
@@ -167,7 +167,7 @@ class PlanSearch:
             self._over = not any(self._costs[key].measured for key in batch)
 
     def _gains(self, program: PlannedProgram, before: GraphPlan) -> bool:
-        """Whether the plan is worth something beside what was decided before it."""
+        """Whether the plan is worth something next to what was decided before it."""
         least = (1.0 - LEAST_GAIN) * self._seconds(self._programs.of(before))
         return self._fits(program) and self._seconds(program) < least
 

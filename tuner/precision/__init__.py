@@ -6,6 +6,6 @@ speed     uniform builds -> the time of each contraction in each precision, and 
 data      calibration data -> samples to choose by, samples held out, ranges
 model     a plan -> the model compiled with it, and what its contractions take
 race      plans timed as whole models in turn -> the fastest within the error
-choose    all of it in order: what `--numerics auto` does
+choose    all of it in order: what `--precision auto` does
 report    what came of it: tables and a drawing for people
 """

@@ -1,4 +1,4 @@
-"""`--numerics auto`: the fastest model within an error. The phases of `choose_precisions`:
+"""`--precision auto`: the fastest model within an error. The phases of `choose_precisions`:
 
 read_data      calibration data -> samples to search, check and report with  (tuner.precision.data)
 calibrate      f32 runs -> ranges, if there is data
@@ -77,7 +77,7 @@ def choose_precisions(
     if not model.found:
         raise SettingsError(
             "the model has no contraction whose precision could be chosen",
-            hint="build it with --numerics default",
+            hint="build it with --precision default",
         )
     data = read_data(model, options)
     effects = data.searched(model)

@@ -19,7 +19,7 @@ from tunefarm.tuner.precision.model import PlannedModel
 SEARCHED_WITH, CHECKED_WITH, REPORTED_WITH = 16, 64, 64
 """Samples at most of each part; a user's metric is given all of them."""
 DRAWN_SAMPLES = 16
-"""Random inputs in the place of calibration data."""
+"""Random inputs instead of calibration data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from tunefarm.tuner.precision.search import Assignment, Point, pareto
 from tunefarm.tuner.records.size_ranges import points_of
 
 RACED_WITHIN, RACED_BEYOND = 4, 3
-"""Points within the error, and beyond it, that are timed beside f32 and the uniform ones."""
+"""Points within the error, and beyond it, that are timed next to f32 and the uniform ones."""
 MOST_SIZES = 3
 RACE = replace(COMPARISON, max_seconds=10.0, precise=None)
 
@@ -60,7 +60,7 @@ def confirmed(
     if not points[chosen].precisions or not rivals or points[chosen] in rivals:
         return chosen
     rival = min(rivals, key=lambda point: point.ratio)
-    model.say("timing the fastest plan beside the best uniform one")
+    model.say("timing the fastest plan next to the best uniform one")
     _, ratio = race(model, [rival.precisions, points[chosen].precisions], calibration)
     (kind,) = rival.counts
     model.say(f"the plan is {1 / ratio.ratio:.2f} times as fast as {kind} throughout")
@@ -116,7 +116,7 @@ def run_in_turn(
 
 
 def representative_sizes(graph: Graph) -> list[Mapping[str, int]]:
-    """Sizes at which plans are timed: few of those between the least and the greatest."""
+    """Sizes at which plans are timed: few of those between the minimum and the maximum."""
     if graph.signature is None:
         return [{}]
     points = points_of(graph.signature)

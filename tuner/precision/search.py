@@ -23,7 +23,7 @@ Assignment: TypeAlias = Mapping[str, Precision]
 """Precisions of contractions by identity; those not named are f32."""
 
 CURVE_POINTS = 6
-"""Plans along the path whose errors are measured beside those that the search needs."""
+"""Plans along the path whose errors are measured next to those that the search needs."""
 MOST_CHECKS = 64
 _LEAST_SQUARE = 1e-24
 

@@ -1,1 +1,1 @@
-"""A queue of jobs, worked off in turns: whose turn is next, how long, and what came of it."""
+"""A queue of jobs, whose jobs run in turn: whose turn is next, how long, and what came of it."""

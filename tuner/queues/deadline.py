@@ -45,5 +45,5 @@ def _time_of_day(text: str) -> time | None:
 
 
 def _seconds(naive: datetime, zone: tzinfo | None) -> float:
-    """Of a moment without a zone; one that clocks skip is told by the time before them."""
+    """Of a moment without a zone; one that clocks skip is read as the time before them."""
     return naive.replace(tzinfo=zone).timestamp()

@@ -1,4 +1,4 @@
-"""How the time of a night is divided over the entries of a queue: pure functions.
+"""How the time of a tuning session is divided over the entries of a queue: pure functions.
 
 Every entry gets several turns, each a job that goes on where the last one ended, with its finalists
 and its whole model confirmed: whatever happens later, what a turn has won is there. The next turn
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 HOPE = 0.7  # log of the speed-up (two times) that tuning is hoped to bring to an untuned model
 FADE = 0.5  # the next turn brings so much of the last one's gain per second
 FLOOR = 0.5  # of an equal share of the time, which every entry gets whatever others promise
-TURNS = 4  # of each entry in a night, about
+TURNS = 4  # of each entry in a tuning session, about
 LONGEST_SECONDS = 1800.0  # of a turn
 UNLIMITED_SECONDS = 900.0  # of a turn where nothing says when the night ends
 START_SECONDS = 15.0  # of a turn: imports, the untuned build, the runner, the model's comparison
@@ -82,7 +82,7 @@ def next_turn(
     """Whose turn is next and how many seconds it has; None if no turn fits into what is left.
 
     `standings` are the entries that have something to win, in the order of the queue, `left` the
-    seconds until the night ends (None: it does not), `night` those of all of it.
+    seconds until its session ends (None: it does not), `night` those of all of it.
     """
     fitting = [item for item in standings if left is None or _least(item) <= left]
     if not fitting:

@@ -43,7 +43,7 @@ def check_model(
     """The model's distinct kernels; those of a model that is `known` are not looked for again.
 
     Raises TunefarmError where `tune` would, for a model that cannot be read and for settings with
-    which no job can be done. Where numerics are chosen later, the kernels are those without.
+    which no job can be done. Where the precision is chosen later, the kernels are those without.
     """
     check_job(settings)
     compile = settings.compile

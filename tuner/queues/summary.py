@@ -25,7 +25,7 @@ from tunefarm.tuner.reports.report import (
 
 State: TypeAlias = Literal["waiting", "running", "finished", "failed"]
 ALL_FINISHED, SOME_FAILED, SOME_WAIT = 0, 1, 3
-"""Exit status of a night; one that was interrupted has that of its signal."""
+"""Exit status of a tuning session; one that was interrupted has that of its signal."""
 ID_CHARACTERS = 8
 
 
@@ -125,7 +125,7 @@ class NightSummary:
 
 
 def status_of(entries: Sequence[EntrySummary]) -> int:
-    """The exit status of a night that left the queue so."""
+    """The exit status of a tuning session that left the queue so."""
     states = {entry.state for entry in entries}
     if "failed" in states:
         return SOME_FAILED

@@ -46,7 +46,7 @@ class Timed(Protocol):
 
     @property
     def reference(self) -> str | None:
-        """The hash of the schedule that it was measured beside."""
+        """The hash of the schedule that it was measured next to."""
 
     @property
     def low(self) -> float | None:

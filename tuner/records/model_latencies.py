@@ -1,7 +1,7 @@
 """What a LatencyRecord says of a whole model on a machine, as values, and how it is read back.
 
     a job      what is applied from now on against the untuned model
-    tune bench the built model beside other engines
+    tune bench the built model next to other engines
     tune verify whether a recorded latency still holds
 
 Records may be other people's. What does not read as a latency is left out, never an error.
@@ -76,7 +76,7 @@ class AppliedKernel:
 
 @dataclass(frozen=True, slots=True)
 class EngineTime:
-    """Another engine beside ours: seconds per run and `over_ours`, its time over ours.
+    """Another engine next to ours: seconds per run and `over_ours`, its time over ours.
 
     `sizes` are those it was measured at ("" where they are fixed). `error` is its largest error
     against f32 over the largest output, `top1` as `tune bench` has it, None where unknown. Outputs

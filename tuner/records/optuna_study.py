@@ -1,6 +1,6 @@
 """Records as studies of Optuna: what optuna-dashboard and Optuna's own analyses read.
 
-A study holds one task (a kernel for a target, with threads and numerics): its choices are the
+A study holds one task (a kernel for a target, with threads and precision): its choices are the
 parameters, the latency in seconds is the value.
 """
 

@@ -38,10 +38,10 @@ class SizePoint:
 
 
 def points_of(signature: Signature, *, only_told: bool = True) -> list[SizePoint]:
-    """Representative sizes of a model: of each symbol the least, the greatest and those between.
+    """Representative sizes of a model: of each symbol the minimum, the maximum and those between.
 
     Only symbols that are the extent of an input's axis, and that kernels are told of (or all of
-    these), have points; others stay at the greatest.
+    these), have points; others stay at the maximum.
     """
     symbols = {source.symbol.name: source.symbol for source in signature.sources}
     told = {symbol.name for size in signature.sizes for symbol in symbols_of(size)}
@@ -61,7 +61,7 @@ def points_of(signature: Signature, *, only_told: bool = True) -> list[SizePoint
 
 def searched_points(points: Sequence[SizePoint]) -> list[SizePoint]:
     """Those of a model's points that a search measures at: the smallest, a middle one, the
-    greatest."""
+    maximum."""
     ordered = sorted(points, key=lambda point: math.prod(point.symbols.values()))
     if len(ordered) <= SEARCHED:
         return ordered

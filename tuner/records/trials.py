@@ -39,7 +39,7 @@ _MACHINE_FACTS = ("cpu", "features", "cores", "kernel", "governor", "fingerprint
 def task_key(workload: str, target: Target, threads: int, numerics: str) -> TaskKey:
     """The key under which this version of the compiler keeps records of a workload.
 
-    What a kernel stores its numbers in is part of the workload: of the numerics it only matters
+    What a kernel stores its numbers in is part of the workload: of the precision it only matters
     whether all algorithms are admitted.
     """
     admitted = numerics if numerics == STRICT_NUMERICS.name else DEFAULT_NUMERICS.name

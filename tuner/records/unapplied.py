@@ -211,8 +211,8 @@ def _advice(other: _Other, wanted: Wanted, described: Mapping[str, Any]) -> str:
         build.append(f"--threads {other.threads}")
         tune.append(f"--threads {wanted.like.threads}")
     if other.precision is not None:
-        build.append(f"--numerics {other.precision}")
-        tune.append(f"--numerics {wanted.precision}")
+        build.append(f"--precision {other.precision}")
+        tune.append(f"--precision {wanted.precision}")
     where = ""
     if other.target is not None:
         name = _name_of(other.target)

@@ -168,7 +168,7 @@ def _history(rows: Any) -> tuple[Moment, ...]:
     """What reads as moments, in the order of time."""
     found = []
     for row in rows[:MOST_MOMENTS] if isinstance(rows, list) else ():
-        if not isinstance(row, list) or len(row) != len(Moment._fields):
+        if not isinstance(row, list) or len(row) != 3:
             continue
         moment = Moment(_latency(row[0]), _count(row[1]), _latency(row[2]))
         if 0 <= moment.seconds < math.inf and 0 < moment.latency < math.inf:

@@ -135,7 +135,7 @@ def _task_row(task: TaskStatus, share: float, confirmed: bool) -> list[str]:
 
 
 def headline_html(title: str, parts: str) -> str:
-    """A block of a notebook: a title in larger letters and what follows, with room around it."""
+    """A block of a notebook: a title in larger letters and what follows, with padding."""
     heading = f'<div style="font-size:1.35em;font-weight:600">{html_text(title)}</div>'
     return f'<div style="padding:0.8em 1em">{heading}{parts}</div>'
 

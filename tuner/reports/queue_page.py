@@ -1,4 +1,4 @@
-"""A small self-contained HTML page about a night; `queue_page.jinja` is its form.
+"""A small self-contained HTML page about a tuning session; `queue_page.jinja` is its form.
 
 Names come from models and from other people's records: the template escapes everything.
 """
@@ -20,7 +20,7 @@ def queue_page(
     entries: Sequence[Mapping[str, Any]],
     next: str,
 ) -> str:
-    """The page: a row for each of the `entries`, whose values are texts; `share` is what the tuned
+    """The page: a row for each of the `entries`, values are strings; `share` is what the tuned
     model takes of the untuned one's time, in per cent, or None. `next` is the command to type."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

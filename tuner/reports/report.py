@@ -84,7 +84,7 @@ class TaskStatus:
 
 
 def sum_of(tasks: Sequence[TaskStatus]) -> Latency:
-    """Seconds that the model spends in the tasks that were measured, at its greatest sizes.
+    """Seconds that the model spends in the tasks that were measured, at its maximum sizes.
 
     Their errors are independent: the squares of the intervals' halves add up.
     """
@@ -99,7 +99,7 @@ def sum_of(tasks: Sequence[TaskStatus]) -> Latency:
 
 def shares(tasks: Sequence[TaskStatus]) -> list[float]:
     """Each task's share of the model's time; NaN while nothing of it was measured, and of tasks for
-    other sizes than the greatest."""
+    other sizes than the maximum."""
     total = sum_of(tasks).value
     if total <= 0:
         return [math.nan] * len(tasks)

@@ -1,7 +1,7 @@
 """Latency against size: of the tuned model and the untuned one, of ours and other engines.
 
 Curves come from size plans in a database, and from what `tune bench --json` wrote. Sizes stand side
-by side, those with the least to compute first, latencies on a logarithmic scale.
+by side, those with the smallest cost first, latencies on a logarithmic scale.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def curves_of_bench(data: Any) -> SizeCurves:
             for row in rows
         )
         lines.append((name, seconds))
-    title = f"{data['model']}, {counted(int(data['threads']), 'thread')}, beside other engines"
+    title = f"{data['model']}, {counted(int(data['threads']), 'thread')}, next to other engines"
     return SizeCurves(title, tuple(str(row["sizes"]) for row in rows), tuple(lines))
 
 

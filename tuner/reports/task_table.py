@@ -28,7 +28,7 @@ _FRAME = 3  # for the border of a column
 
 
 class _Column(NamedTuple):
-    """`rank`: the columns of the highest are the first that are left out for want of room."""
+    """`rank`: the columns of the highest are the first that are left out where space is short."""
 
     name: str
     cells: list[str]
@@ -43,7 +43,7 @@ class _Column(NamedTuple):
 class TaskTable:
     """A row per kernel, the costliest first; at most `limit` of them.
 
-    `confirmed`: the finalists have met, and what was claimed stands beside what was confirmed.
+    `confirmed`: the finalists have met, and what was claimed stands next to what was confirmed.
     Before that there are only latencies and speed-ups that are expected to be confirmed.
     """
 
@@ -52,7 +52,7 @@ class TaskTable:
     confirmed: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        """The table as wide as there is room."""
+        """The table as wide as the terminal allows."""
         rows = sorted(zip(self.tasks, shares(self.tasks), strict=True), key=costliest_first)
         shown = rows[: self.limit]
         tasks = [task for task, _ in shown]
@@ -85,7 +85,7 @@ class TaskTable:
             _Column("times", [str(task.occurrences) for task in tasks], 6),
             _Column("trials", [str(task.trials) for task in tasks], 1),
             _Column("failed", [str(task.failures) for task in tasks], 4),
-            _Column("scattered", [str(task.scattered) for task in tasks], 5),
+            _Column("too noisy", [str(task.scattered) for task in tasks], 5),
             _Column("default", [format_seconds(task.default) for task in tasks], 2),
             _Column(
                 "best" if self.confirmed else "expected",
@@ -115,7 +115,7 @@ def claimed_and_confirmed(task: TaskStatus) -> tuple[str, str]:
 
 
 def _fitting(columns: Sequence[_Column], width: int) -> tuple[list[_Column], int]:
-    """The columns for which there is room beside a kernel's name and the reason of its end.
+    """The columns for which there is space next to a kernel's name and the reason of its end.
 
     Also returned is what is left for those two.
     """

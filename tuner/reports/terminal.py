@@ -50,7 +50,7 @@ class PrintableStream:
         self.raw = raw
 
     def write(self, text: str) -> int:
-        """Write the text, with escapes in the place of what would control a terminal."""
+        """Write the text, with escapes instead of what would control a terminal."""
         self.raw.write(printable(text))
         return len(text)
 
@@ -75,9 +75,9 @@ def printable_streams() -> Iterator[None]:
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """A console on the stream (stdout if None); tables get room when it is no terminal.
+    """A console on the stream (stdout if None); tables are wide when it is no terminal.
 
-    It takes texts as they are: no markup, no emoji codes, no controls but its own.
+    It takes strings as they are: no markup, no emoji codes, no controls but its own.
     """
     from rich.console import Console  # --help does without
     from rich.text import Text

@@ -30,7 +30,7 @@ class Trace:
     def slice(
         self, process: str, lane: str, name: str, began: float, ended: float, **arguments: object
     ) -> None:
-        """Add what took from one moment to another, with what there is to say of it."""
+        """Add what took from one moment to another, with its description."""
         number, thread = self._place(process, lane)
         begin, end = (
             round(max(0.0, moment - self.origin) * _MICROSECONDS, 3) for moment in (began, ended)

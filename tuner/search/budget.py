@@ -56,8 +56,8 @@ class TaskProgress:
     """What the budget knows of one task.
 
     `best` is the latency that the task's nominee is expected to have when it is confirmed: it rises
-    when a schedule was believed too much. `weight` is what a second of it is worth beside one of
-    the model at its greatest sizes: a model that is to be fast at small sizes is so by shares.
+    when a schedule was believed too much. `weight` is what a second of it is worth next to one of
+    the model at its maximum sizes: a model that is to be fast at small sizes is so by shares.
     """
 
     occurrences: int

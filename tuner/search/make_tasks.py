@@ -58,7 +58,7 @@ def kernels_at(
 ) -> tuple[dict[str, tuple[FusedKernel, int]], dict[str, str]]:
     """The kernels as they are tuned for each of the points, and what sizes those are by key.
 
-    A kernel that does not depend on a point's sizes, or for which they are the greatest, is itself.
+    A kernel that does not depend on a point's sizes, or for which they are the maximum, is itself.
     """
     found, names = dict(kernels), dict[str, str]()
     for point in points:

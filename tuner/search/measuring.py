@@ -20,7 +20,7 @@ TIMING_SHARE = 0.5  # of what a run may take; the rest is for its check
 
 
 def runner_of(settings: Settings, target: Target, tell: Callable[[str], None]) -> Runner:
-    """The runner that the settings name; `tell` is told what it found out about the machine."""
+    """The runner that the settings name; `tell` gets what it found out about the machine."""
     return create_runner(settings.measure.runner, runner_options(settings, target, tell))
 
 

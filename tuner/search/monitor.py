@@ -38,7 +38,7 @@ class Monitor:
     """Where a job stands, written down now and then; one of all jobs of a command, in turn.
 
     The methods are for the driver's thread. What becomes of the files is no job's concern: one that
-    cannot be written is told of, once.
+    cannot be written is reported once.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Monitor:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`metrics` and `trace` are files to write; `tell` is told what goes wrong with them."""
+        """`metrics` and `trace` are files to write; `tell` reports what goes wrong with them."""
         self.state = JobState()
         self._metrics, self._trace_file = metrics, trace
         self._trace = None if trace is None else Trace(clock())

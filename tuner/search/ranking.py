@@ -27,7 +27,7 @@ _NORMAL_95 = 1.96
 
 
 class Again(NamedTuple):
-    """A schedule that is to be measured again, beside a reference."""
+    """A schedule that is to be measured again, next to a reference."""
 
     schedule: str
     reference: str
@@ -151,7 +151,7 @@ class Ranking:
         return self._seconds(mean - half), self._seconds(mean + half)
 
     def may_be_best(self, reference: str | None, pair: LogRatio | None) -> bool:
-        """Whether a measurement that scattered may hide a schedule faster than the nominee."""
+        """Whether a measurement that was too noisy may hide a schedule faster than the nominee."""
         beliefs = self.beliefs
         here = None if reference is None else self._standings.estimate(reference)
         if beliefs is None:
@@ -161,7 +161,7 @@ class Ranking:
         return here.mean + math.log(pair.low) < beliefs.expected.mean
 
     def again(self, trials: int) -> Again | None:
-        """What is worth measuring again after so many trials, and beside what."""
+        """What is worth measuring again after so many trials, and next to what."""
         beliefs, current = self.beliefs, self.references.current
         if beliefs is None or current is None or self.replications + 1 > AGAIN_SHARE * trials:
             return None

@@ -337,7 +337,7 @@ class TuningSession:
             self._queue_first(Work(task, planned, wanted.reference, again=True))
 
     def _reference_failed(self, answer: Answer) -> list[TrialRecord]:
-        """Another reference takes over, and the candidate is measured beside that; what is to be
+        """Another reference takes over, and the candidate is measured next to that; what is to be
         recorded of the one that failed."""
         work, result = answer.work, answer.result
         task, reference = work.task, work.reference

@@ -82,7 +82,7 @@ class Standings:
         self._solved = False
 
     def add(self, schedule: str, reference: str, pair: LogRatio) -> None:
-        """A schedule was measured beside a reference; one beside itself tells nothing."""
+        """A schedule was measured next to a reference; one next to itself tells nothing."""
         if schedule == reference:
             return
         hangs = schedule not in self._pairs and schedule not in self._known

@@ -55,7 +55,7 @@ class StudyStrategy:
             self._trials[self._suggest(trial)] = trial
 
     def learn(self, candidate: Candidate, latency: float | None) -> None:
-        """See `Strategy.learn`; a study believes what it is told first."""
+        """See `Strategy.learn`; a study believes what it learns first."""
         trial = self._trials.pop(candidate, None)
         if trial is None:
             return

@@ -29,10 +29,10 @@ FAILED = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A schedule that is queued or being measured, beside a reference that is chosen at the last
+    """A schedule that is queued or being measured, next to a reference that is chosen at the last
     moment unless it is given.
 
-    `again`: it has a latency, which is to be known better. `retried`: it scattered.
+    `again`: it has a latency, which is to be known better. `retried`: it was too noisy.
     """
 
     task: TuningTask
@@ -52,7 +52,7 @@ class Work:
         return not (self.again or self.retried)
 
     def beside_the_reference(self) -> Work:
-        """The work, to be measured beside the reference of its task unless one is given."""
+        """The work, to be measured next to the reference of its task unless one is given."""
         current = self.task.ranking.references.current
         if self.reference is not None or current == self.planned.hash:
             return self
@@ -144,7 +144,7 @@ class Answer:
 
     @property
     def calls_for_another(self) -> bool:
-        """Whether it scattered, for the first time, and may be the best."""
+        """Whether it was too noisy, for the first time, and may be the best."""
         first = not self.work.again and not self.work.retried
         ranking = self.work.task.ranking
         return self.is_lost and first and ranking.may_be_best(self.work.reference, self.pair)

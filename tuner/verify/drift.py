@@ -1,7 +1,7 @@
-"""A model as it was recorded beside the model as it is now: plain values in, judgements out.
+"""A model as it was recorded next to the model as it is now: plain values in, judgements out.
 
 What is compared is the gain over the untuned model, measured in pairs then and now: the clock of
-the core, which wanders from day to day, is in neither. Times in seconds are shown beside it.
+the core, which wanders from day to day, is in neither. Times in seconds are shown next to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tunefarm.tuner.reports.report import format_share
 WIDE = 0.03
 """Half of an interval (of the logarithm) beyond which a slowdown that matters could hide in it."""
 CHANGED, MATTERS = 0.10, 0.02
-"""By how much of its own time, and of the model's, a kernel must change beside the others to be
+"""By how much of its own time, and of the model's, a kernel must change against the others to be
 named: profiles of one moment and another differ by some per cent."""
 _REACH = 1.96  # standard deviations of a 95 % interval
 _FACTS = {
@@ -69,7 +69,7 @@ class KernelDrift:
     """A distinct kernel then and now: how it was built, and its seconds in a run of the model.
 
     `relative` is its time now over then, over the same of all kernels (None where not profiled):
-    1.2 is a kernel that became slower by 20 % beside the others. `change` says in words what is
+    1.2 is a kernel that became slower by 20 % against the others. `change` says in words what is
     different, "" if nothing is.
     """
 
@@ -173,7 +173,7 @@ def compare_times(
 def slowdown_of(before: Ratio | None, now: Ratio | None) -> Ratio | None:
     """Time now over then, of what was measured over the untuned model each time.
 
-    Beside their own errors, two runs of one pair differ by `BETWEEN_RUNS`, unless the model was and
+    Two runs of one pair differ by their errors and `BETWEEN_RUNS`, unless the model was and
     is the untuned build: that is no measurement.
     """
     if before is None or now is None:
@@ -272,7 +272,9 @@ def _change(
         parts.append("another schedule, of a later job")
     moved = 0.0 if relative is None else abs(math.log(relative))
     if relative is not None and moved > math.log1p(CHANGED) and moved * share > MATTERS:
-        parts.append(f"{'slower' if relative > 1 else 'faster'} beside the others: {relative:.2f}x")
+        parts.append(
+            f"{'slower' if relative > 1 else 'faster'} relative to the others: {relative:.2f}x"
+        )
     return "; ".join(parts)
 
 

@@ -73,7 +73,7 @@ def kernel_table(drift: Drift) -> Table:
     table = Table(header_style="bold")
     table.add_column("kernel", overflow="ellipsis", no_wrap=True)
     table.add_column("key", no_wrap=True)
-    for name in ("recorded", "now", "beside others", "schedule"):
+    for name in ("recorded", "now", "against others", "schedule"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("changed", overflow="fold")
     for kernel in drift.kernels:
@@ -170,7 +170,7 @@ def _recorded_line(baseline: MeasuredModel | None) -> str:
 
 
 def _gain(ratio: Ratio | None) -> str:
-    """The tuned model beside the untuned one, behind its latency."""
+    """The tuned model next to the untuned one, behind its latency."""
     if ratio is None:
         return ""
     if ratio.is_unchanged:

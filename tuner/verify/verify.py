@@ -1,4 +1,4 @@
-"""A model built anew from its records, and measured beside its untuned build on this machine."""
+"""A model built anew from its records, and measured next to its untuned build on this machine."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def verify_model(
 def _built(
     request: BuildRequest, tell: Callable[[str], None]
 ) -> Iterator[tuple[str, str, BuildResult]]:
-    """The artefacts of the model with and without its records, while the block runs."""
+    """The artifacts of the model with and without its records, while the block runs."""
     folder = make_folder("verify")
     try:
         tuned, untuned = str(folder / "tuned.tuned"), str(folder / "untuned.tuned")

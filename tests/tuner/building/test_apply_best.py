@@ -77,5 +77,5 @@ def test_a_build_says_that_what_only_its_numerics_have_is_not_tuned(
     settings = load_settings(None, {"compile.numerics": numerics}, environment={})
     kernel = replace(REPORT, numerics=multiplied, schedule_source=source, record_id=None)
     found = tuple(map(str, Records(store, settings, TARGET).unapplied([kernel])))
-    wanted = ":memory: has no record of the kernel with narrow factors: tune with --numerics bf16"
+    wanted = ":memory: has no record of the kernel with narrow factors: tune with --precision bf16"
     assert found == (wanted,) * notes

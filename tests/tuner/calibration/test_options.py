@@ -10,8 +10,8 @@ from tunefarm.configs.errors import SettingsError
 from tunefarm.tuner.calibration.options import PrecisionOptions
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("default", {"calibration": "a.npz"}, "--calibration is for --numerics int8 and auto"),
-    ("int8", {"max_error": 0.1}, "are for --numerics auto"),
+    ("default", {"calibration": "a.npz"}, "--calibration is for --precision int8 and auto"),
+    ("int8", {"max_error": 0.1}, "are for --precision auto"),
     ("int8", {"calibration_method": "mse"}, "needs --calibration"),
     ("auto", {"calibration": "a", "calibration_method": "best"}, "no method 'best'"),
     ("auto", {"max_error": 0.1, "metric": "m.py:f"}, "give one"),

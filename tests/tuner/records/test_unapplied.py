@@ -155,7 +155,7 @@ def test_records_of_another_precision_are_those_of_the_models_other_jobs(store: 
     assert found.differs == ("precision",)
     assert str(found) == (
         "4 records of 1 kernel are in bf16 precision: "
-        "build with --numerics bf16, or tune with --numerics default"
+        "build with --precision bf16, or tune with --precision default"
     )
 
 
@@ -167,11 +167,11 @@ def test_records_of_jobs_in_the_wanted_precision_differ_in_none(store: Store) ->
 def test_strict_and_default_are_told_apart(store: Store) -> None:
     remember(store, ZEN4, 2, "k0", admitted="strict")
     assert texts(store)[0].endswith(
-        "in strict precision: build with --numerics strict, or tune with --numerics default"
+        "in strict precision: build with --precision strict, or tune with --precision default"
     )
     remember(store, ZEN4, 2, "k1")
     (found,) = left(store, precision="strict")
-    assert "in the default precision: build with --numerics default" in str(found)
+    assert "in the default precision: build with --precision default" in str(found)
 
 
 def test_records_of_another_compiler_version_have_to_be_tuned_again(store: Store) -> None:

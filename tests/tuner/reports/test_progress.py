@@ -66,7 +66,7 @@ def test_unstable_measurements_are_no_failures_anywhere(tmp_path: Path) -> None:
         for row in (1, 3)
     )
     row = dict(zip(heads, cells, strict=True))
-    assert (row["failed"], row["scattered"]) == (str(BROKEN), str(LOST))
+    assert (row["failed"], row["too noisy"]) == (str(BROKEN), str(LOST))
 
 
 def test_what_did_not_happen_is_not_mentioned() -> None:

@@ -140,7 +140,7 @@ def test_kernels_are_compared_beside_each_other() -> None:
     now = times(seconds={"a": 12e-4, "b": 3e-4, "c": 1.5e-4})
     drifts = {item.key: item for item in kernel_drifts(times(), now)}
     assert drifts["a"].change == drifts["c"].change == ""
-    assert drifts["b"].change == "slower beside the others: 2.00x"
+    assert drifts["b"].change == "slower relative to the others: 2.00x"
 
 
 def test_kernels_whose_records_are_gone_replaced_or_new_are_told() -> None:
