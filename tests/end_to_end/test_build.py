@@ -221,7 +221,7 @@ def test_a_fallback_of_another_form_is_refused_in_one_line(
     assert build("--fallback", "--emit", form) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == f"error: --fallback is for artefacts, not for {form}\n"
+    assert printed.err == f"error: --fallback is for artifacts, not for {form}\n"
     assert sorted(folder.iterdir()) == before
 
 

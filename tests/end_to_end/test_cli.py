@@ -215,7 +215,7 @@ def test_a_build_in_other_numerics_says_so_and_stays_near(
     own = [kernel for kernel in kernels if kernel["numerics"] == "bf16"]
     assert own and {kernel["schedule_source"] for kernel in own} <= {"default", "predicted"}
     notes = json.loads(result.out)["unapplied"]
-    assert any(note["advice"].endswith("tune with --numerics bf16") for note in notes)
+    assert any(note["advice"].endswith("tune with --precision bf16") for note in notes)
     tune("build", *files, "--output", "t.f32")
     exact, rounded = compiler.load("t.f32"), compiler.load("t.bf16")
     assert (exact.spec.numerics, rounded.spec.numerics) == ("default", "bf16")

@@ -1,4 +1,4 @@
-"""The forms of a built model next to the artifact: C, object code, LLVM, assembly, JSON."""
+"""The forms of a built model other than the artifact: C, object code, LLVM, assembly, JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For which CPUs a model is built next to the one that it was tuned for."""
+"""For which CPUs a model is built in addition to the one that it was tuned for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMON = ("x86-64-v3",)
 def fallback_targets(target: Target) -> tuple[Target, ...]:
     """The targets of variants for other CPUs, the fastest first; the last one runs on all.
 
-    What a CPU has next to its matrix tiles, which a kernel or a virtual machine may withhold, and
+    What a CPU has without its matrix tiles, which a kernel or a virtual machine may withhold, and
     others lack; for shorter vectors what most CPUs of the family have, where the target has all of
     that; and the family's baseline.
     """

@@ -18,7 +18,7 @@ from tunefarm.tuner.calibration.data import Samples
 from tunefarm.tuner.calibration.ranges import Method, ValueRange
 
 MOST_BYTES = 512 * 1024 * 1024
-"""Of the values that one executable gives next to the model's outputs."""
+"""Of the values that one executable gives in addition to the model's outputs."""
 
 Compile = Callable[[Graph], Executable]
 

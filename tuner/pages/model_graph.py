@@ -1,6 +1,6 @@
 """A model as a drawing: its steps as boxes, joined by what they read, that have two colours each.
 
-One is that of their time, the other that of the layout in which their results lie, if it is known.
+One is that of their time, the other that of the layout of their results, if it is known.
 """
 
 from __future__ import annotations

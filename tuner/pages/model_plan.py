@@ -38,7 +38,7 @@ from tunefarm.tuner.reports.gains import gain_class
 from tunefarm.tuner.reports.report import format_bytes, format_seconds, format_time
 
 NO_GRAPH = {"by_rules": None, "legend": (), "plan_kernels": ()}
-"""What `planned_parts` gives where no graph was recorded, next to the drawing."""
+"""What `planned_parts` gives where no graph was recorded, in addition to the drawing."""
 MOST_DECISIONS = 1_000
 MOST_KERNELS = 40
 MOST_PARTS = 40

@@ -41,7 +41,7 @@ class ConfirmRegions:
         is_over: Callable[[], bool] = lambda: False,
         base: GraphPlan = RULES,
     ) -> None:
-        """Regions are next to what `base` decides. Whole plans are compared as `plans` does.
+        """Regions are on top of what `base` decides. Whole plans are compared as `plans` does.
 
         `arena_of` is the bytes between kernels under a plan; None where it does not fit the model,
         or the memory that is allowed. No region is measured when it `is_late`, and none is left out

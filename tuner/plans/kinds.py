@@ -1,4 +1,4 @@
-"""The kinds of decisions that a search looks at, each as a problem next to what was decided before.
+"""The kinds of decisions that a search looks at, each a problem on top of what was decided before.
 
 Layouts come first, since they decide which kernels the others have.
 """
@@ -36,7 +36,7 @@ from tunefarm.tuner.plans.search import MakeProblem
 
 Found: TypeAlias = Iterable[tuple[Decision, ...]]
 FindDecisions: TypeAlias = Callable[[GraphSites], Found]
-"""What could be decided of one kind, each by itself next to the plan that the sites are of."""
+"""What could be decided of one kind, each by itself on top of the plan that the sites are of."""
 
 
 def local_kind(
@@ -126,7 +126,7 @@ def uniform_layouts(programs: Programs, base: GraphPlan) -> list[GraphPlan]:
 
 
 def by_estimates(programs: Programs, base: GraphPlan, threads: int) -> list[GraphPlan]:
-    """The plan with what an untuned build would merge and chain, next to the base."""
+    """The plan with what an untuned build would merge and chain, on top of the base."""
     spaces = Spaces(programs.target, threads, programs.numerics)
     plan = estimated_plan(programs.graph, spaces, Allowance(programs.limits), base)
     return [plan] if plan != base else []
@@ -148,7 +148,7 @@ def kinds_of_plans(is_late: Callable[[], bool]) -> list[MakeProblem]:
 
 
 def local_decisions(programs: Programs, plan: GraphPlan) -> list[tuple[Decision, ...]]:
-    """All that could be decided one by one next to a plan."""
+    """All that could be decided one by one on top of a plan."""
     found = programs.sites(plan)
     kinds = (_chains, _merges, _cuts, _spellings)
     return [decisions for find in kinds for decisions in find(found)]

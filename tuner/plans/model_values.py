@@ -46,8 +46,8 @@ class ModelValues:
         return self.channels.get(item.value) == item.block
 
     def simplified(self, programs: Programs, plan: GraphPlan, base: GraphPlan = RULES) -> GraphPlan:
-        """The plan without layouts next to its base that the rules choose anyway, if that makes the
-        same program."""
+        """The plan without those layouts on top of its base that the rules choose anyway, if that
+        makes the same program."""
         ruled = {item for item in plan.of(Layout) if self.is_ruled(item)} - set(base.decisions)
         program = programs.fitting(plan)
         shorter = without(plan, GraphPlan(tuple(ruled)), base)

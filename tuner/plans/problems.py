@@ -63,7 +63,7 @@ class PlanProblem(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Decisions that can be taken next to others: what they change of the program without them.
+    """Decisions that can be taken on top of others: what they change of the program without them.
 
     `calls` are those of kernels that come (above 0) and go (below); `touches` the values whose
     kernels change.

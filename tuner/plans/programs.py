@@ -74,7 +74,7 @@ class Programs:
             return None
 
     def sites(self, plan: GraphPlan) -> GraphSites:
-        """What else can be decided next to a plan. Raises PlanError if that does not fit."""
+        """What else can be decided on top of a plan. Raises PlanError if that does not fit."""
         if self._sites is None or self._sites[0] != plan:
             self._sites = plan, graph_sites(self.graph, self.target, self.numerics, plan)
         return self._sites[1]

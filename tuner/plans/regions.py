@@ -35,7 +35,7 @@ def regions_of(
     values: ModelValues,
     base: GraphPlan = RULES,
 ) -> list[PlanRegion]:
-    """The regions of a plan next to its base, those that are expected to gain most first.
+    """The regions of a plan on top of its base, those that are expected to gain most first.
 
     `seconds` is what the kernels of a program take together. Decisions that change nothing are in
     no region. Raises PlanError for a plan that does not fit.

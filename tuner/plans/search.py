@@ -69,7 +69,7 @@ class PlanSearch:
     """One search over the problems of a model, for one target.
 
     Plans whose arena needs more than `most_bytes` are not proposed; None: any may. What is proposed
-    is next to what `base` decides, and compared with that.
+    is on top of what `base` decides, and compared with that.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PlanSearch:
         others: Callable[[Programs, GraphPlan], Iterable[GraphPlan]] = lambda *_: (),
         guesses: Callable[[Programs, GraphPlan], Iterable[GraphPlan]] = lambda *_: (),
     ) -> None:
-        """`others` are whole plans next to the base that may be proposed too, by what
+        """`others` are whole plans on top of the base that may be proposed too, by what
         their kernels take; `guesses` are proposed whatever these take one by one."""
         self._base, self._others, self._guesses = base, others, guesses
         self._programs, self._costs = programs, costs
@@ -167,7 +167,7 @@ class PlanSearch:
             self._over = not any(self._costs[key].measured for key in batch)
 
     def _gains(self, program: PlannedProgram, before: GraphPlan) -> bool:
-        """Whether the plan is worth something next to what was decided before it."""
+        """Whether the plan is worth something on top of what was decided before it."""
         least = (1.0 - LEAST_GAIN) * self._seconds(self._programs.of(before))
         return self._fits(program) and self._seconds(program) < least
 

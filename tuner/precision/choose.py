@@ -170,7 +170,7 @@ def _check_found(points: Sequence[Point], judge: _Judge, budget: float, allowed:
     raise SettingsError(
         f"nothing below f32 is within {budget:g}",
         hint=f"the nearest has {nearest.error:.3g}, with {nearest.lowered} of {len(judge.items)} "
-        f"contractions lowered{room}",
+        f"matmul/conv ops lowered{room}",
     )
 
 

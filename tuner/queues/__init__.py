@@ -1,1 +1,1 @@
-"""A queue of jobs, whose jobs run in turn: whose turn is next, how long, and what came of it."""
+"""A queue of jobs that run one after another: whose turn is next, how long, and the result."""

@@ -82,7 +82,7 @@ def next_turn(
     """Whose turn is next and how many seconds it has; None if no turn fits into what is left.
 
     `standings` are the entries that have something to win, in the order of the queue, `left` the
-    seconds until its session ends (None: it does not), `night` those of all of it.
+    seconds until the session ends (None: it does not), `night` those of all of it.
     """
     fitting = [item for item in standings if left is None or _least(item) <= left]
     if not fitting:

@@ -1,4 +1,4 @@
-"""What the queue keeps of an entry next to its arguments: as values, and as JSON."""
+"""What the queue keeps of an entry in addition to its arguments: as values, and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Night: runs the jobs of a queue in turn until it is done, or until its session ends.
+"""Night: runs the jobs of a queue in turn until it is done, or until the session ends.
 
     whose turn        -> division.next_turn, from what the entries' turns have shown
     take_entry        -> no other runner works on it
@@ -113,7 +113,7 @@ class Night:
 
     @property
     def left(self) -> float | None:
-        """Seconds for turns until its session ends; None if nothing says when.
+        """Seconds for turns until the session ends; None if nothing says when.
 
         What turns took longer than they were given, on this machine and lately, is kept for that.
         """

@@ -27,6 +27,8 @@ _UNPRINTABLE = re.compile(
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 """A control sequence as ECMA-48 has it: of colours and cursors, of titles and links, or short."""
 
+_RESET = "\x1b[0m"
+
 
 def printable(text: str) -> str:
     """The text with all that would control a terminal as an escape of Python: visible, harmless."""
@@ -50,8 +52,11 @@ class PrintableStream:
         self.raw = raw
 
     def write(self, text: str) -> int:
-        """Write the text, with escapes instead of what would control a terminal."""
-        self.raw.write(printable(text))
+        """Write the text, with escapes instead of what would control a terminal.
+
+        Resets of the colours are left out: libraries write one as the process ends.
+        """
+        self.raw.write(printable(text.replace(_RESET, "")))
         return len(text)
 
     def writelines(self, lines: Iterator[str]) -> None:

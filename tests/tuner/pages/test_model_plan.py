@@ -125,7 +125,7 @@ def test_records_from_before_graphs_were_kept_are_drawn_by_time(store: Store) ->
     kept(store, replace(PLANNED, graphs=None))
     model = section(store)
     assert model["drawing"].boxes[0].layout == "" and not model["legend"]
-    assert "results lie" not in html_of(parts_of(store, PageOptions()))
+    assert "layouts of results" not in html_of(parts_of(store, PageOptions()))
 
 
 def test_a_plan_of_another_compiler_or_none_at_all_is_said(store: Store) -> None:

@@ -12,7 +12,13 @@ from rich.table import Table
 
 from tunefarm.tuner.commands.command_line import run_command, write_json
 from tunefarm.tuner.reports.progress import LiveProgress, PlainProgress
-from tunefarm.tuner.reports.terminal import console, printable, printable_streams
+from tunefarm.tuner.reports.terminal import (
+    PrintableStream,
+    console,
+    printable,
+    printable_streams,
+    readable,
+)
 
 EVIL = "conv\x1b]0;owned\x07\x1b[2J\rfast\x9b31m\u202eerif\u2066\u2028\ud800[bold]:smile:"
 SEEN = "conv\\x1b]0;owned\\x07\\x1b[2J\\rfast\\x9b31m\\u202eerif\\u2066\\u2028\\ud800[bold]:smile:"
@@ -74,3 +80,27 @@ def test_json_on_a_terminal_says_the_same_with_escapes(capsys: pytest.CaptureFix
     text = capsys.readouterr().out
     assert printable(text) == text
     assert json.loads(text) == {"name": EVIL}
+
+
+def test_a_reset_at_the_end_of_the_process_is_not_seen() -> None:
+    """Libraries that colour their output write one through the stream that they found."""
+    raw = io.StringIO()
+    stream = PrintableStream(raw)
+    stream.write("\x1b[0m")
+    assert raw.getvalue() == ""
+    stream.write("a\x1b[31mb\x1b[0mc\n")
+    assert raw.getvalue() == "a\\x1b[31mbc\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("\x1b[1;31mconv\x1b[0m", "conv"),
+        ("\x1b]8;;http://x\x07link\x1b]8;;\x1b\\", "link"),
+        ("a\x1b", "a\ufffd"),
+        ("a\u202eb\r", "a\ufffdb\ufffd"),
+        ("two\n\tlines", "two\n\tlines"),
+    ],
+)
+def test_pages_have_names_without_escape_sequences(text: str, seen: str) -> None:
+    assert readable(text) == seen
