@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tunefarm.tuner.reports.terminal import printable
+from tunefarm.tuner.reports.terminal import readable
 
 
 def queue_page(
@@ -27,7 +27,7 @@ def queue_page(
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
-        finalize=lambda value: printable(value) if isinstance(value, str) else value,
+        finalize=lambda value: readable(value) if isinstance(value, str) else value,
     )
     template = environment.get_template("queue_page.jinja")
     return template.render(night=night, lines=lines, entries=entries, next=next)
