@@ -183,7 +183,7 @@ class TuneResult:
         if self.latency is None:
             why = "interrupted" if self.interrupted else "the whole model was not measured here"
             return f"{self.model}: {why}"
-        applied = self.latency
+        applied = self.latency.applied
         return f"{self.model}: {headline(applied.ratio, applied.low, applied.high)}"
 
     @property

@@ -200,3 +200,12 @@ def test_the_representation_is_the_summary() -> None:
     assert lines == summary_lines(RESULT, "tunefarm.build('net.onnx', db='tuning.db')")
     interrupted = replace(RESULT, end=End.INTERRUPTED, latency=None)
     assert repr(interrupted).startswith("net.onnx: interrupted\n")
+
+
+def test_the_headline_is_of_the_schedules_that_stay() -> None:
+    """Newer ones that made the model slower are not applied: the former ones count."""
+    latency = ModelLatency(7e-3, 8e-3, 0.01, 0.01, 1.14, 1.13, 1.15, is_slower=True)
+    kept = replace(latency, kept=Comparison(0.5, 0.4, 0.625, 0))
+    expected = "net.onnx: 2.00x as fast as untuned (95 % interval 1.60x to 2.50x)"
+    assert replace(RESULT, latency=kept).headline == expected
+    assert "0.88x as fast" in replace(RESULT, latency=latency).headline

@@ -69,6 +69,7 @@ def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
     return {
         "id": record.id[:12],
         "created": format_time(record.created),
+        "told": "the default plan" if choice.plan == RULES else str(choice),
         "summary": _summary(choice),
         "choices": _choices(choice),
         "gain_class": _gain_class(choice),
@@ -76,7 +77,8 @@ def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
         "arena": "" if choice.arena_bytes is None else format_bytes(choice.arena_bytes),
         "notes": choice.part_lines,
         "found": ", ".join(f"{count} {name}" for name, count in choice.found.items()),
-        "decisions": counted(count, "decision"),
+        "decisions": count,
+        "counted": counted(count, "decision"),
         "kinds": [
             {"kind": kind, "lines": [str(item) for item in items]} for kind, items in by_kind
         ],
