@@ -57,6 +57,7 @@ from tunefarm.tuner.commands.precision_options import (
     MethodOption,
     MetricOption,
 )
+from tunefarm.tuner.commands.reduce_cli import reduce
 from tunefarm.tuner.commands.report_cli import report
 from tunefarm.tuner.commands.run_cli import run
 from tunefarm.tuner.commands.tune_options import tune_options
@@ -81,7 +82,7 @@ app.add_typer(database, name="db")
 app.add_typer(farm, name="farm")
 add_live_commands(app)
 app.add_typer(jobs, name="jobs")
-for _command in (zoo, build, run, bench, report, verify, doctor, inspect, docs):
+for _command in (zoo, build, run, bench, report, verify, doctor, inspect, reduce, docs):
     app.command(cls=Command)(_command)
 
 

@@ -41,6 +41,11 @@ EXAMPLES: Mapping[str, Example] = {
         "tune inspect --model mlp.onnx --stage kernels\n"
         "tune inspect --model mlp.onnx --stage loops --db tuning.db"
     ),
+    "tune reduce": Example(
+        "tune reduce model.onnx --check onnxruntime\n"
+        "tune reduce model.onnx --check mine.py:still_fails --output small.onnx",
+        runs=False,
+    ),
     "tune report": Example("tune report --db tuning.db --html report.html"),
     "tune status": Example("tune status --db tuning.db"),
     "tune stop": Example("tune stop last --db tuning.db", runs=False),
