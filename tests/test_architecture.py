@@ -231,6 +231,7 @@ TOP_LEVEL = {
     "README.md",
     "LICENSE",
     ".ci",
+    ".github",
     ".git",
     ".github",
     ".gitignore",
