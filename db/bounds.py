@@ -1,4 +1,5 @@
-"""What the fields of records may hold: kinds of texts, numbers and JSON values, with their bounds.
+"""What the fields of records may hold: kinds of strings, numbers and JSON values, with their
+bounds.
 
 `tunefarm.db.records` declares every field as one of these. Imports and merges read every record
 through them. What is refused here was never written by a tuner, and could be no key, date or
@@ -107,7 +108,7 @@ def _workload(value: object) -> str:
 
 
 def one_of(texts: Collection[str], what: str) -> _Read:
-    """One of these texts."""
+    """One of these strings."""
 
     def read(value: object) -> Any:
         if value not in texts:

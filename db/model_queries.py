@@ -87,7 +87,7 @@ def latencies(store: Store) -> list[LatencyRecord]:
 
 
 def is_built(store: Store, model_hash: str, artefact_sha256: str) -> bool:
-    """Whether a build of this model that gave this artefact is listed."""
+    """Whether a build of this model that gave this artifact is listed."""
     same = schema.Build.model_hash == model_hash, schema.Build.artefact_sha256 == artefact_sha256
     with store.reading() as session:
         return session.scalar(select(schema.Build.id).where(*same).limit(1)) is not None

@@ -23,7 +23,7 @@ OK = "ok"
 LOST_TO_NOISE = ("scattered", "unstable")
 """The statuses of trials that gave the right result and say too little about speed."""
 CONFIRMED = "confirmed"
-"""Key in a trial's conditions: it is a finalist's, measured beside the others by the job named."""
+"""Key in a trial's conditions: it is a finalist's, measured with the others by the job named."""
 
 
 def compact_json(value: object) -> str:
@@ -202,7 +202,7 @@ class BuildRecord:
 
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
-    """What was chosen for a model as a whole, a JSON value, under these numerics.
+    """What was chosen for a model as a whole, a JSON value, for this precision.
 
     `id` is unique over all databases; `created` is in seconds since the epoch.
     """
@@ -222,9 +222,9 @@ class PlanRecord:
 class LatencyRecord:
     """How long a whole model takes on a machine, as a JSON value whose form `tuner` knows.
 
-    A job measures it at its end, `tune bench` beside other engines, `tune verify` to see whether it
-    still holds. `machine` is a fingerprint as in TrialRecord, `job` the id of a JobRecord or None.
-    `id` is unique over all databases; `created` is in seconds since the epoch.
+    A job measures it at its end, `tune bench` against other engines, `tune verify` to see whether
+    it still holds. `machine` is a fingerprint as in TrialRecord, `job` the id of a JobRecord or
+    None. `id` is unique over all databases; `created` is in seconds since the epoch.
     """
 
     id: bounds.Word

@@ -87,7 +87,7 @@ def salvage(source: Path, target: Path) -> Salvage:
 
 
 def _settled_content(source: Path) -> bytes:
-    """The file's bytes after a transaction that was cut short, or a log beside it, is dealt with.
+    """The file's bytes after a transaction that was cut short, or a log next to it, is dealt with.
 
     That is done to a copy, by SQLite, if it can; else the file is taken as it is.
     """

@@ -8,7 +8,7 @@ targets  ──┘                               ├─ bests (each one of the t
 targets ── builds, plans, latencies ─ jobs, machines
 queue_entries
 
-Every row has a checksum, so that a damaged one is told from an intact one (`tunefarm.db.checksum`).
+Every row has a checksum, so that a damaged one is recognised (`tunefarm.db.checksum`).
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Workload(Numbered):
 
 
 class Task(Numbered):
-    """The key of a record: a workload on a target with threads, numerics and compiler version."""
+    """The key of a record: a workload on a target with threads, precision and compiler version."""
 
     __tablename__ = "tasks"
     __table_args__ = (UniqueConstraint(*_TASK_KEY, name="uq_tasks_key"),)

@@ -123,7 +123,7 @@ class SqliteFile:
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
 
     def back_up(self, engine: Engine, connection: Connection, revision: str) -> str:
-        """Copy the file beside itself, to `NAME.REVISION.backup` or a like name that is free."""
+        """Copy the file next to itself, to `NAME.REVISION.backup` or a like name that is free."""
         if self.path is None:
             return ""
         try:

@@ -21,7 +21,7 @@ FASTEST = 0.2  # the fastest is believed up to so far (log) below the median
 BETWEEN_RUNS = 0.01
 """Standard deviation of what two runs of one pair differ by, beyond the error of their slices.
 
-0.8 % to 1.6 % for four pairs of convolutions, 200 runs each, beside builds (Zen 5, two shared
+0.8 % to 1.6 % for four pairs of convolutions, 200 runs each, during builds (Zen 5, two shared
 cores; `python -m tests.benchmarks.farm again --load`).
 """
 KNOWN_RUNS = 4

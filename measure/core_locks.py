@@ -45,7 +45,7 @@ RETURN_SECONDS = 0.05
 IDLE_SECONDS = 2.0
 """What a driver had no use for, for so long, it is not owed."""
 TOLD_SECONDS = 5.0
-"""A wait is told once it has taken so long, and again when it has taken twice as long."""
+"""A wait is reported once it has taken this long, and again when it has taken twice as long."""
 _FORGET_SECONDS = 60.0
 _SILENT_SECONDS = 3.0  # a process of another container that waits says so more often
 _REFRESH_SECONDS = 1.0

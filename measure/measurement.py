@@ -11,9 +11,9 @@ from typing import Any
 class Status(StrEnum):
     """How a measurement ended. Everything but OK keeps its text in `MeasureResult.error`.
 
-    SCATTERED is a right result whose slices scatter against a reference that is quiet. UNSTABLE is
-    what earlier versions called a measurement that scattered by itself: the host's fault, as often
-    as not. INFRASTRUCTURE says nothing about the candidate: no worker could be had for it.
+    `SCATTERED` is a right result whose slices are noisy against a reference that is quiet. UNSTABLE
+    is what earlier versions called a measurement that was noisy by itself: the host's fault, as
+    often as not. INFRASTRUCTURE says nothing about the candidate: no worker could be had for it.
     QUARANTINED says little, but enough to stay away: two workers were lost while they had it.
     """
 
@@ -47,7 +47,7 @@ class MeasureRequest:
 
     `target` is the key of the target that it is built for and timed on; "": the runner's only one.
 
-    `sizes` are the run-time sizes of its model that it is checked and timed at; none: the greatest.
+    `sizes` are the run-time sizes of its model that it is checked and timed at; none: the maximum.
 
     `placements`: where the buffers lie while it is timed, by `tunefarm.measure.placement`. None:
     one after the other; one: for all schedules; as many as schedules: each has its own.

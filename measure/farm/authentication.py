@@ -1,4 +1,4 @@
-"""Who may run code on a Ray cluster: whoever has its token. What Ray is told of that."""
+"""Who may run code on a Ray cluster: whoever has its token. What Ray needs for that."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A request is built on any builder, then timed on any slot. Builders and slots lease their cores. A
 core that is in a slot builds while nothing waits to be timed. On a node that alternates the two
-take turns: it builds until a batch is ready or nothing is left to build, then times what was built.
+alternate: it builds until a batch is ready or nothing is left to build, then times what was built.
 Nodes may be of several kinds: a request for a target stays on nodes of that kind. Nodes come and
 go: what was under way on one that is lost is done elsewhere, and nobody is to blame. Where several
 drivers use the same nodes, each has its share of the slots.

@@ -1,7 +1,7 @@
 """Watches the nodes of a cluster, and the other drivers, while a job runs: who joins, who leaves.
 
 A thread of its own looks every second. A node that joins is asked what it is and then used; one
-that is told to leave gets nothing more, ends what it has, and is let go; what a lost one had goes
+that has to leave gets nothing more, ends what it has, and is let go; what a lost one had goes
 to others. What it knows of the cluster comes from a `Cluster`, so that it is tested without one.
 """
 

@@ -1,11 +1,11 @@
 """How much of a difference a machine lets one see: a fixed kernel measured against itself.
 
 It is measured as candidates are, by the same runner, in pairs of slices: so the true ratio is 1,
-and what comes out beside 1 is the machine's. How far the ratios scatter says how many pairs a
+and a deviation from 1 is the machine's. How far the ratios scatter says how many pairs a
 difference needs to show, whatever the core's own speed does meanwhile.
 
 A machine is quiet if what a search asks of it shows within the pairs that a candidate gets: 2 %,
-the least gain that is worth a change. It is too busy if not even 5 % do.
+the smallest gain that is worth a change. It is too busy if not even 5 % do.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Noise:
     """What the measurements of a kernel against itself came to.
 
     `scatter` is the standard deviation of the log-ratio of one pair of slices, from how far the
-    ratios of whole measurements are beside 1. `interval` is half the width of their 95 % intervals,
-    `covered` the share of these that hold 1. `wander`: the core's own speed, from its 5 % to its
-    95 % quantile, over its median. `steal` and `queued` are the shares of the timed seconds that a
-    hypervisor took, and that other processes had the core for. `pairs` are those of a measurement
-    (median), of `most` at most, and `pair_seconds` what one takes.
+    ratios of whole measurements deviate from 1. `interval` is half the width of their 95 %
+    intervals, `covered` the share of these that hold 1. `wander`: the core's own speed, from its 5
+    % to its 95 % quantile, over its median. `steal` and `queued` are the shares of the timed
+    seconds that a hypervisor took, and that other processes had the core for. `pairs` are those of
+    a measurement (median), of `most` at most, and `pair_seconds` what one takes.
     """
 
     measurements: int

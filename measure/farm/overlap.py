@@ -1,10 +1,10 @@
 """May some cores build while others time? Asked once when a runner starts, by trying it.
 
-Two different pieces of work, arithmetic in registers and a copy within the caches, take turns in
+Two different pieces of work, arithmetic in registers and a copy within the caches, alternate in
 short slices on a measuring slot's cores, with the other cores idle and with all of them compiling.
 A load that slows both down alike does not matter: a measurement is a ratio of neighbouring slices.
 But where it moves the ratio of the two by more than `LIMIT` beyond doubt, it moves those of
-schedules that compute or copy more than others as well, and building and timing take turns. Cores
+schedules that compute or copy more than others as well, and building and timing alternate. Cores
 that share a cache, a memory bus or an execution unit do so, and no flag tells which do.
 """
 
@@ -45,7 +45,7 @@ _COPIED_BYTES = 2 << 20
 class Overlap:
     """What builds on the other cores do to timed work.
 
-    `arithmetic`: its time beside them over its time without. `copying`: the same of the ratio of
+    `arithmetic`: its time during builds over its time without. `copying`: the same of the ratio of
     copying to arithmetic.
     """
 
@@ -58,9 +58,9 @@ class Overlap:
         return abs(self.copying.mean) - 1.96 * self.copying.deviation <= math.log1p(LIMIT)
 
     def __str__(self) -> str:
-        verdict = "building goes on beside timing" if self.is_clean else "they take turns"
+        verdict = "building goes on during timing" if self.is_clean else "the two alternate"
         return (
-            f"beside builds, arithmetic takes {self.arithmetic.ratio - 1:+.1%} longer and copying"
+            f"during builds, arithmetic takes {self.arithmetic.ratio - 1:+.1%} longer and copying"
             f" {self.copying.ratio - 1:+.1%} against it: {verdict}"
         )
 
@@ -69,7 +69,7 @@ def measure_overlap(
     timed: Sequence[int], loaded: Sequence[int], tell: Callable[[str], None] | None = None
 ) -> Overlap:
     """Measure on the cores `timed` next to a load on each of the cores `loaded`, as soon as nobody
-    else uses any of them; `tell` is told for whom it waits."""
+    else uses any of them; `tell` is called with a sentence on whom it waits for."""
     with ExitStack() as stack:
         locks = CoreLocks(f"overlap-{uuid.uuid4().hex}", tell=tell)
         stack.enter_context(locks.held((*timed, *loaded)))
@@ -101,7 +101,7 @@ def measure_overlap(
 def settle_overlap(
     plan: SlotPlan, overlap: str, tell: Callable[[str], None] | None = None
 ) -> SlotPlan:
-    """The plan, or one that takes turns if `overlap` is "never", or "auto" and a try says so."""
+    """The plan, or one that alternates if `overlap` is "never", or "auto" and a try says so."""
     if overlap == "always" or plan.alternates:
         return plan
     if overlap == "auto":

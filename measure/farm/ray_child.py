@@ -2,7 +2,7 @@
 
     python -m tunefarm.measure.farm.ray_child WANTED PARENT
 
-In a process of its own, because Ray is told by the environment, leaves much behind in whoever
+In a process of its own, because Ray is configured by the environment, leaves much behind in whoever
 starts it, waits for minutes where something is missing, and ends the process that joins a cluster
 which does not answer as it should. See `ray_launch`, which gives it its time.
 

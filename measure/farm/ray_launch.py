@@ -94,7 +94,7 @@ def happens_in_time(happens: Callable[[float], bool], seconds: float, tag: str) 
     """Whether what a run's processes are to do happens in so many seconds.
 
     Those in which one of them computes, or waits for a core, do not count, up to a limit: what
-    hangs does neither. `happens` waits for as many seconds as it is told.
+    hangs does neither. `happens` waits for as many seconds as its argument says.
     """
     countdown, end = Countdown(seconds), time.monotonic() + _BUSY_SECONDS
     used = 0.0

@@ -25,7 +25,7 @@ def record_key(workload_key: str, schedule: Iterable[Any]) -> RecordKey:
 
 
 def _as_recorded(found: Sequence[MeasureResult]) -> MeasureResult:
-    """What was recorded of a schedule, its rivals' samples beside its own."""
+    """What was recorded of a schedule, its rivals' samples with its own."""
     first, *others = found
     if not others:
         return first

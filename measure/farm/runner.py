@@ -25,9 +25,9 @@ class RunnerOptions:
     token_file: the token of a Ray cluster that asks for one.
     compile, probe: paths `module:function` of the build step, and of what tells what a machine is,
     for tests.
-    overlap: whether cores build while others time: "always", "never" (they take turns), or "auto",
-    which asks `tunefarm.measure.farm.overlap` on every node; `tell` is told in a sentence what it
-    found.
+    overlap: whether cores build while others time: "always", "never" (the two alternate), or
+    "auto", which tries `tunefarm.measure.farm.overlap` on every node and passes what it found, as a
+    sentence, to `tell`.
     """
 
     threads: int = 1

@@ -1,4 +1,4 @@
-"""What is found by its name: a process is told in words what its starter wants of it."""
+"""Objects found by their names: what a process gets from its starter instead of the objects."""
 
 from __future__ import annotations
 

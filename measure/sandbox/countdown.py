@@ -20,8 +20,8 @@ class Countdown:
         self._clock = clock
 
     def wait(self, happens: Callable[[float], bool]) -> bool:
-        """Wait until `happens` within what is left; it is told how many seconds to wait at most,
-        and looks even if that is 0."""
+        """Wait until `happens` within what is left; it gets how many seconds to wait at most, and
+        looks even if that is 0."""
         while True:
             piece = min(max(0.0, self.left), _PIECE_SECONDS)
             begin = self._clock()

@@ -1,4 +1,4 @@
-"""What a worker process is told when it is started."""
+"""The settings that a worker process gets when it is started."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class WorkerSettings:
     quarters of the machine's memory), `file_bytes` the limit of any file that it writes, `niceness`
     the most that it may have: the driver's. `turn` is the descriptor of the file in which it notes
     whose turn it is (-1: nowhere). `kinds` are the targets of a job whose nodes differ, as JSON,
-    `probe` tells what this machine is in tests (see `tunefarm.measure.sandbox.node_kind`).
-    `driver` is the name of the runner among all that use the machine's cores, and `alternates` says
-    that nothing is timed on this machine while anything is built.
-    `functions` are the modules that register functions by name, those that this process loaded.
+    `probe` tells what this machine is in tests (see `tunefarm.measure.sandbox.node_kind`). `driver`
+    is the name of the runner among all that use the machine's cores, and `alternates` says that
+    nothing is timed on this machine while anything is built. `functions` are the modules that
+    register custom operators, those that this process loaded.
     """
 
     cores: tuple[int, ...]

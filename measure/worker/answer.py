@@ -11,7 +11,7 @@ from tunefarm.measure.worker.timer import Timing, TimingOptions
 
 
 def answer_of(timing: Timing, options: TimingOptions, facts: Mapping[str, Any]) -> MeasureResult:
-    """OK, or SCATTERED where the first schedule scatters against a quiet second one.
+    """OK, or `SCATTERED` where the first schedule is noisy against a quiet second one.
 
     `facts` are what is known of the machine meanwhile.
     """

@@ -29,7 +29,7 @@ _NAN_BYTE = 0xFF
 _POISON_BYTES = (0xA5, 0x5A)  # for integers and bools: another value for each seed
 _Repeat = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 4)
 LOADS = 5
-"""Loads of a candidate's code that timed slices take turns with. One in five is 1.5 % to 4.7 %
+"""Loads of a candidate's code that timed slices alternate with. One in five is 1.5 % to 4.7 %
 slower than the others for as long as it lives (a 1x1 convolution on Zen 5): its code lies in other
 pages."""
 _LEAST_FLUSHED_BYTES = 16 * 1024 * 1024
@@ -117,7 +117,7 @@ class BoundCall:
 
     @property
     def nbytes(self) -> int:
-        """Memory held beside the workload's."""
+        """Memory held besides the workload's."""
         return self._workspace.nbytes + sum(array.nbytes for array in self._right.values())
 
     def enter(self, arena: TimingArena, copies: ConstantCopies, count: int) -> None:
@@ -230,7 +230,7 @@ def enter_arenas(
 ) -> int:
     """Have each call run in its arena from now on, ready to run with the inputs of `case`.
 
-    `cold`: they take turns with copies of the constants, each with as many; returns how many.
+    `cold`: they alternate with copies of the constants, each with as many; returns how many.
     """
     copies = calls[0].workload.copies([call.layouts for call in calls])
     count = copies_needed([one.bytes for one in copies]) if cold else 0

@@ -92,7 +92,7 @@ class BuildResult:
 
 Compile: TypeAlias = Callable[[MeasureRequest, Target], BuiltCandidate]
 COMPILE = "tunefarm.measure.worker.build_candidate:compile_candidate"
-"""The path of the build step that a worker uses, unless it is told another one."""
+"""The path of the build step that a worker uses, unless it gets another one."""
 
 
 def compile_candidate(request: MeasureRequest, target: Target) -> BuiltCandidate:

@@ -44,7 +44,7 @@ def make_inputs(
 ) -> dict[str, Array]:
     """The kernel's inputs in logical layout, by name.
 
-    Of a model with run-time sizes it is measured at `sizes`, by default the greatest.
+    Of a model with run-time sizes it is measured at `sizes`, by default the largest.
 
     The same kernel, seed and key give the same bytes everywhere. Constants do not depend on the
     seed: a wrong kernel shows with other activations just as well, and large weights are packed

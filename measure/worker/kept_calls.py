@@ -10,7 +10,7 @@ from tunefarm.measure.worker.build_candidate import BuiltCandidate
 
 _MOST_KEPT = 64
 _MOST_OF_WORKLOAD = 3  # their constants stay packed
-_MOST_BYTES = 128 * 1024 * 1024  # that they hold beside their workloads
+_MOST_BYTES = 128 * 1024 * 1024  # that they hold besides their workloads
 
 Key: TypeAlias = tuple[str, BuiltCandidate]  # workload key, and the very object code
 

@@ -1,8 +1,9 @@
 """The clock of timed slices: what a thread waited for its core while others had it does not count.
 
-Beside other processes a slice of a few milliseconds is interrupted or not, and the longer it is the
-more often: two sides of a pair whose slices differ in length would differ by that as well. The
-kernel of Linux keeps how long a thread could run but did not (the second number of its schedstat).
+With other processes on the core a slice of a few milliseconds is interrupted or not, and the longer
+it is the more often: two sides of a pair whose slices differ in length would differ by that as
+well. The kernel of Linux keeps how long a thread could run but did not (the second number of its
+schedstat).
 """
 
 from __future__ import annotations

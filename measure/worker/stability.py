@@ -1,7 +1,7 @@
 """How much a kernel's slices scatter, and when that is the kernel's own doing.
 
 The clock of a shared host wanders, so slices of a kernel alone say nothing about the kernel.
-Divided by the reference's slices beside them they do: what both sides share is gone. A candidate
+Divided by the next slices of the reference they do: what both sides share is gone. A candidate
 scatters when these ratios do, while the reference's slices are quiet from one to the next. Where
 they are not, the host is to blame, or the reference, and the ratio has a wide interval instead.
 
@@ -12,7 +12,7 @@ the slices, the standard deviation because a single outlier dominates it, the ra
 with the number of slices.
 
 On recorded traces of a shared core, two convolutions of different shape timed against each other,
-0.5 % at most are called scattered (a copy of 16 MiB, which feels other neighbours, against a
+0.5 % at most are called noisy (a copy of 16 MiB, which feels other neighbours, against a
 convolution: 0.3 % to 3 %); of a kernel with two modes 25 % apart, on a quiet core, 63 % to 88 %.
 """
 

@@ -2,7 +2,7 @@
 
 One core of a shared host changes its speed by a third within seconds, but two slices taken next to
 each other see nearly the same machine: their ratio is what a measurement says. So the schedules
-take turns in slices of some milliseconds, in an order that is drawn for each round, and a slow
+alternate in slices of some milliseconds, in an order that is drawn for each round, and a slow
 neighbour or a leftover in the caches meets either side as often. (Duet benchmarking: Bulej et al.,
 ICPE 2020; interleaved trials: Abedi and Brecht, ICPE 2017.)
 
@@ -38,9 +38,8 @@ class TimingOptions:
     `samples` rounds are taken, each with a slice of every schedule that lasts about
     `min_sample_seconds`, one call at least; up to twice as many while the pair's interval is wide.
     `max_seconds` bounds what all slices together may take: slow kernels lose rounds, down to
-    `min_samples`.
-    Caches: calls take turns with copies of the constants (`cold_constants`), or all caches are
-    flushed before each call (`flush_cache`), or stay warm.
+    `min_samples`. Caches: calls alternate with copies of the constants (`cold_constants`), or all
+    caches are flushed before each call (`flush_cache`), or stay warm.
     """
 
     samples: int = 14
@@ -53,7 +52,7 @@ class TimingOptions:
     unstable_limit: float = UNSTABLE_SPREAD  # of the ratios, above which it is SCATTERED
     give_up: int = 0  # 1: end early when the schedule is clearly slower than its first rival
     fresh_process: int = 0  # 1: run in a process that has run nothing before
-    cold_constants: int = 1  # 1: calls take turns with copies of the constants
+    cold_constants: int = 1  # 1: calls alternate with copies of the constants
     flush_cache: int = 0  # 1: every call finds the caches empty of what it reads
 
     @staticmethod

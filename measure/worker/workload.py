@@ -20,7 +20,7 @@ from tunefarm.measure.worker.timing_arena import TimingArena
 
 _MOST_COPIES = 16  # of a kernel's constants
 _MOST_COPIED_BYTES = 64 * 1024 * 1024
-_MOST_COPIED_LAYOUTS = 2  # beside those of a request
+_MOST_COPIED_LAYOUTS = 2  # besides those of a request
 _MOST_ARENAS = 4  # kept from request to request
 
 
@@ -188,7 +188,7 @@ def copies_needed(sizes: Sequence[int]) -> int:
     """How often constants of so many bytes, one size for each schedule, are copied for timing.
 
     A model's weights are seldom in the caches when their kernel starts, and how much that costs
-    depends on the schedule. So calls take turns with copies that exceed the caches together. Of
+    depends on the schedule. So calls alternate with copies that exceed the caches together. Of
     schedules that are compared each has as many: what the smallest needs, unless that is too much.
     """
     if min(sizes) == 0:

@@ -1,4 +1,4 @@
-"""What was chosen for a model as a whole, beside the schedules of its kernels."""
+"""What was chosen for a model as a whole, next to the schedules of its kernels."""
 
 from __future__ import annotations
 
