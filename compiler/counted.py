@@ -1,4 +1,4 @@
-"""How many of something there are, as it is told."""
+"""Counts with their nouns, for messages and reports."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class LoweringError(TunefarmError):
 
 
 class ArtefactError(TunefarmError):
-    """An artefact on disk is damaged, of another version, or not for this CPU."""
+    """An artifact on disk is damaged, of another version, or not for this CPU."""
 
 
 class ExportError(TunefarmError):

@@ -1,4 +1,4 @@
-"""Functions by name: operators that a program brings itself, as Python or as a symbol of a library.
+"""Custom operators: operators that a program brings itself, as Python or as a symbol of a library.
 
 A model with the operator `Cube` of the domain `my.domain`, from its C function to its outputs:
 
@@ -22,13 +22,13 @@ with `def same_as_first(operands, attributes): return [operands[0]]`. In Python 
 `tunefarm.register_function("my.domain::Cube", lambda x: x**3, same_as_first, version="1")`.
 
 The signature (ABI 1). Tensors are numbered: inputs first, then outputs; all are dense and in
-row-major order, of their true sizes where these are known at run time only. `data` points to each
-(null for an optional input that is absent), `types` has ONNX's numbers of their element types (0
-where absent), `ranks` the numbers of their axes, `sizes` their extents. Elements of fewer than 8
-bits have a byte each. `attributes` are the node's, as a JSON object. `context` is what the function
-was registered with. It returns 0, or another number and, if it likes, a text with a final zero in
-the `error_bytes` bytes at `error`. It may be called by several threads at once. A Python function
-is called with an array per input (read-only, valid during the call, None where absent) and the
+row-major order, of their true sizes where these are dynamic. `data` points to each (null for an
+optional input that is absent), `types` has ONNX's numbers of their element types (0 where absent),
+`ranks` the numbers of their axes, `sizes` their extents. Elements of fewer than 8 bits have a byte
+each. `attributes` are the node's, as a JSON object. `context` is what the function was registered
+with. It returns 0, or another number and, if it likes, a text with a final zero in the
+`error_bytes` bytes at `error`. It may be called by several threads at once. A Python function is
+called with an array per input (read-only, valid during the call, None where absent) and the
 attributes by name; it returns an array, or one per output.
 
 Nothing calls a function while a model is built: its type rule alone says what it gives. One that
@@ -169,7 +169,7 @@ def find_function(name: str) -> RegisteredFunction | None:
 
 
 def registered_functions() -> dict[str, RegisteredFunction]:
-    """All functions by name, as they are now."""
+    """All custom operators, as they are now."""
     return dict(_FUNCTIONS)
 
 

@@ -1,4 +1,4 @@
-"""Python modules that register functions by name when they are imported.
+"""Python modules that register custom operators when they are imported.
 
 A command line loads them by `--functions`; the processes that it starts load the same ones, so
 that a model means the same to whoever reads it.

@@ -19,14 +19,14 @@ _DEFAULT_SHARE = 0.5  # of the machine's memory
 class Limits:
     """The most that a model may need.
 
-    `bytes` bounds each input, the constants together, and what a run allocates: values that
-    kernels never have in memory, as the scores of attention, may be larger. `nodes` are counted
-    after functions and loops are unrolled, `rank` is that of each value, and `seconds` are those
-    from the beginning of an import or a build to its end. `loop_steps` are the most of a loop
-    whose end is computed at run time, where the model declares no shape that says it, and
-    `loop_rows` those of one that collects something in each, and the elements of a range that data
-    ends. `arena` bounds what a run needs beside constants, inputs and outputs; None: only by
-    `bytes`. The default suits this machine: half of its memory.
+    `bytes` bounds each input, the constants together, and what a run allocates: values that kernels
+    never have in memory, as the scores of attention, may be larger. `nodes` are counted after
+    functions and loops are unrolled, `rank` is that of each value, and `seconds` are those from the
+    beginning of an import or a build to its end. `loop_steps` are the most of a loop whose end is
+    computed at run time, where the model declares no shape that says it, and `loop_rows` those of
+    one that collects something in each, and the elements of a range that data ends. `arena` bounds
+    what a run needs besides constants, inputs and outputs; None: only by `bytes`. The default suits
+    this machine: half of its memory.
     """
 
     bytes: int = field(default_factory=lambda: int(memory_bytes() * _DEFAULT_SHARE))

@@ -123,14 +123,14 @@ def compile_model(
     printed to stderr, or is a function of (stage, text); of the stages of single kernels those of
     `dump_kernels`, if given, are dumped, by workload key. `numerics`, or those of that name, say
     what is stored in narrower types, and the algorithms that default schedules may have;
-    `denormals` ("flush" or "keep"; None: as the numerics have it) what becomes of floats too small
+    `denormals` ("flush" or "keep"; None: as the precision has it) what becomes of floats too small
     to be normal. `cache` has code that was made before. What the model needs is within `limits`, or
     refused; they are this machine's if None. `fallback` marks a variant for CPUs that cannot run
     another one, `keep_llvm` asks for `Compiled.llvm`, `guards` say for which sizes it is one of
     several programs of a model. What `plan` says of the graph goes before the rules; None has it
-    decided by estimates, as far as that is quick. Raises
-    `ImportModelError` and its kinds for models that cannot be compiled, and `PlanError` for a plan
-    that does not fit; a schedule that does not fit is reported, not raised.
+    decided by estimates, as far as that is quick. Raises `ImportModelError` and its kinds for
+    models that cannot be compiled, and `PlanError` for a plan that does not fit; a schedule that
+    does not fit is reported, not raised.
     """
     target = host_target() if target is None else target
     stages = Stages(STAGES, dump_after, dump_kernels, keep=("llvm",) if keep_llvm else ())
@@ -175,7 +175,7 @@ def kernels_of(
 ) -> KernelProgram:
     """The fused kernels of a model, in order: what a tuner tunes. `plan` as in `compile_model`.
 
-    `made` are kernels of other plans of models, under these numerics; it comes to have this one's.
+    `made` are kernels of other plans of models, with this precision; it comes to have this one's.
     """
     spaces = Spaces(host_target() if target is None else target, numerics=numerics)
     stages, allowance = Stages(STAGES, dump_after), Allowance(limits)

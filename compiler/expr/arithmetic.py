@@ -15,7 +15,7 @@ def negate_integer(m: Instructions, x: str) -> str:
 
 
 def integer_magnitude(m: Instructions, x: str) -> str:
-    """The magnitude of an integer; that of the least one wraps to itself."""
+    """The magnitude of an integer; that of the smallest one wraps to itself."""
     if not m.dtype.is_signed:
         return x
     negated = negate_integer(m, x)

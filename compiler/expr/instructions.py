@@ -108,7 +108,7 @@ class Writer(Protocol):
 class Instructions:
     """LLVM's instructions on operands of one type, which are scalars or (`width`) vectors.
 
-    Operands and results are texts: names of values, or literals. A condition is the result of a
+    Operands and results are strings: names of values, or literals. A condition is the result of a
     comparison, an operand of the instructions `of(DType.BOOL)`.
     """
 

@@ -61,7 +61,7 @@ _LOG_OF_DOUBLES = (
     1.479819860511658591e-01,
 )
 _LN2_OF_DOUBLES = (6.93147180369123816490e-01, 1.90821492927058770002e-10)
-# The bits of the least 1 + f: 3/4, and sqrt(1/2) of f64.
+# The bits of the smallest 1 + f: 3/4, and sqrt(1/2) of f64.
 _LEAST = {DType.F32: 0x3F400000, DType.F64: 0x3FE6A09E667F3BCD}
 _SMALLEST_NORMAL = {DType.F32: 2.0**-126, DType.F64: 2.0**-1022}
 _SCALE = 54  # 2^54 times a denormal number is normal

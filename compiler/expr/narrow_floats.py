@@ -24,7 +24,7 @@ class _Beyond(Enum):
 
     INFINITY = "infinity, and NaN, as IEEE 754 has them"
     NAN = "NaN: all bits but the sign"
-    ONE_NAN = "one NaN, in the place of -0"
+    ONE_NAN = "one NaN, instead of -0"
     NOTHING = "its largest number, and 0 for NaN"
 
 

@@ -1,4 +1,4 @@
-"""The registry of what is done about operands that shapes or places depend on, known at run time.
+"""The registry of what is done about run-time operands that shapes or places depend on.
 
 Converters take such operands as constants. Where one is computed, the function registered here for
 its position comes first: it either settles it (the shape that the model declares of the result
@@ -27,9 +27,9 @@ def computed(
 ) -> Callable[[Computed], Computed]:
     """Register a function for nodes of ONNX's operators with a computed operand `at` a position.
 
-    With `padded` it knows of operands some of whose sizes are known at run time only. With `sized`
-    it is for these even where no operand is computed: for those of ONNX's functions whose bodies
-    say of sizes what cannot be told of symbols.
+    With `padded` it knows of operands some of whose sizes are dynamic. With `sized` it is for these
+    even where no operand is computed: for those of ONNX's functions whose bodies say of sizes what
+    cannot be told of symbols.
     """
 
     def register(function: Computed) -> Computed:

@@ -53,7 +53,7 @@ _EMBED = (
     "gamma:T beta:T mask:M? position_ids:M?"
 )
 
-# operator: inputs, attributes, the least and the most outputs
+# operator: inputs, attributes, the minimum and maximum number of outputs
 Form = tuple[str, str, tuple[int, int]]
 
 MICROSOFT: Mapping[str, Form] = {

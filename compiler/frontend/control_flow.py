@@ -45,7 +45,7 @@ def _branch(
     """The results of the branch that runs if the condition is `taken`, or why there can be none.
 
     What a branch asks of sizes binds the runs that take it, and no others: so does a branch that
-    these sizes do not allow. What no size would mend is recorded as a problem of the model.
+    these sizes do not allow. What no size would fix is recorded as a problem of the model.
     """
     body = body_of(node, "then_branch" if taken else "else_branch")
     first, equalities = graph.check_count, graph.run_time.equality_count

@@ -17,8 +17,8 @@ _CONVERTERS: dict[tuple[str, str], dict[int, Converter]] = {}
 def converter(operator: str, *versions: int, domain: str = "") -> Callable[[Converter], Converter]:
     """Register a function as the converter of `operator` at the given since-versions.
 
-    A since-version is the opset in which ONNX last changed the operator; the version in force for
-    a model is the greatest one that its opset reaches. A version that is not listed is refused.
+    A since-version is the opset in which ONNX last changed the operator; the version in force for a
+    model is the largest one that its opset reaches. A version that is not listed is refused.
     """
 
     def register(function: Converter) -> Converter:
@@ -38,8 +38,8 @@ def find_converter(domain: str, operator: str, since_version: int) -> Converter 
 
 
 def find_unlisted_converter(domain: str, operator: str, opset: int) -> Converter | None:
-    """The converter of an operator that no schema describes: of its greatest version that the
-    opset of its domain reaches."""
+    """The converter of an operator that no schema describes: of its largest version that the opset
+    of its domain reaches."""
     table = _CONVERTERS.get((domain, operator), {})
     reached = max((version for version in table if version <= opset), default=0)
     return table.get(reached)

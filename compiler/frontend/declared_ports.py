@@ -1,4 +1,4 @@
-"""What a file declares of a model before anything is built, for sessions of open sizes.
+"""What a file declares of a model before anything is built, for sessions with dynamic shapes.
 
 Imports no converters: a session looks here first, whether it has to build or not.
 """

@@ -1,4 +1,4 @@
-"""Emitter: how a graph under construction is told of values that are moved, joined and cut."""
+"""Emitter: adds moves, joins and cuts of values to a graph under construction."""
 
 from __future__ import annotations
 

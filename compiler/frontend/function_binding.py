@@ -34,7 +34,7 @@ def function_for(domain: str, operator: str) -> RegisteredFunction | None:
 
 
 def bind(node: OnnxNode, function: RegisteredFunction, graph: GraphBuilder) -> Sequence[Value]:
-    """Call a function in the place of a node: its results, whose types its rule gives.
+    """Call a function that replaces a node: its results, whose types its rule gives.
 
     Raises ImportModelError for attributes that functions are not handed, and when the rule raises
     or gives something else than types; ShapeError where it needs a size that is not known before
@@ -92,7 +92,7 @@ class _Called:
 
     @property
     def sizes(self) -> list[Size]:
-        """The sizes that are known at run time only."""
+        """The dynamic sizes."""
         return [true for axis in self.dims for true, _ in axis if isinstance(true, Size)]
 
     def text(self, numbers: Mapping[Size, int]) -> str:
@@ -130,7 +130,7 @@ def _results(
         told, fix = symbols_text([(((error.size, 1),),)], "")
         raise ShapeError(
             f"{node.label}: {rule} needs to know {error.question}{told}",
-            hint=f"have it do with sums, products and quotients (//, %) of sizes, or {fix}",
+            hint=f"use only sums, products and quotients (//, %) of sizes, or {fix}",
         ) from error
     except Exception as error:  # it is not ours
         raise ImportModelError(

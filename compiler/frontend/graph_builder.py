@@ -68,7 +68,7 @@ class GraphBuilder(SizeValues):
 
     @property
     def text_inputs(self) -> list[str]:
-        """The names of inputs that are texts."""
+        """The names of inputs that are strings."""
         return [value.name for value in self._inputs if value.dtype is DType.STRING]
 
     def constant(self, array: Array, dtype: DType | None = None) -> Value:
@@ -252,8 +252,8 @@ class GraphBuilder(SizeValues):
     def finish(self, outputs: Sequence[tuple[str, Value]]) -> Graph:
         """The graph with these output names and values; values get the model's names.
 
-        Where sizes are known at run time only the graph has a signature and, if its nodes read any,
-        the input `SIZES`.
+        Where sizes are dynamic the graph has a signature and, if its nodes read any, the input
+        `SIZES`.
         """
         taken = {value.name for value in self._inputs}
         renamed: dict[str, str] = {}

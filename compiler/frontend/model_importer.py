@@ -256,7 +256,7 @@ class ModelImporter:
     def _inline(
         self, body: FunctionBody, inputs: Inputs, step: ImportStep, key: FunctionKey | None
     ) -> Results | None:
-        """Convert a function's body in the place of its call."""
+        """Convert a function's body, which replaces its call."""
         frame = step.frame
         if key is not None and key in frame.functions:
             raise ImportModelError(f"the function {key[1]} of the model calls itself")

@@ -96,7 +96,7 @@ class OnnxNode:
         return value is not None and value.array is None and value.sizes is None
 
     def with_constants(self, constants: Mapping[int, Value]) -> OnnxNode:
-        """The node with constants in the place of the inputs at these positions."""
+        """The node with constants for the inputs at these positions."""
         inputs = tuple(constants.get(at, value) for at, value in enumerate(self.inputs))
         return replace(self, inputs=inputs)
 
@@ -106,7 +106,7 @@ class OnnxNode:
         return None if sizes is None else known(sizes)
 
     def declared_sizes(self, output: int = 0) -> tuple[Dimension, ...] | None:
-        """As `declared_shape`, of which some may be known at run time only."""
+        """As `declared_shape`, of which some may be dynamic."""
         return self.declared[output] if output < len(self.declared) else None
 
     def present_inputs(self) -> tuple[Value, ...]:
@@ -120,7 +120,7 @@ class OnnxNode:
             names = sizes_text(value.sizes)
             raise ShapeError(
                 f"{self.label}: {meaning} (input {position}, value {value.name!r}) depends on "
-                f"sizes that are known at run time only: {names}",
+                f"dynamic sizes: {names}",
                 hint=f"fix {names} with --shape",
             )
         if value.array is None:

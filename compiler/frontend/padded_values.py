@@ -257,7 +257,7 @@ class PaddedValues:
         dims = [None if value is None else value.dims for value in operands]
         rule = padding_of(operator)
         if rule is None:
-            reason = f"{operator} is not supported on sizes that are known at run time only"
+            reason = f"{operator} is not supported on dynamic sizes"
             raise self._graph.refusal(reason, operands)
         dtypes = tuple(None if value is None else value.dtype for value in operands)
         use = PaddedUse(complete, tuple(dims), dtypes)
@@ -296,7 +296,7 @@ class PaddedValues:
         """The operands of a pointwise operator with what expanded ones repeat, where others have
         the axes that it is repeated along; None where that changes nothing.
 
-        They are as long, but may lie otherwise: rows of a plane beside as many elements in a row.
+        They are as long, but may lie otherwise: rows of a plane against as many elements in a row.
         """
         if not is_pointwise(operator):
             return None

@@ -37,7 +37,7 @@ class SizedAxis:
 class Axis:
     """How one axis is resized: `scale` is output by input, `roi` a relative crop.
 
-    Extents are those of the padded axis where sizes are known at run time only.
+    Extents are those of the padded axis where sizes are dynamic.
     """
 
     axis: int
@@ -237,7 +237,7 @@ def divided_positions(axis: Axis, indices: Integers) -> Division | None:
 
 
 def _offset(row: Integers, step: int, divisor: int, extent: int) -> int | None:
-    """The number o with clamp((i * step + o) // divisor) == row[i] for all i, the least one."""
+    """The number o with clamp((i * step + o) // divisor) == row[i] for all i, the smallest one."""
     moved = np.arange(len(row)) * step
     least, most = row * divisor - moved, (row + 1) * divisor - 1 - moved
     above, below = row > 0, row < extent - 1

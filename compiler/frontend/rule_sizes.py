@@ -1,4 +1,4 @@
-"""RuleSize: a size that is known at run time only, as a function's type rule sees it.
+"""RuleSize: a dynamic size, as a function's type rule sees it.
 
 It adds, multiplies and divides as numbers do, so that rules written for numbers work as they are.
 What cannot be told before a run, such as whether it is 4, raises `UnknownSizeError`: a rule that

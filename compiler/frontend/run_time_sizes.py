@@ -180,7 +180,7 @@ def symbols_text(dims: Sequence[Dims], reason: str) -> tuple[str, str]:
     bounds = ", ".join(f"{symbol.name}:{symbol.low}..{symbol.high}" for symbol in told)
     names = ", ".join(symbol.name for symbol in told)
     fix = f"fix {names} with --shape, for example --shape {told[0].name}={told[0].high}"
-    return f" (known at run time only: {bounds})", fix
+    return f" (dynamic: {bounds})", fix
 
 
 def sizes_text(sizes: npt.NDArray[np.object_]) -> str:

@@ -45,7 +45,7 @@ class Schema(Protocol):
 
     @property
     def min_input(self) -> int:
-        """The least number of inputs."""
+        """The minimum number of inputs."""
 
     @property
     def max_input(self) -> int:
@@ -53,7 +53,7 @@ class Schema(Protocol):
 
     @property
     def min_output(self) -> int:
-        """The least number of outputs."""
+        """The minimum number of outputs."""
 
     @property
     def max_output(self) -> int:

@@ -61,7 +61,7 @@ def sized(
     inferred: bool = False,
     ones: Sequence[bool] = (),
 ) -> Value:
-    """The operand at a position as sizes that are known at run time only.
+    """The operand at a position as dynamic sizes.
 
     A symbol that nothing else says is read from its element; the other elements are checked, of
     which one may be -1 if that stands for an `inferred` size. Those with `ones` may be 1 instead.

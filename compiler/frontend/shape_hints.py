@@ -1,4 +1,4 @@
-"""Shapes that a model declares of what it computes: promises about operands known at run time.
+"""Shapes that a model declares of what it computes: promises about run-time operands.
 
 A declared shape of an output, or a `value_info`, says how large a Reshape's or a Slice's result is
 though what asks for it is computed. Operators that keep the shape of their operand pass it on, so

@@ -1,4 +1,4 @@
-"""Shape computations: operators on integers some of which are known at run time only.
+"""Shape computations: operators on integers some of which a run computes.
 
 They are NumPy's on object arrays of `Dimension`s, as constants are evaluated by
 `tunefarm.compiler.frontend.constant_evaluation`. What cannot be said so becomes nodes of the graph.

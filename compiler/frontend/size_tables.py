@@ -27,12 +27,12 @@ _Integers: TypeAlias = npt.NDArray[np.int64]
 
 
 class UndecidedError(Exception):
-    """The result depends on what is known at run time only."""
+    """The result depends on a dynamic size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A float for each number that a size may be, from its least on."""
+    """A float for each number that a size may be, from the minimum on."""
 
     size: Size
     values: Array
@@ -93,7 +93,7 @@ def _numbers(operand: Real) -> Array | np.generic:
 
 
 def _ends(operand: Real) -> tuple[np.generic, np.generic]:
-    """The least and the greatest that a float may be."""
+    """The minimum and maximum of a float."""
     match operand:
         case Span(low=low, high=high):
             return low, high
@@ -150,7 +150,7 @@ def _line(
 ) -> Dimension | None:
     """(a * size + c) // b with all of these numbers; None if there is none with a small b.
 
-    At the `ends` of a table it may be less than the least number, or more than the greatest.
+    At the `ends` of a table it may be less than the minimum, or more than the maximum.
     """
     least, greatest = ends if ends.ndim == 2 else (np.zeros(len(numbers), np.bool_),) * 2
     inner = np.flatnonzero(~least & ~greatest)

@@ -1,4 +1,4 @@
-"""SizeValues: sizes that are known at run time only, as values that nodes read."""
+"""SizeValues: dynamic sizes, as values that nodes read."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class SizeValues(Emitter):
         hint: str = "",
         sizes: Sequence[Dimension] = (),
     ) -> ShapeError:
-        """The error for what cannot be done with values, or sizes, that are known at run time only.
+        """The error for what cannot be done with run-time values or dynamic sizes.
 
         It names the symbols that the reason does, or else all of them.
         """

@@ -138,7 +138,7 @@ class PrefixFinder:
         return taken
 
     def _is_able(self, node: NodeProto, operator: StringOperator, strings: set[str]) -> bool:
-        """Whether a node reads strings that the host has, and beside them constants."""
+        """Whether a node reads strings that the host has, and otherwise constants."""
         count = len(node.input) - len(operator.takes) if len(node.input) > 1 else 1
         given = node.input[: max(count, 1)]
         others = node.input[max(count, 1) :]

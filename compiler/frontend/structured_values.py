@@ -58,7 +58,7 @@ class GrowingSequence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackedSequence:
-    """Tensors of one type, as many as `rows` has rows: which may be known at run time only."""
+    """Tensors of one type, as many as `rows` has rows: which may be dynamic."""
 
     rows: Value
 

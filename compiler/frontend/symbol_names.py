@@ -25,7 +25,7 @@ def usual_bounds(name: str) -> tuple[int, int] | None:
 
 
 def expression_names(text: str) -> frozenset[str]:
-    """The names in a dimension such as `past + 1`; none of other texts, and of a name alone."""
+    """The names in a dimension such as `past + 1`; none of other text, and of a name alone."""
     tree = _parsed(text)
     if tree is None or isinstance(tree, ast.Name):
         return frozenset()

@@ -67,7 +67,7 @@ def read_tensor(
         raise ImportModelError(f"{what} has a negative extent: {list(shape)}")
     allowance.check_array(what, shape, dtype.bytes)
     count = math.prod(shape)
-    if any(extent > _MAX_EXTENT for extent in shape):  # beside a 0
+    if any(extent > _MAX_EXTENT for extent in shape):  # besides a 0
         raise ImportModelError(f"{what} has an impossible extent: {list(shape)}")
     if dtype is DType.STRING:
         return _words(tensor, shape, count, what)
@@ -116,7 +116,7 @@ def read_sparse(
 
 
 def _words(tensor: TensorProto, shape: tuple[int, ...], count: int, what: str) -> Array:
-    """The texts of a tensor, as objects."""
+    """The strings of a tensor, as objects."""
     if len(tensor.string_data) != count:
         raise ImportModelError(f"{what} needs {count} elements and has {len(tensor.string_data)}")
     array = np.empty(count, object)

@@ -13,7 +13,7 @@ from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 Sizes = npt.NDArray[np.object_]
-"""Integers some of which are known at run time only: `Dimension`s."""
+"""Integers some of which are dynamic: `Dimension`s."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Pass: attention that is spelled out, softmax(scale Q K' + masks) V, becomes one operator.
+"""Pass: decomposed attention, softmax(scale Q K' + masks) V, becomes one operator.
 
     matmul(softmax(add(mul(matmul(Q, transpose(K)), scale), mask)), V)  ->  attention(Q, K, V, mask)
 

@@ -42,7 +42,7 @@ class Match:
     masks: tuple[Mask, ...]
     masked: float
     empty: str = ""  # where rows of weights are zeros, however they are masked; "": nowhere
-    sizes: str = ""  # how many keys there are, if that is known at run time only: the vector
+    sizes: str = ""  # the number of keys, if it is dynamic: the vector
     size: int = -1  # and its element
     groups: int = 0  # of heads that share their keys and values; 0: each head has its own
 

@@ -1,4 +1,4 @@
-"""Pass: integer arithmetic in the place of floats that stand for integers.
+"""Pass: integer arithmetic instead of floats that stand for integers.
 
 Models say with quantize and dequantize around an operator that it works on integers:
 

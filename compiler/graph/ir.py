@@ -22,13 +22,13 @@ class Graph:
     either an input, a constant, or the output of exactly one node. A graph output may also be an
     input or a constant.
 
-    `signature` is there if some sizes are known at run time only: the graph is padded to the
-    bounds then, and reads them from its input `tunefarm.compiler.types.signature.SIZES`. `padded`
-    says of values by name how much of each axis is there, as far as the importer knew and passes
-    kept the value. `unread` has the axes of values behind whose true sizes nobody reads what
-    results depend on: there they may hold anything, or not be computed at all. `zeros` has those of
-    values that the importer saw to hold 0 there. `structure` says which inputs and
-    outputs are parts of sequences and optionals, `metadata` what the model's file says of it.
+    `signature` is there if some sizes are dynamic: the graph is padded to the bounds then, and
+    reads them from its input `tunefarm.compiler.types.signature.SIZES`. `padded` says of values by
+    name how much of each axis is there, as far as the importer knew and passes kept the value.
+    `unread` has the axes of values behind whose true sizes nobody reads what results depend on:
+    there they may hold anything, or not be computed at all. `zeros` has those of values that the
+    importer saw to hold 0 there. `structure` says which inputs and outputs are parts of sequences
+    and optionals, `metadata` what the model's file says of it.
     """
 
     name: str

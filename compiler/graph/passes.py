@@ -53,7 +53,7 @@ def before_layouts(
 
     `summed` are the narrow floats whose products the target has instructions to sum; `rounds_each`
     and `denormals` as `Numerics` has them. `sites`, of one run over one graph, say which patterns
-    stay spelled out: the last pass that finds some raises PlanError if there is none where one was
+    stay decomposed: the last pass that finds some raises PlanError if there is none where one was
     to stay.
     """
     shared = PatternSites() if sites is None else sites

@@ -28,7 +28,7 @@ class PatternSite:
 class PatternSites:
     """What the recognising passes of one run over a graph have in common.
 
-    Each of them tells the patterns that it finds, and is told which it may take: not those that
+    Each of them reports the patterns that it finds and gets those that it may take: not those that
     end in a value of `spelled`, nor what shares a value with one of them.
     """
 

@@ -6,8 +6,8 @@ graph resnet18
   conv_0: f32[1, 64, 112, 112] = conv(image, weight, pads=(3, 3, 3, 3), strides=(2, 2))
   output conv_0
 
-Where sizes are known at run time only, ports print as their callers see them, and what the values
-are padded to stands beside: `input ids: i64[batch:1..4, 8] in i64[4, 8]`.
+Where sizes are dynamic, ports print as their callers see them, and what the values are padded to
+stands next to it: `input ids: i64[batch:1..4, 8] in i64[4, 8]`.
 """
 
 from __future__ import annotations

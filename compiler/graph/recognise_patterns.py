@@ -1,4 +1,4 @@
-"""Pass: operators in the place of patterns that models spell out (compiler/graph/patterns).
+"""Pass: operators instead of the decomposed patterns of models (compiler/graph/patterns).
 
 A pattern is found from its last node backwards, the last of a graph first, so that the largest one
 wins: a normalisation with its scale and bias before that without. What it computes on the way must
@@ -41,7 +41,7 @@ PATTERNS: tuple[MatchRule, ...] = (
 def run(graph: Graph, rounds_each: bool = False, sites: PatternSites | None = None) -> Graph:
     """The graph with one operator for each pattern.
 
-    Where every operator rounds its result (`rounds_each`) those in 16-bit floats stay spelled out,
+    Where every operator rounds its result (`rounds_each`) those in 16-bit floats stay decomposed,
     and so do those of which `sites` say it.
     """
     sites = PatternSites() if sites is None else sites

@@ -254,7 +254,7 @@ def _pad_before_window(rewriter: Rewriter, node: Node) -> str | None:
 
 
 def _pad_value(rewriter: Rewriter, pad: Node) -> float | None:
-    """The constant that the node pads with; None if it is only known at run time."""
+    """The constant that the node pads with; None if a run computes it."""
     if len(pad.inputs) < 2 or not pad.inputs[1]:
         value = complete_attributes(pad)["value"]
         return float(value) if isinstance(value, (int, float)) else None

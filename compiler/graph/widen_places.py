@@ -64,7 +64,7 @@ def widen_places(graph: Graph) -> Graph:
 
 
 def _widened(port: SizedPort, type: TensorType) -> SizedPort | None:
-    """The port in a place of this type; None unless that only has more behind open sizes."""
+    """The port in a place of this type; None unless it only has more padding."""
     if len(type.shape) != len(port.shape) or type == port.type:
         return None
     padded: list[Axis] = []

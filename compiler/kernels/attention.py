@@ -68,7 +68,7 @@ class Attention:
     query: Load
     key: Load
     value: Load
-    exists: Expr | None  # of a key, where it is known at run time only how many there are
+    exists: Expr | None  # of a key, where the number of keys is dynamic
     summed: tuple[Expr, ...]  # conditions of features, where only so many are there
 
     @property

@@ -3,7 +3,7 @@
     x[k] = unit[chunk of k] * (d2[k] * 65536 + d1[k] * 256 + d0[k])         -128 <= d < 128
     y[n] = sum over chunks of unit * scale[n] * (sum over k of d2 * u[k, n] * 65536 + ...)
 
-The unit of a chunk is a power of two, about 2^-22 of its greatest |x|: rounding to whole units is
+The unit of a chunk is a power of two, about 2^-22 of its largest |x|: rounding to whole units is
 about what a sum in f32 rounds. All sums over a chunk are exact, and dot products of bytes: of a
 matrix of weights few instructions are left for each byte that is read. Weights are unsigned, as
 they are packed; what that adds, half of their range times the sum of x, is taken off again.
@@ -43,7 +43,7 @@ _LONGEST = 128  # terms of a chunk, if it can be cut so: one unit is for all of 
 _BASE = 256
 _MANTISSA = 23
 _INFINITE = 255  # the exponent of what is not finite
-_LEAST = 22  # the least exponent that the reverse of the unit exists for
+_LEAST = 22  # the smallest exponent that the reverse of the unit exists for
 _ROUND = 3 << 22  # added, a float of at most 2^22 is rounded, and its last bits are the integer
 _NAN = 0x7FC00000
 
@@ -96,11 +96,11 @@ def apply_digit_sums(kernel: FusedKernel) -> FusedKernel:
     """The same kernel with its product summed up in integers; `ScheduleError` for another one.
 
     Before the anchor there are then the stages `exponents`, `units` (of data in whole units),
-    `digits`, `low` and `high` (what is taken off the sums of digits) and `parts` (these sums).
+    `digits`, `low` and `high` (what is taken off the limb products) and `parts` (these sums).
     """
     form = digit_form(kernel)
     if form is None:
-        raise ScheduleError("sums of digits need a product with packed weights")
+        raise ScheduleError("split-integer dot products need a product with packed weights")
     anchor = form.product.stage
     taken = {stage.name for stage in kernel.stages} | {item.name for item in kernel.inputs}
     made = _stages(form)
@@ -142,7 +142,7 @@ def _stages(form: DigitForm) -> tuple[Stage, ...]:
 
 
 def _exponent(row: tuple[Expr, ...]) -> Expr:
-    """The exponent of a chunk's greatest number, as the bits have it."""
+    """The exponent of a chunk's largest number, as the bits have it."""
     greatest = binary("shr", Load(WORD, "exponents", (*row, index("chunk"))), _word(_MANTISSA))
     return binary("max", greatest, _word(_LEAST))
 

@@ -1,4 +1,4 @@
-"""Inline: what a stage computes, in the place of loads from it."""
+"""Inline: what a stage computes, instead of loads from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tunefarm.compiler.kernels.stage import Stage
 
 
 def inline(body: Expr, stage: Stage) -> Expr:
-    """`body` with what `stage` computes in the place of loads from it."""
+    """`body` with what `stage` computes instead of loads from it."""
 
     def visit(node: Expr) -> Expr | None:
         if not isinstance(node, Load) or node.buffer != stage.name:

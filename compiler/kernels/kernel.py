@@ -55,7 +55,7 @@ class FusedKernel:
     the output that do not keep within the `limits` are padding, which need not be computed.
 
     `sizes` are the run-time sizes of its model that the kernel is tuned for, where these are not
-    the greatest (`tunefarm.compiler.kernels.kernel_sizes`); what is computed does not depend on
+    the largest (`tunefarm.compiler.kernels.kernel_sizes`); what is computed does not depend on
     them.
     """
 

@@ -22,7 +22,7 @@ from tunefarm.compiler.types.tensor_type import Array
 
 
 def greatest_sizes(kernel: FusedKernel) -> dict[str, dict[int, int]]:
-    """By the name of an input that holds sizes: the greatest value of each element that is read.
+    """By the name of an input that holds sizes: the maximum value of each element that is read.
 
     That is how far a tensor is padded along the axis that the element limits.
     """
@@ -51,7 +51,7 @@ def size_vectors(
     kernel: FusedKernel, sizes: Sequence[int] = ()
 ) -> dict[str, npt.NDArray[np.int64]]:
     """What the inputs that hold sizes are to contain: `sizes`, or else those that the kernel is
-    tuned for, or else the greatest there are.
+    tuned for, or else the maximum ones.
 
     `sizes` are those of the model; inputs with another number of elements hold others.
     """
@@ -69,7 +69,7 @@ def size_vectors(
 def kernel_at(kernel: FusedKernel, sizes: Sequence[int]) -> FusedKernel:
     """The kernel as it is tuned for these sizes of its model.
 
-    Only sizes that it reads count: it is itself where those are the greatest, or where it reads
+    Only sizes that it reads count: it is itself where those are the maximum, or where it reads
     none.
     """
     for name, vector in size_vectors(replace(kernel, sizes=())).items():

@@ -2,7 +2,7 @@
 
 A word of 32 bits holds the weights of consecutive k, each more than 0 by half of its range, the
 first one in its lowest bits. A half of a word has few bits enough for a mantissa: what lies at a
-place p of one, and nothing else of it, is the float 2^23 + u 2^p with the bits of 2^23 beside it.
+place p of one, and nothing else of it, is the float 2^23 + u 2^p with the bits of 2^23 next to it.
 """
 
 from __future__ import annotations

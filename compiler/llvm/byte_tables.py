@@ -2,7 +2,7 @@
 
 AVX512-VBMI picks from 128 bytes at once (vpermi2b): two of these and a blend by the highest bit.
 AVX2, and AVX-512 without that, pick from 16 bytes (vpshufb): a register holds several such slices,
-the same 16 indices lie beside each of them, and those of other slices are made to give 0.
+the same 16 indices lie next to each of them, and those of other slices are made to give 0.
 """
 
 from __future__ import annotations

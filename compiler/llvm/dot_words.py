@@ -369,7 +369,7 @@ class WordEmitter:
         return any(low >= count for low, _, _ in self._within(load))
 
     def _within(self, load: Load) -> Iterator[tuple[int, int, int]]:
-        """The least and the greatest place within rows, planes and so on, and their sizes.
+        """The first and the last place within rows, planes and so on, and their sizes.
 
         What is read may lie elsewhere only where a guard stands before it.
         """

@@ -18,7 +18,7 @@ from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 class Pieces:
     """Vectors of `width` elements at `starts`; lane i of the result is in `lanes[i]`.
 
-    A lane is (piece, element). Pieces lie between the least and the greatest of the elements.
+    A lane is (piece, element). Pieces lie between the first and the last of the elements.
     """
 
     width: int
@@ -45,7 +45,7 @@ def _pieces(offsets: tuple[int, ...]) -> Pieces | None:
 
 
 def _cover(offsets: Sequence[int], width: int) -> Pieces | None:
-    """Vectors of this width, from the least offset on; None where not even one fits between."""
+    """Vectors of this width, from the smallest offset on; None where not even one fits between."""
     distinct = sorted(set(offsets))
     last = distinct[-1] + 1 - width  # where the last vector may start
     if last < distinct[0]:

@@ -46,14 +46,15 @@ class _Terms(NamedTuple):
 
 
 class _Elements(NamedTuple):
-    """What the lanes read: the least place with its terms, and each lane's distance from there."""
+    """What the lanes read: the smallest place with its terms, and each lane's distance from
+    there."""
 
     first: int
     terms: tuple[tuple[Atom, int], ...]
     offsets: tuple[int, ...]
 
     def at(self, offset: int) -> Affine:
-        """The place so far from the least one."""
+        """The place so far from the smallest one."""
         return Affine(self.first + offset, self.terms)
 
 

@@ -1,6 +1,6 @@
 """A loop that calls a kernel n times: what the timer runs, so that no Python is in a sample.
 
-The calls take turns with several tables of buffers, `stride` bytes apart, starting with table
+The calls alternate with several tables of buffers, `stride` bytes apart, starting with table
 `first`: a kernel timed over copies of its weights finds them as cold as a whole model does.
 Denormal numbers are flushed meanwhile, as they are in a model.
 """

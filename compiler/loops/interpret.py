@@ -44,7 +44,7 @@ Scalar: TypeAlias = Any  # a NumPy scalar of a buffer's element type
 
 
 def interpret(nest: LoopNest, inputs: Mapping[str, Array]) -> Array:
-    """Run a nest over its inputs (packed where it says so); the output starts as NaN or ones.
+    """Run a nest over its inputs (packed where it reads them so); the output starts as NaN or ones.
 
     Indices out of range raise `IndexError`, also on the negative side; the other side of a select
     is not evaluated. Every loop runs in order, whatever its kind.

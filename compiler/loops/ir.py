@@ -187,7 +187,7 @@ TileStmt: TypeAlias = TileZero | TileLoad | TileDot | TileStore
 class Carry(Stmt):
     """`update`, then `buffer[indices] =` what it updated; the other way round if `exclusive`.
 
-    In a vectorised loop the lanes take turns, like the rounds of any other loop.
+    In a vectorised loop the lanes run one after the other, like the rounds of any other loop.
     """
 
     buffer: str

@@ -16,8 +16,8 @@ for b in 0..4:                               if 2 < sizes[1] and not(3 < sizes[0
                                                for b in 0..4: …
 
 A batch of few rows is a tile of few sums, which wait for each other, and each batch reads all the
-weights again. How many batches there are is known at run time only: a tile is run where more than
-half of its batches are. What becomes of the sums is written once for tiles of all sizes.
+weights again. The number of batches is dynamic: a tile is run where more than half of its
+batches are. What becomes of the sums is written once for tiles of all sizes.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ BATCHES = 4
 
 
 def join_batches(writes: LiveWrites) -> Body:
-    """The body of the nest of these writes, with tiles of several batches beside loops over batches
-    that read what no batch changes; statements without such loops are the same ones."""
+    """The body of the nest of these writes, with tiles of several batches next to loops over
+    batches that read what no batch changes; statements without such loops are the same ones."""
     body = writes.nest.body
     return body if len(writes.limits) < 2 else _joined(body, NeededStatements(writes))
 

@@ -1,4 +1,4 @@
-"""Pass: loops end where sizes that are known at run time say that no round matters any more.
+"""Pass: loops end where dynamic sizes say that no round matters any more.
 
 for i.o in 0..43:                                     for i.o in 0..min(43, (sizes[1] + 11) // 12):
   for k in 0..512:                                      for k in 0..min(512, sizes[1]):
@@ -53,7 +53,7 @@ _RUNS = (LoopKind.SERIAL, LoopKind.PARALLEL)
 
 
 def limit_loops(nest: LoopNest, limits: Sequence[Limit]) -> LoopNest:
-    """The nest with limits on its loops; the same one where no size is known at run time only."""
+    """The nest with limits on its loops; the same one where no size is dynamic."""
     if not limits and not _has_sizes(nest):
         return nest
     nest, limits, filling = split_borders(nest, limits)

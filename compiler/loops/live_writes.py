@@ -1,4 +1,4 @@
-"""Which writes of a nest matter, where some sizes are known at run time only.
+"""Which writes of a nest matter, where some sizes are dynamic.
 
 What a kernel's limits and selects by `index < size` leave out is followed backwards: from the
 output to the local buffers that it is computed from. A write matters where all of its conditions

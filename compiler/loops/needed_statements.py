@@ -1,4 +1,4 @@
-"""Under which conditions statements are of use, where sizes are known at run time only."""
+"""Under which conditions statements are of use, where sizes are dynamic."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ FEW = 8
 """So many times its rows before a last tile, it may compute some in vain."""
 
 RARE = 0.75
-"""A statement that is run where a size is above so much of the greatest there is may compute in
-vain in other directions."""
+"""A statement that is run where a size is above so much of its maximum may compute in vain
+in other directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def worth_cutting(condition: Condition, rows: Rows) -> bool:
 
 
 def is_rare(known: Facts, cut: Condition, greatest: Mapping[Load, int]) -> bool:
-    """Whether only sizes near the greatest ones make a tile run: another one than cuts it is known
+    """Whether only sizes near the maximum ones make a tile run: another one than cuts it is known
     to be.
 
     The last rows of a plane are a statement of their own, and all tiles of their columns are once
@@ -94,7 +94,7 @@ def is_rare(known: Facts, cut: Condition, greatest: Mapping[Load, int]) -> bool:
 
 
 def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts) -> Body:
-    """The tile for as many rows as matter: the least of some sizes that has them.
+    """The tile for as many rows as matter: the smallest of some sizes that has them.
 
     Those that have too few where what is known holds are left out.
     """

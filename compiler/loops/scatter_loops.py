@@ -1,4 +1,4 @@
-"""The loops of a scattered stage: its data in all of it, then the updates in order.
+"""The loops of a stage of the Scatter operator: its data in all of it, then the updates in order.
 
 for i: for c: y[i, c] = data[i, c]
        for u: let p = position(i, u): if 0 <= p < 512: y[i, p] += value(i, u)
@@ -31,7 +31,7 @@ def scatter_loops(
     state, scattered = loops.state, loops.state.scattered
     assert scattered is not None
     if region.extents != state.stage.shape:
-        raise ScheduleError(f"{state.name} is scattered as a whole, of which a part is needed")
+        raise ScheduleError(f"{state.name} scatters into all of its data, and a part is needed")
     own = {loop for loop in state.order if state.is_part(loop, scattered.axis)}
     first = next(i for i, loop in enumerate(state.order) if loop in own or loop in state.reduce)
     outer, inner = state.order[:first], state.order[first:]

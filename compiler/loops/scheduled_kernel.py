@@ -89,11 +89,11 @@ class ScheduledKernel:
         return state.stage
 
     def with_state(self, state: StageState) -> ScheduledKernel:
-        """`state` in the place of the stage of its name."""
+        """`state` instead of the stage of its name."""
         return self._spliced(state.name, (state,))
 
     def with_stages(self, name: str, *stages: Stage) -> ScheduledKernel:
-        """Naive stages in the place of the stage `name`; `ScheduleError` for a name twice."""
+        """Naive stages that replace the stage `name`; `ScheduleError` for a name twice."""
         taken = {state.name for state in self.stages if state.name != name}
         taken |= {buffer.name for buffer in self.kernel.inputs}
         for stage in stages:

@@ -1,4 +1,4 @@
-"""Which parallel loops threads share, where sizes are known at run time only.
+"""Which parallel loops threads share, where sizes are dynamic.
 
 A schedule decides at the bounds. Of a few rows one thread makes more than it takes to wake
 another: a loop that ends at run time is shared only where the sizes make it worth that.

@@ -1,4 +1,4 @@
-"""Conditions on sizes that are known at run time: `4 * i + j < 3 * sizes[2]`, sums of variables."""
+"""Conditions on dynamic sizes: `4 * i + j < 3 * sizes[2]`, sums of variables."""
 
 from __future__ import annotations
 

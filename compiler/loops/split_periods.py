@@ -68,7 +68,7 @@ def _extent(body: Body, variable: str) -> int:
 
 
 def _split(body: Body, splits: Mapping[str, int]) -> Body:
-    """Loops over v as loops over q and r, with q * size + r in the place of v."""
+    """Loops over v as loops over q and r, with q * size + r instead of v."""
 
     def whole(expr: Expr) -> Expr:
         def visit(node: Expr) -> Expr | None:

@@ -158,7 +158,7 @@ class StageState:
         return self.order.index(loop)
 
     def order_with(self, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
-        """The loops with `new`, of new names, in the place of the adjacent `old`."""
+        """The loops with `new`, of new names, instead of the adjacent `old`."""
         begin = self.position(old[0])
         end = begin + len(old)
         if self.order[begin:end] != old:

@@ -22,7 +22,7 @@ def tile_count(memory: Memory) -> int:
 
 
 def tile_memory_problem(memory: Memory, live: Collection[Memory]) -> str:
-    """Why there can be no such tiles beside those that are `live`; "" if there can."""
+    """Why there can be no such tiles next to those that are `live`; "" if there can."""
     name, most = memory.name, FULL_PALETTE
     if len(memory.shape) < 2:
         return f"the tiles {name} have no rows and columns"

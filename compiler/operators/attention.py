@@ -162,7 +162,7 @@ Exists: TypeAlias = Callable[[Expr], Expr]
 
 
 def _exists(attributes: Attributes, use: Use) -> Exists | None:
-    """The keys that there are, where that is known at run time only."""
+    """The number of keys, where it is dynamic."""
     number = attributes.integer("filled")
     if number < 0:
         return None

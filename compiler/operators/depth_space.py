@@ -5,7 +5,7 @@ with the outermost first: of (y, x) within the block and the channel c, "yxc" is
 DCR, "cyx" what it calls CRD (torch's pixel shuffle), "xyc" the order of YOLO's focus.
 
 With `split` the data has an axis for each of these parts and is turned: a kernel of its own takes
-blocks of it. Else elements are read where they are, so that what is beside them shares the kernel.
+blocks of it. Else elements are read where they are, so that what is next to them shares the kernel.
 """
 
 from __future__ import annotations

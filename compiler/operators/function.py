@@ -1,4 +1,4 @@
-"""A call of a function by name: code that is not ours, see `tunefarm.compiler.foreign_functions`.
+"""A call of a custom operator: code that is not ours, see `tunefarm.compiler.foreign_functions`.
 
 A call has one node for each of its results, which have the attribute `call` in common. Where sizes
 are open the types say what is there of each axis, in terms of a vector of sizes that is the last

@@ -25,7 +25,7 @@ _Order: TypeAlias = Callable[[Expr, Expr, Expr, Expr], Expr]
 
 
 def _below(element: Expr, other: Expr) -> Expr:
-    """element < other, where NaN is the greatest number."""
+    """element < other, where NaN is the largest number."""
     if element.dtype is DType.BOOL:
         return binary("and", unary("not", element), other)
     less = binary("lt", element, other)
@@ -96,7 +96,7 @@ register(
     ),
 )
 """`rank_ascending(x, flags)`: the position that each element of a row has in its sorted row, of
-equal ones the first first; `rank_descending` the same from the greatest on. `count_less`: how many
+equal ones the first first; `rank_descending` the same from the largest on. `count_less`: how many
 elements are less; `count_equal_before`: how many equal ones come before it in the row. Only
 elements with a flag count, and those before `end[0]`; all without flags and end.
 """

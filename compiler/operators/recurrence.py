@@ -49,7 +49,7 @@ SCALES, BATCH = 9, 10
 """The operands; the last are those of a rounded state: what each column of the integers is
 multiplied by, and how many rows of the batch are there, absent for all."""
 _LANES = 16
-"""The most minima of a range that are found beside one another."""
+"""The most minima of a range that are found at the same time."""
 _LEVELS = 255.0
 """The largest of the integers that a state is rounded to."""
 Element: TypeAlias = Callable[..., Expr]
@@ -199,7 +199,7 @@ class _Layer:
         return element
 
     def _range(self, previous: Tensor, combiner: str) -> Tensor:
-        """[direction, step]: the least or the greatest of 0 and the hidden states of a step.
+        """[direction, step]: the minimum or the maximum of 0 and the hidden states of a step.
 
         Rows that are not there have none, nor have those that ended before the step before.
         """

@@ -82,11 +82,11 @@ REQUIRED: Final = Required.REQUIRED
 class OperatorDefinition:
     """What the compiler knows of one operator: no pass asks for an operator's name instead.
 
-    `inputs` is their number, or the least and the most (None: any number) of them, and `attributes`
-    names every attribute with its default. `infer` gives the result's type or raises `ShapeError`;
-    `expression` adds the operator's stages to a kernel and returns the result (None for views,
-    joins, functions and loops). Both receive complete attributes, and None for an absent optional
-    input.
+    `inputs` is their number, or its minimum and maximum (None: any number), and
+    `attributes` names every attribute with its default. `infer` gives the result's type or raises
+    `ShapeError`; `expression` adds the operator's stages to a kernel and returns the result (None
+    for views, joins, functions and loops). Both receive complete attributes, and None for an absent
+    optional input.
     """
 
     name: str
@@ -143,7 +143,7 @@ class OperatorDefinition:
 
     @property
     def arity(self) -> tuple[int, int | None]:
-        """The least and the most inputs; None: any number."""
+        """The minimum and maximum number of inputs; None: any number."""
         return self.inputs if isinstance(self.inputs, tuple) else (self.inputs, self.inputs)
 
 

@@ -178,7 +178,7 @@ def _number(value: int) -> Expr:
 
 
 def _reflected(position: Expr, extent: int, align: bool) -> Expr:
-    """A tap beside a place inside, mirrored at the border."""
+    """A tap next to a place inside, mirrored at the border."""
     last = 2 * extent - (2 if align else 1)
     period = last + (0 if align else 1)
     if not period:

@@ -72,10 +72,10 @@ class Attributes(dict[str, Attribute]):
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A tuple of texts."""
+        """A tuple of strings."""
         value = self[name]
         if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
-            raise _mistyped(name, "a tuple of texts", value)
+            raise _mistyped(name, "a tuple of strings", value)
         return tuple(str(item) for item in value)
 
     def axis(self, name: str, rank: int) -> int:

@@ -1,8 +1,8 @@
-"""What the graph decides, before there are kernels and after; its rooms from the lowest up.
+"""Graph optimization, before there are kernels and after; its packages from the lowest up.
 
-    decisions   what can be decided: layouts, chains, merges, spellings; their names
+    decisions   what can be decided: layouts, chains, merges, decomposed patterns; their names
     solving     problems of choice, solved
-    sizes       how far results are needed where sizes are known at run time only
+    sizes       how far results are needed where shapes are dynamic
     layouts     in which blocks of channels values lie
     fusion      which nodes are one kernel
     precision   what is stored in narrower types

@@ -1,7 +1,7 @@
-"""A plan of precisions applied to a model: the graph and the numerics that it is compiled with.
+"""A plan of precisions applied to a model: the graph and the precision that it is compiled with.
 
 int8 is written into the graph, in the form that quantised models come in. Narrow floats are a
-matter of the numerics, which name contractions by source: `choose_precision` casts their operands
+matter of the precision, which name contractions by source: `choose_precision` casts their operands
 when layouts and kernels are known. So every contraction gets a source of its own.
 """
 
@@ -28,7 +28,7 @@ _STORAGE = {Precision.BF16: DType.BF16, Precision.F16: DType.F16}
 def prepare(graph: Graph, allowance: Allowance | None = None, plan: GraphPlan = RULES) -> Graph:
     """The graph after the passes that need no target, each contraction with its own source.
 
-    Identities of precisions and calibrations are of this graph. The patterns that stay spelled out
+    Identities of precisions and calibrations are of this graph. The patterns that stay decomposed
     by `plan` do so. Raises `VerifyError`, `LimitError` and `PlanError` as `optimise` does.
     """
     passes = before_layouts(sites=sites_of(plan))
@@ -39,7 +39,7 @@ def prepare(graph: Graph, allowance: Allowance | None = None, plan: GraphPlan = 
 def apply_precisions(
     prepared: Graph, plan: PrecisionPlan, numerics: Numerics = DEFAULT_NUMERICS
 ) -> tuple[Graph, Numerics]:
-    """A prepared graph in the precisions of the plan, and the numerics to compile it with.
+    """A prepared graph in the precisions of the plan, and the precision to compile it with.
 
     Raises SettingsError for a plan that does not fit the graph.
     """

@@ -6,7 +6,7 @@ by whoever makes them. Neither runs any code. An operand that cannot be written 
 an input, a constant or an output, or lies in another join, is copied.
 
 Of a value with several parts, what begins with its last one is joined with the whole of it, and so
-is what ends with its first one: the concat is a part of that, and the other parts lie beside it.
+is what ends with its first one: the concat is a part of that, and the other parts lie next to it.
 
 A value can lie in one place only, and the last of its concats has it. An earlier one whose operands
 lie there one behind the other already is a part of that (the growing concats of a DenseNet).

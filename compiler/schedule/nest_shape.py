@@ -181,7 +181,7 @@ class NestShape:
     body: Numbers  # vector operations (multiply-adds in a reduction) in the unrolled body
     accumulators: Numbers  # vectors held from one step to the next
     pieces: Numbers  # iterations of the parallel loop, 1 where it is serial
-    grains: Numbers  # chunks that threads take turns with, 1 where it is serial
+    grains: Numbers  # chunks of a loop for each thread, 1 where it is serial
 
     registers: Numbers  # vectors that are needed at the same time, accumulators included
     loads: Numbers  # vectors and broadcast values loaded for one step

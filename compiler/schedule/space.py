@@ -95,7 +95,7 @@ class Sketch:
     `build` turns a complete assignment into the schedule; every assignment of `choices` is legal.
     `default` is the analytic pick: an assignment of the same choices. `shape` gives the loops of
     many candidates at once, for cost models; it takes the positions of their values. `algorithm` is
-    what results are computed by. A sketch that `leads` is clearly faster than those beside it.
+    what results are computed by. A sketch that `leads` is clearly faster than other ones.
     """
 
     name: str

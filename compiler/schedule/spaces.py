@@ -50,8 +50,8 @@ def schedule_space(
 ) -> ScheduleSpace:
     """All schedules of `kernel` that are worth measuring on `target` with `threads` threads.
 
-    Algorithms (Winograd, digits) that `numerics` does not admit are left out.
-    A kernel that a sketch fails on has the naive schedule alone: others can be tuned beside it.
+    Algorithms (Winograd, digits) that `numerics` does not admit are left out. A kernel that a
+    sketch fails on has the naive schedule alone: others can still be tuned.
     """
     try:
         return _sketched(kernel, target, threads, Numerics.of(numerics))
@@ -72,7 +72,7 @@ def _sketched(
 
 
 class Spaces:
-    """Spaces for one target, number of threads and numerics; that of a kernel is made once."""
+    """Spaces for one target, number of threads and precision; that of a kernel is made once."""
 
     def __init__(
         self, target: Target, threads: int = 1, numerics: Numerics | str = DEFAULT_NUMERICS

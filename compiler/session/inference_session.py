@@ -6,7 +6,7 @@
     (scores,) = session.run(None, {"input": array})
 
 Names, their order, types and shapes are onnxruntime's. A session has the CPU alone; what would
-change results and cannot be done is refused by name. An artefact needs NumPy and llvmlite only; an
+change results and cannot be done is refused by name. An artifact needs NumPy and llvmlite only; an
 ONNX file is compiled, untuned, where the compiler is installed (`tunefarm.InferenceSession` takes a
 database).
 """
@@ -94,7 +94,7 @@ class InferenceSession:
         inputs: Mapping[str, object] | None = None,
         **ignored: object,
     ) -> None:
-        """Load an artefact, or compile an ONNX file with default schedules, or take an Executable.
+        """Load an artifact, or compile an ONNX file with default schedules, or take an Executable.
 
         A file may be given as its bytes. `shapes` fixes or bounds what an ONNX file leaves open,
         and `inputs` fixes values, as in `tunefarm.compiler.build`; without `shapes` such a file is
@@ -125,7 +125,7 @@ class InferenceSession:
 
     @property
     def executable(self) -> Executable:
-        """What runs the model; raises `SettingsError` before the first run of open sizes."""
+        """What runs the model; raises `SettingsError` before the first run with dynamic shapes."""
         found = self._executable or (self.builds and self.builds.latest)
         if not found:
             raise SettingsError(

@@ -28,7 +28,7 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Whether onnxruntime runs nodes beside each other; kernels here run one after another."""
+    """Whether onnxruntime runs nodes in parallel; kernels here run one after another."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -60,7 +60,7 @@ class _Entries:
 class SessionOptions(_Entries):
     """Options of a session; those of onnxruntime itself may be given in their place.
 
-    `intra_op_num_threads`: threads of a run; 0: those that an artefact was built for; for an ONNX
+    `intra_op_num_threads`: threads of a run; 0: those that an artifact was built for; for an ONNX
     file those of the configuration, and all cores where no database has records for a number.
     `add_free_dimension_override_by_name` gives a symbol of an ONNX file its size. The rest says
     nothing here.

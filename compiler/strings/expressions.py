@@ -12,7 +12,7 @@ class ExpressionError(ValueError):
 
 
 class Expression:
-    """An expression that looks for its leftmost longest match, in texts as UTF-8."""
+    """An expression that looks for its leftmost longest match, in strings as UTF-8."""
 
     def __init__(self, pattern: str) -> None:
         """Raises `ExpressionError` for a pattern that RE2 refuses."""

@@ -26,7 +26,7 @@ class PrefixRun:
         self._own = {port.name for port in prefix.ports}
 
     def __call__(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What was given with the tensors that the steps make in the place of the strings.
+        """What was given with the tensors that the steps make of the strings.
 
         These may be given by their own names instead. Raises `InputError` for strings that are
         missing, no strings, or of another shape than the model declares.

@@ -1,1 +1,1 @@
-"""Element types, tensor types and numerics: what every representation shares."""
+"""Element types, tensor types and precision: what every representation shares."""

@@ -52,5 +52,5 @@ def _denormals(array: Array) -> Iterator[tuple[Any, Any]]:
     for start in range(0, bits.size, _CHUNK):
         chunk = bits[start : start + _CHUNK]
         magnitude = chunk & integer(sign - 1)
-        # 0 becomes the greatest integer, all that is normal is above the mantissa's bits
+        # 0 becomes the largest integer, all that is normal is above the mantissa's bits
         yield chunk, (magnitude - integer(1)) < integer((exponent & -exponent) - 1)

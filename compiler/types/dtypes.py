@@ -97,7 +97,7 @@ class DType(StrEnum):
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the greatest number of an integer type."""
+        """The minimum and maximum of an integer type."""
         if self.is_signed:
             return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
         return 0, (1 << self.bits) - 1
@@ -124,7 +124,7 @@ class DType(StrEnum):
 
     @staticmethod
     def from_numpy(dtype: np.dtype[Any]) -> DType:
-        """The element type of a NumPy dtype, objects being texts; `ValueError` if there is none."""
+        """The element type of a NumPy dtype, objects being strings; else `ValueError`."""
         if dtype.kind in "OSU":
             return DType.STRING
         known = _numpy_extensions() if dtype.type.__module__ == "ml_dtypes" else _numpy_types()

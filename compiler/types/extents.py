@@ -24,10 +24,10 @@ HINT: Final = "give a number, a name with bounds (batch:1..8) or a name with val
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A size that is known at run time: `name:low..high`, or `name:value|value|…`.
+    """A dynamic size: `name:low..high`, or `name:value|value|…`.
 
     Without a name it is that which the model declares, without bounds those that are usual for the
-    name. With values `low` and `high` are the least and the greatest. Values may be bounds too
+    name. With values `low` and `high` are the minimum and maximum. Values may be bounds too
     (`seq:1..64|65..512`): those are `buckets`, from the lowest on, and there are no `values` then.
     """
 
@@ -96,7 +96,7 @@ Given: TypeAlias = int | str | tuple[int, int] | Extent
 """An extent in Python: what `Extent` prints, or (low, high)."""
 
 Shapes: TypeAlias = Mapping[str, Sequence[Given] | FixedInput]
-"""What a build is told of inputs, by name: a shape, or the value of an input that is fixed; or a
+"""What is given of a build's inputs, by name: a shape, or the value of an input that is fixed; or a
 single extent by the name of a symbol."""
 
 
@@ -173,7 +173,7 @@ def named(extent: Extent, name: str) -> Extent:
 
 
 def shapes_to_json(shapes: Shapes) -> dict[str, Any]:
-    """What a build is told of inputs, as JSON has it."""
+    """What is given of a build's inputs, as JSON."""
     found: dict[str, Any] = {
         name: [item if isinstance(item, int) else str(item) for item in map(extent_of, shape)]
         for name, shape in open_shapes(shapes).items()

@@ -1,4 +1,4 @@
-"""Numerics: what a model's numbers are kept in, and what may compute them."""
+"""Precision: what a model's numbers are kept in, and what may compute them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Algorithm(StrEnum):
     WINOGRAD_2 = "winograd F(2x2)"
     WINOGRAD_4 = "winograd F(4x4)"
     ONLINE_SOFTMAX = "online softmax"
-    DIGITS = "sums of digits"
+    DIGITS = "split-integer dot products"
 
     @staticmethod
     def winograd(m: int) -> Algorithm:
@@ -76,7 +76,7 @@ class Numerics:
         return NUMERICS[name]
 
     def planned(self, contractions: Mapping[str, DType]) -> Numerics:
-        """These numerics with the storage of single contractions, by source.
+        """This precision with the storage of single contractions, by source.
 
         Raises `ValueError` where more than one narrow float type would be left in the model.
         """

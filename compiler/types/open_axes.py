@@ -1,4 +1,4 @@
-"""What is there of a tensor that a function by name takes or gives, where sizes are open.
+"""What is there of a tensor that a custom operator takes or gives, where sizes are open.
 
 As `tunefarm.compiler.types.dims`, in terms of a vector of sizes that is known when the function is
 called:

@@ -33,7 +33,7 @@ class Calibration:
 
     `method` says how ranges follow from what the values were ("minmax", "percentile 99.99", "mse"),
     `samples` how many runs there were, `data` is the SHA-256 of their inputs. `ranges` are by
-    identity of the value: the least and the largest number that is not clipped.
+    identity of the value: the minimum and maximum that are not clipped.
     """
 
     method: str

@@ -57,7 +57,7 @@ class SizedPort:
 
     @property
     def greatest(self) -> TensorType:
-        """The true type at the greatest sizes."""
+        """The true type at the maximum sizes."""
         return TensorType(self.dtype, tuple(bounds_of(size)[1] for size in self.shape))
 
     @property
@@ -171,8 +171,8 @@ class Signature:
     """Ports in the model's order, the symbols' sources, and what must hold of them.
 
     Without `sizes` the graph has no input `SIZES`: all shapes are known, and there are checks.
-    `ranges` are the sizes of symbols that must be within one of several: (least, greatest) each, by
-    the symbol's name, in order. A graph has none: they are those of several programs together.
+    `ranges` are the sizes of symbols that must be within one of several: (minimum, maximum) each,
+    by the symbol's name, in order. A graph has none: they are those of several programs together.
     """
 
     inputs: tuple[SizedPort, ...]

@@ -1,4 +1,4 @@
-"""JSON round trip of signatures: what an artefact and a stored graph say of run-time sizes.
+"""JSON round trip of signatures: what an artifact and a stored graph say of run-time sizes.
 
 A dimension is a number, or a sum as a list of [factor, atom, ...]; an atom is the name of a symbol,
 or [function, left, right] of two dimensions. The symbols with their bounds stand once, in front.
@@ -85,7 +85,7 @@ def signature_from_json(data: Any) -> Signature:
 
 
 def padded_to_json(padded: Mapping[str, Dims]) -> dict[str, Any]:
-    """The axes of values by name as JSON values; symbols are those of a signature beside it."""
+    """The axes of values by name as JSON values; symbols are those of a signature next to it."""
     return {name: _dims_to_json(dims) for name, dims in padded.items()}
 
 

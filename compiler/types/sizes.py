@@ -1,4 +1,4 @@
-"""Sizes that are known at run time: integer polynomials over named symbols with bounds.
+"""Dynamic sizes: integer polynomials over named symbols with bounds.
 
 A dimension of a tensor is an `int` or a `Size`. A Size is never constant: what comes out as a
 number is an `int`, so that `isinstance(dimension, int)` asks whether it is known when compiling.
@@ -22,7 +22,7 @@ from tunefarm.compiler.errors import ShapeError
 
 @dataclass(frozen=True, slots=True, order=True)
 class Symbol:
-    """A size that a model leaves open, and the least and the greatest that it may have.
+    """A size that a model leaves open, and the minimum and maximum that it may have.
 
     `low` is at least 0; the symbol of equal bounds is the number and no Symbol (`of`).
     """
@@ -52,7 +52,7 @@ class Function:
     """A function of two sizes that is no polynomial: `//` (floor), `%`, `min` or `max`."""
 
     name: str
-    left: str  # texts order and print; the operands compute
+    left: str  # strings order and print; the operands compute
     right: str
     operands: tuple[Dimension, Dimension]
 
@@ -95,7 +95,7 @@ class Size:
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """A least and a greatest value, from those of the symbols.
+        """The minimum and maximum, from those of the symbols.
 
         They are reached where the symbols have few values. Elsewhere they need not be: those of
         sums as s - s // 2 are bounded one by one.
@@ -190,7 +190,7 @@ class Size:
 
 
 Dimension: TypeAlias = int | Size
-"""The extent of an axis: a number, or a size that is known at run time."""
+"""The extent of an axis: a number, or a dynamic size."""
 
 NO_SYMBOLS: Final[frozenset[Symbol]] = frozenset()
 
@@ -206,7 +206,7 @@ def symbols_in(shape: Iterable[Dimension]) -> frozenset[Symbol]:
 
 
 def bounds_of(dimension: Dimension) -> tuple[int, int]:
-    """The least and the greatest value of a dimension, see `Size.bounds`."""
+    """The minimum and maximum value of a dimension, see `Size.bounds`."""
     return dimension.bounds if isinstance(dimension, Size) else (dimension, dimension)
 
 
@@ -471,5 +471,5 @@ def _term_text(atoms: tuple[Atom, ...], factor: int) -> str:
 
 
 def common_factor(dimension: Dimension) -> int:
-    """The greatest number that divides the dimension whatever its symbols are."""
+    """The largest number that divides the dimension whatever its symbols are."""
     return gcd(*_terms(dimension).values())

@@ -267,7 +267,7 @@ class Words:
         return result.reshape(numbers.shape)
 
     def read(self, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-        """What was given with texts as numbers. Raises `InputError` for what is no text."""
+        """What was given with strings as numbers. Raises `InputError` for what is no text."""
         numbers = dict(given)
         for name in names:
             if name in numbers:
@@ -278,7 +278,7 @@ class Words:
         return numbers
 
     def shown(self, names: Sequence[str], results: Mapping[str, Any]) -> dict[str, Any]:
-        """Results with numbers as texts."""
+        """Results with numbers as strings."""
         return {name: self.texts(a) if name in names else a for name, a in results.items()}
 
 
@@ -286,7 +286,7 @@ def strings_of(given: Any) -> npt.NDArray[np.object_]:
     """An array of strings as objects. Raises `TypeError` for an array of anything else."""
     array = np.asarray(given)
     if array.dtype.kind not in "UTSO":
-        raise TypeError(f"it has elements of the type {array.dtype}, and must have texts")
+        raise TypeError(f"it has elements of the type {array.dtype}, and must have strings")
     strings = np.empty(array.size, object)
     strings[:] = [_text(item) for item in array.ravel().tolist()]
     return strings.reshape(array.shape)
@@ -296,5 +296,5 @@ def _text(item: Any) -> str:
     if isinstance(item, bytes):
         return item.decode()
     if not isinstance(item, str):
-        raise TypeError(f"it has an element of the type {type(item).__name__}, and must have texts")
+        raise TypeError(f"it has an element of type {type(item).__name__}, and must have strings")
     return item

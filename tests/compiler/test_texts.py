@@ -246,12 +246,12 @@ def test_numbers_of_words_do_for_texts_and_other_things_do_not() -> None:
     _, executable = build(nodes, inputs, outputs, {"known": ["p", "q"]})
     numbers = executable.run({"i": np.array([1, 0]), "x": np.array([1, 99])})
     assert [numbers["y"].tolist(), numbers["z"].tolist()] == [["q", "p"], ["q", ""]]
-    with pytest.raises(InputError, match=r"input 'x' cannot be read: .* must have texts"):
+    with pytest.raises(InputError, match=r"input 'x' cannot be read: .* must have strings"):
         executable.run({"i": np.array([1, 0]), "x": np.array([1.5, 2.5])})
 
 
 def test_what_computes_with_texts_is_refused() -> None:
-    with pytest.raises(ImportModelError, match="computes with texts"):
+    with pytest.raises(ImportModelError, match="computes with strings"):
         build(
             [node("Cast", ["x"], ["y"], to=STRING)], [port("x", FLOAT, 2)], [port("y", STRING, 2)]
         )

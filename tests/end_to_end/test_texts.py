@@ -74,7 +74,7 @@ def test_build_and_run(
         np.testing.assert_allclose(results["maps"].sum(axis=1), 1.0, rtol=1e-5)
     np.save("x.npy", np.array([[1.5, 2.5]]))
     assert run_command(app, ["run", "m.tuned", "--input", "x=x.npy"]) == 1
-    assert "must have texts" in capsys.readouterr().err
+    assert "must have strings" in capsys.readouterr().err
 
 
 def test_sentences(

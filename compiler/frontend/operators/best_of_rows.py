@@ -50,7 +50,7 @@ def _pairs_are_faster(rows: int, extent: int, most: int) -> bool:
 
 
 def _keys(graph: GraphBuilder, rows: Value, largest: bool) -> Value:
-    """Integers that are the greater the earlier elements come; the least one for what is absent."""
+    """Integers that are the greater the earlier elements come; the minimum for what is absent."""
     wide = rows.dtype is DType.F64 or rows.dtype in (DType.I64, DType.U64, DType.U32)
     integer, real = (DType.I64, DType.F64) if wide else (DType.I32, DType.F32)
     limits = np.iinfo(integer.numpy)

@@ -41,7 +41,7 @@ def cast_like(node: OnnxNode, graph: GraphBuilder) -> Value:
 def _cast(node: OnnxNode, graph: GraphBuilder, target: DType) -> Value:
     value = node.input(0)
     if value.dtype is not target and DType.STRING in (value.dtype, target):
-        raise node.unsupported(f"{value.dtype} to {target}, which computes with texts")
+        raise node.unsupported(f"{value.dtype} to {target}, which computes with strings")
     if value.dtype is target or target not in EIGHT_BIT_FLOATS:
         return graph.cast(value, target)
     saturate = bool(node.integer("saturate", 1))

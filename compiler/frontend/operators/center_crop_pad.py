@@ -1,4 +1,4 @@
-"""CenterCropPad where sizes, or those that are wanted, are known at run time only."""
+"""CenterCropPad where sizes, or those that are wanted, are dynamic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indices in models with sizes that are known at run time only: each must be of what is there.
+"""Indices in models with dynamic sizes: each must be of what is there.
 
 Kernels clamp indices at an axis' bound, or leave out what lies behind it: no memory but their own
 is read or written. But what lies between the size and its bound is anything, and a row that was not
@@ -46,7 +46,7 @@ def are_there(indices: Value, dims: Axis) -> bool:
 def require_inside(
     node: OnnxNode, graph: GraphBuilder, indices: Value, data: Value, axis: int
 ) -> None:
-    """Have runs refuse indices outside of an axis, if sizes are known at run time only."""
+    """Have runs refuse indices outside of an axis, if sizes are dynamic."""
     check_constant(node, indices, [data.shape[axis]])
     if not graph.is_padded or are_there(indices, data.dims[axis]) or not indices.type.size:
         return

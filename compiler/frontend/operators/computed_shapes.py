@@ -25,7 +25,7 @@ from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater, known
 
 
 def _is_sized(sizes: Sequence[Dimension] | None) -> TypeGuard[Sequence[Dimension]]:
-    """Whether a declared shape has sizes that are known at run time only."""
+    """Whether a declared shape has dynamic sizes."""
     return sizes is not None and known(sizes) is None
 
 

@@ -1,4 +1,4 @@
-"""Attention as onnxruntime's own operators have it: spelled out, with their masks and caches.
+"""Attention as onnxruntime's own operators have it: decomposed, with their masks and caches.
 
 What is spelled here, softmax(scale Q K' + masks) V, is found again by
 `tunefarm.compiler.graph.attention`.
@@ -162,7 +162,7 @@ def _padding_mask(
 def _counted_keys(
     node: OnnxNode, mask: Value, key: Value, rows: Dimension, graph: GraphBuilder
 ) -> Value:
-    """[batch, 1, 1, keys]: which ones numbers of keys allow, of sizes known at run time only."""
+    """[batch, 1, 1, keys]: which ones numbers of keys allow, of dynamic sizes."""
     places = graph.cast(counted_places(key.dims[2], graph), mask.dtype)
     if mask.rank != 1 or (mask.true_shape[0] == 2 * rows and rows != 0):
         raise graph.refusal(f"a mask of the form {mask.type}", [mask, key])

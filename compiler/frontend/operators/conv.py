@@ -119,7 +119,7 @@ def col2im(node: OnnxNode, graph: GraphBuilder) -> Value:
 def _open_columns(
     data: Value, image: Sequence[Dimension], found: Windows, graph: GraphBuilder
 ) -> Value:
-    """Columns [N, C, windows] of an image of open sizes, with zeros in those that are not there."""
+    """Columns [N, C, windows] of an image with dynamic sizes; zeros where there is none."""
     rank, counts = len(image), list[Dimension]()
     for axis, size in enumerate(image):
         room = size + found.pads[axis] + found.pads[axis + rank] - found.reach(axis)

@@ -165,7 +165,7 @@ def unique(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
     """Different elements, or slices along an axis, in order of size or of first appearance."""
     data = node.input(0)
     if data.dtype is DType.STRING:
-        raise node.unsupported("an order of texts")
+        raise node.unsupported("an order of strings")
     axis = node.axis(node.integer("axis"), data.rank) if node.has("axis") else 0
     if node.has("axis"):
         data = in_one_piece(data, axis, graph)

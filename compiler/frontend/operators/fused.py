@@ -163,7 +163,7 @@ def fused_matmul(node: OnnxNode, graph: GraphBuilder) -> Value:
         alpha = 1.0
     if any(value.rank < 2 for value in turned):
         if any(flags.values()):
-            raise node.unsupported("a transposed operand beside a vector")
+            raise node.unsupported("a transposed operand with a vector")
         product = matmul_value(node, turned[0], turned[1], graph)
     else:
         product = graph.emit("matmul", *turned, **flags)

@@ -100,7 +100,7 @@ def one_hot(node: OnnxNode, graph: GraphBuilder) -> Value:
 def _one_hot_of_size(
     node: OnnxNode, indices: Value, values: Value, axis: int, graph: GraphBuilder
 ) -> Value:
-    """With a depth that is known at run time only, from which negative indices count."""
+    """With a dynamic depth, from which negative indices count."""
     size, *others = node.sizes(1, "the depth")
     least, most = bounds_of(size)
     if others or least < 1:

@@ -141,7 +141,7 @@ def label_encoder(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("LabelEncoder", 1, domain=DOMAIN)
 def class_encoder(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """Classes that are texts become their numbers, and numbers their classes."""
+    """Classes that are strings become their numbers, and numbers their classes."""
     classes = np.array(node.strings("classes_strings", ()), object)
     numbers = np.arange(classes.size)
     if node.input(0).dtype is DType.STRING:

@@ -2,8 +2,8 @@
 
 The second method of Wu, Lin and Weng, "Probability estimates for multi-class classification by
 pairwise coupling" (2004), section 4: with Q[t][t] = sum of r[j][t]^2 and Q[t][j] = -r[j][t] r[t][j]
-it looks for the p that makes p' Q p least, a class after the other, until Q p is even enough. Where
-it stops can be seen in the results, also of two classes: so it stops where libsvm does.
+it looks for the p that minimises p' Q p, a class after the other, until Q p is even enough.
+Where it stops can be seen in the results, also of two classes: so it stops where libsvm does.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def both_classes(
 
 
 def labels_of(numbers: Value, labels: tuple[Label, ...], graph: GraphBuilder) -> Value:
-    """The labels of classes that are known by number, i64 or texts [rows]."""
+    """The labels of classes that are known by number, i64 or strings [rows]."""
     if labels == tuple(range(len(labels))):
         return graph.cast(numbers, DType.I64)
     table = np.array(labels, object if isinstance(labels[0], str) else np.int64)
@@ -98,5 +98,5 @@ def labels_of(numbers: Value, labels: tuple[Label, ...], graph: GraphBuilder) ->
 
 
 def class_labels(node: OnnxNode, integers: str) -> tuple[Label, ...]:
-    """The labels: texts, or integers."""
+    """The labels: strings, or integers."""
     return node.strings("classlabels_strings", ()) or node.integers(integers, ())

@@ -41,7 +41,7 @@ def pad(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 
 def _sized_pad(node: OnnxNode, data: Value, graph: GraphBuilder) -> Value:
-    """Pads of which some are known at run time only."""
+    """Pads of which some are dynamic."""
     mode = node.choice("mode", "constant", _MODES)
     pads, axes = node.sizes(1, "the list of pads"), tuple(range(data.rank))
     if node.optional(3) is not None:

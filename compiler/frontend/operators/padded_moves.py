@@ -1,4 +1,4 @@
-"""Moves along axes whose sizes are known at run time only."""
+"""Moves along dynamic axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Means and normalisations over sizes that are known at run time: sums by the true number."""
+"""Means and normalisations over dynamic sizes: sums by the true number."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _extreme(operator: str, content: str) -> PaddedForm:
     def form(
         graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
     ) -> Value | None:
-        """The last of equal elements is no padding, even where all are the least number; and no
+        """The last of equal elements is no padding, even where all are the minimum; and no
         padding between an axis' elements counts."""
         data, axis = _data(operands), attributes.integer("axis")
         dims, is_last = data.dims[axis], attributes.flag("select_last_index")

@@ -1,6 +1,6 @@
 """onnxruntime's own operators on integers: dequantised, computed in floats, quantised again.
 
-What is spelled out here is folded into integer arithmetic by
+What is decomposed here is folded into integer arithmetic by
 `tunefarm.compiler.graph.fold_quantised`.
 """
 

@@ -63,7 +63,7 @@ def _ones(node: OnnxNode, data: Value, graph: GraphBuilder) -> Value:
 def _dropped(
     node: OnnxNode, data: Value, training: Value | None, graph: GraphBuilder
 ) -> Sequence[Value]:
-    """Data where a number drawn for it is not below the ratio, which may be known at run time."""
+    """Data where a number drawn for it is not below the ratio, which may be dynamic."""
     if node.version >= 12:
         given = node.optional(1)
         ratio = graph.scalar(0.5, DType.F64) if given is None else graph.cast(given, DType.F64)

@@ -275,7 +275,7 @@ class _Importer:
         backward: Sequence[bool],
         batch_first: bool,
     ) -> list[Direction]:
-        """What directions with the same activations give, walked beside each other."""
+        """What directions with the same activations give, walked together."""
         node, graph = self.node, self.graph
         is_lstm = node.operator == "LSTM"
         projected = [self.projected(*item) for item in zip(directions, backward, strict=True)]

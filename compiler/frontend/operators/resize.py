@@ -140,14 +140,14 @@ def _scaled_sizes(node: OnnxNode, data: Value, axis: int, scale: float) -> Sized
     given = size_of(data.dims[axis])
     wanted = scaled_size(given, scale)
     if wanted is None:
-        raise node.unsupported(f"the scale {scale} of a size that is known at run time only")
+        raise node.unsupported(f"the scale {scale} of a dynamic size")
     return SizedAxis(given, wanted, scale)
 
 
 def _run_time_sizes(
     node: OnnxNode, data: Value, axes: tuple[int, ...], graph: GraphBuilder
 ) -> tuple[Axis, ...]:
-    """Axes resized to sizes of which some, or those of the data, are known at run time only."""
+    """Axes resized to sizes of which some, or those of the data, are dynamic."""
     policy = node.string("keep_aspect_ratio_policy", "stretch")
     if policy != "stretch":
         raise graph.refusal(f"keep_aspect_ratio_policy={policy}", [data])

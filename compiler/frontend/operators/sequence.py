@@ -136,7 +136,7 @@ def split_to_sequence(node: OnnxNode, graph: GraphBuilder) -> SequenceValue | St
 def _sized_parts(
     node: OnnxNode, data: Value, axis: int, graph: GraphBuilder
 ) -> SequenceValue | StackedSequence:
-    """Parts whose sizes, or that of all, are known at run time only."""
+    """Parts whose sizes, or that of all, are dynamic."""
     size, given = size_of(data.dims[axis]), node.sizes(1, "the sizes of the parts")
     sizes = [extent_there(part, graph) for part in given]
     if node.input(1).rank == 0:

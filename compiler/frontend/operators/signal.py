@@ -62,7 +62,7 @@ def dft(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 
 def _open_transform(node: OnnxNode, axis: int, graph: GraphBuilder) -> Value:
-    """Along an axis whose size is known at run time only: a product with computed roots."""
+    """Along a dynamic axis: a product with computed roots."""
     data, onesided = in_one_piece(node.input(0), axis, graph), bool(node.integer("onesided", 0))
     inverse, extent, parts = bool(node.integer("inverse", 0)), data.shape[axis], data.shape[-1]
     size = size_of(data.dims[axis])

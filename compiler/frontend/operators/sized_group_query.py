@@ -1,6 +1,6 @@
-"""GroupQueryAttention of tokens and caches whose number is known at run time only.
+"""GroupQueryAttention with dynamic numbers of tokens and cache entries.
 
-A cache is as long as the longer one of what it was and the total length that the node is told of.
+A cache is as long as the longer one of what it was and the total length that the node receives.
 Row by row the new tokens lie behind those that `seqlens_k` says were there; what is behind the
 tokens of a row is 0, and no query sees it.
 """

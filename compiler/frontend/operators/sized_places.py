@@ -1,4 +1,4 @@
-"""Numbers of elements in shapes that are known at run time only: places of maxima."""
+"""Numbers of elements in dynamic shapes: places of maxima."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interpolation along axes whose sizes are known at run time only."""
+"""Interpolation along dynamic axes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, Symbol, bounds_of, divide, quotient
 
 _MOST_TRIED = 1 << 22
-"""Sizes of an axis for which a fraction is tried in the place of a scale."""
+"""Sizes of an axis for which a fraction is tried instead of a scale."""
 _FIXED = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn")
 """Coordinates that depend on the scale alone."""
 
@@ -150,7 +150,7 @@ def _blended(
     how: Interpolation,
     graph: GraphBuilder,
 ) -> Value:
-    """Sums of as many elements as the greatest shrinking asks for, whose weights are computed."""
+    """Sums of as many elements as the largest shrinking asks for, whose weights are computed."""
     given = size_of(data.dims[axis])
     taps = _most_taps(given, wanted, scale, how)
     if taps > MAX_TAPS:
@@ -208,7 +208,7 @@ def resized_by_computed_scales(
     how: Interpolation,
 ) -> Value:
     """Axes resized by scales, the operand at a position, to the declared shape, some of which is
-    known at run time only."""
+    dynamic."""
     data = node.input(0)
     scales = vector(node.input(position), graph, DType.F32)
     if scales.shape != (len(axes),) or len(wanted) != data.rank:

@@ -1,4 +1,4 @@
-"""Samples of data whose spatial sizes are known at run time only.
+"""Samples of data with dynamic spatial sizes.
 
 Tables of taps are made for the data as it is padded. What lies behind the true size is made what
 the mode of padding has there, or places are moved so that it is not read.

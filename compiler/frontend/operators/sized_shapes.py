@@ -1,4 +1,4 @@
-"""Reshape, Expand, Slice, Split and Tile where shapes are known at run time only."""
+"""Reshape, Expand, Slice, Split and Tile with dynamic shapes."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def sized_tile(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 
 def sized_range(node: OnnxNode, graph: GraphBuilder) -> Value | None:
-    """Integers from a start to a limit that are known at run time; None where all are constant."""
+    """Integers from a start to a limit that a run computes; None where all are constant."""
     values = [node.input(position) for position in range(3)]
     if all(value.sizes is None for value in values):
         return None
@@ -333,7 +333,7 @@ def _scalar(node: OnnxNode, position: int) -> Dimension:
 
 
 def sized_fill(node: OnnxNode, fill: Value, graph: GraphBuilder) -> Value:
-    """A value in each place of a shape that is known at run time only."""
+    """A value in each place of a dynamic shape."""
     shape = node.sizes(0, "the shape")
     if any(bounds_of(size)[1] < 0 for size in shape):
         raise node.bad_shape(f"the shape [{_text(shape)}] has a negative extent")

@@ -1,4 +1,4 @@
-"""Windows along axes whose sizes are known at run time only."""
+"""Windows along dynamic axes."""
 
 from __future__ import annotations
 

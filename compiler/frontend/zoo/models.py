@@ -99,8 +99,8 @@ _DYNAMIC: dict[str, dict[str, tuple[str, ...]]] = {
         "present": ("batch", "", _PRESENT),
     },
 }
-"""Axes that are known at run time only in a model's dynamic form, by input and output; of several
-with a dot in their names, by what is before it."""
+"""Axes that are dynamic in a model's dynamic form, by input and output; of several with a dot in
+their names, by what is before it."""
 
 
 def dynamic_names() -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def dynamic_names() -> tuple[str, ...]:
 
 
 def dynamic_shapes(name: str) -> dict[str, tuple[str]]:
-    """Usual bounds of what is known at run time only in a model's dynamic form, by symbol."""
+    """Usual bounds of the dynamic axes in a model's dynamic form, by symbol."""
     names = [symbol for axes in _DYNAMIC.get(name, {}).values() for symbol in axes if symbol]
     shapes: dict[str, tuple[str]] = {}
     for symbol in filter(str.isidentifier, names):
@@ -139,7 +139,7 @@ def build_model(name: str, *, seed: int = 0, size: Size | None = None) -> onnx.M
     size = size or Size()
     if size.dynamic and name not in _DYNAMIC:
         raise SettingsError(
-            f"{name} has no form whose sizes are known at run time only",
+            f"{name} has no form with dynamic shapes",
             hint=f"these have: {', '.join(_DYNAMIC)}",
         )
     net = NetworkBuilder(name, seed, _FAMILIES.get(name, name), size.dynamic)
@@ -165,14 +165,14 @@ def write_model(
 ) -> Path:
     """Write a model of the zoo to an ONNX file, replacing the file as a whole.
 
-    Batch, tokens and images of a `dynamic` one are known at run time only. It is quantised, in this
-    form, if `prepare` is there to find the ranges of its values. Raises SettingsError for an
-    unknown name or form and for a file that cannot be written.
+    A `dynamic` one has dynamic batch, tokens and images. It is quantised, in this form, if
+    `prepare` is there to find the ranges of its values. Raises SettingsError for an unknown name or
+    form and for a file that cannot be written.
     """
     output = Path(output)
     check_form(form)
     if dynamic and prepare is not None:
-        raise SettingsError("quantised models have no form whose sizes are known at run time only")
+        raise SettingsError("quantised models have no form with dynamic shapes")
     model = build_model(name, seed=seed, size=Size(dynamic=dynamic))
     if prepare is not None:
         model = quantised(model, prepare, seed)

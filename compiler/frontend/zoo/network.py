@@ -30,7 +30,7 @@ class Size:
     classes: int | None = None
     tokens: int | None = None
     layers: int | None = None
-    dynamic: bool = False  # batch, tokens and image are known at run time only
+    dynamic: bool = False  # batch, tokens and image are dynamic
 
     def channels(self, published: int) -> int:
         """The number of channels under the width factor, a multiple of 4."""
@@ -222,7 +222,7 @@ class NetworkBuilder:
     def reshape(
         self, value: str, shape: Sequence[int], name: str, dynamic: Sequence[int] = ()
     ) -> str:
-        """To a shape that is a constant: `dynamic` where sizes are known at run time only."""
+        """To a shape that is a constant: `dynamic` where sizes are dynamic."""
         shape = dynamic if self.dynamic and dynamic else shape
         return self.node("Reshape", [value, self.integers(f"{name}.shape", *shape)], name)
 
@@ -240,7 +240,7 @@ class NetworkBuilder:
         return Layer(output, features)
 
     def name_axes(self, symbols: Mapping[str, Sequence[str]]) -> None:
-        """Name axes of inputs and outputs that are known at run time only; "": as it is."""
+        """Name axes of inputs and outputs that are dynamic; "": as it is."""
         for info in (*self._inputs, *self._outputs):
             names = symbols.get(info.name) or symbols.get(info.name.split(".")[0], ())
             for dimension, name in zip(info.type.tensor_type.shape.dim, names, strict=False):

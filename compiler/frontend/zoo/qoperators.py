@@ -1,4 +1,4 @@
-"""The QOperator form of a quantised model: operators on integers in the place of floats.
+"""The QOperator form of a quantised model: operators on integers instead of floats.
 
     Conv(Dequantize(x), Dequantize(w), Dequantize(b)) -> Quantize   becomes   QLinearConv
 

@@ -80,7 +80,7 @@ def _without_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _ranges(model: onnx.ModelProto, prepare: Prepare, seed: int) -> dict[str, Range]:
-    """The smallest and the greatest number of each float that operators read or give."""
+    """The minimum and maximum of each float that operators read or give."""
     shown = onnx.shape_inference.infer_shapes(model)
     floats = [
         value

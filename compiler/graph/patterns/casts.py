@@ -4,7 +4,7 @@
     cast(f16, rms_norm(cast(f32, x))) scale       ->  rms_norm(x, scale)
 
 An operator on 16-bit floats is computed in f32 and rounded once, so the first is exact; the second
-takes one rounding off. Norms, softmax and activation functions may themselves be spelled out.
+takes one rounding off. Norms, softmax and activation functions may themselves be decomposed.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Match:
     shape: tuple[int, ...] | None = None
 
     def emit(self, rewriter: Rewriter) -> None:
-        """Append the operator in the place of the last node."""
+        """Append the operator that replaces the last node."""
         last = self.last
         inputs = tuple(rewriter.value(name) for name in self.inputs)
         result = rewriter.types[last.output].shape

@@ -88,7 +88,7 @@ def _of_pairs(finder: Finder, last: Node, stack: Node) -> Match | None:
 
 
 def _of_first(finder: Finder, last: Node) -> Match | None:
-    """The embedding of the first features beside those that stay."""
+    """The embedding of the first features next to those that stay."""
     if not _joins_last_axis(finder, last):
         return None
     inner = finder.producer(last.inputs[0])

@@ -1,4 +1,4 @@
-"""Softmax and its logarithm, spelled out.
+"""Softmax and its logarithm, decomposed.
 
 exp(x - reduce_max(x)) -> e;  e / reduce_sum(e)    ->  softmax, also without the maximum
 log(softmax(x))                                    ->  log_softmax

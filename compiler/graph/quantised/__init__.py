@@ -1,1 +1,1 @@
-"""Integer arithmetic in the place of floats that stand for integers (see fold_quantised)."""
+"""Integer arithmetic instead of floats that stand for integers (see fold_quantised)."""

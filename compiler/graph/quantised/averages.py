@@ -1,4 +1,4 @@
-"""Averages of integers in the place of those of what they stand for.
+"""Averages of integers instead of those of the floats they stand for.
 
 With x = (q - z) s, the average over n elements of which m lie inside of the data is
 

@@ -1,4 +1,4 @@
-"""Convolutions and matrix products of integers in the place of those of what they stand for.
+"""Convolutions and matrix products of integers instead of the floats they stand for.
 
 With x = (q - z) s and w = V t, V being integers without a zero point,
 
@@ -6,8 +6,8 @@ With x = (q - z) s and w = V t, V being integers without a zero point,
 
 where sum of q V + (bias / (s t) - z sum of V) is one convolution of narrow integers with an i32
 bias, padded with z; s t is multiplied with its sums afterwards. Sums of i32, as ConvInteger and
-MatMulInteger have them, are the same without s t. A zero point that is only known at run time is
-subtracted behind the sums.
+MatMulInteger have them, are the same without s t. A zero point that a run computes is subtracted
+behind the sums.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Contractions:
     def _padded(
         self, data: Operand, given: Mapping[str, Attribute], node: Node
     ) -> tuple[str, dict[str, Attribute]]:
-        """The data with a zero point around it that is known at run time only."""
+        """The data with a zero point around it that a run computes."""
         rewriter, pads = self.rewriter, complete_attributes(node).integers("pads")
         rank, type = len(pads) // 2, rewriter.types[data.name]
         around = (0, 0, *pads[:rank], 0, 0, *pads[rank:])

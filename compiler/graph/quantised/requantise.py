@@ -30,7 +30,7 @@ _MINIMUM_DIVISOR = 2.0**-64
 
 
 def run(graph: Graph) -> Graph:
-    """The graph with `saturate` behind sums of scaled integers in the place of `quantize`."""
+    """The graph with `saturate` behind sums of scaled integers instead of `quantize`."""
     return _Requantiser(graph).run()
 
 
@@ -192,7 +192,7 @@ def _quotient(array: npt.NDArray[np.generic], divisor: _Floats) -> _Floats:
 
 
 def _bounds(node: Node) -> tuple[float | None, float | None]:
-    """The least and the greatest number that a relu or clip lets pass."""
+    """The minimum and maximum that a relu or clip lets pass."""
     if node.operator == "relu":
         return 0.0, None
     attributes = complete_attributes(node)

@@ -1,1 +1,1 @@
-"""What could be decided instead, what each choice costs, and how that is told."""
+"""The alternatives of a plan, what each choice costs, and how that is reported."""

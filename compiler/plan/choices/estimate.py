@@ -50,7 +50,7 @@ MEMORY_BYTES = 13.0
 CONSTANT_BYTES = 31.0  # which other kernels have driven out of the caches near a core
 OF_SHARED = 0.5  # of the shared cache is there for a kernel's data
 
-LIGHT = 0.1  # cycles of a vector's sum, product, comparison in a register: beside its loads
+LIGHT = 0.1  # cycles of a vector's sum, product, comparison in a register: besides its loads
 COSTLY = {
     "sigmoid": 6.5,
     "exp": 4.3,
@@ -108,7 +108,7 @@ class Estimate:
 
 
 class Estimator:
-    """Estimates for a target, number of threads and numerics, which are those of the `spaces`.
+    """Estimates for a target, number of threads and precision, which are those of the `spaces`.
 
     Each kernel is looked at once.
     """

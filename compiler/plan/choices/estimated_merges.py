@@ -2,7 +2,7 @@
 
 They share the transform of their data, which is then computed once; the fewer channels each has,
 the more of its time that is. No other merge was measured to pay without doubt: products and windows
-of 1x1 share loads alone, which cost little beside the arithmetic.
+of 1x1 share loads alone, which cost little against the arithmetic.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _WINDOW = (3, 3)
 def estimated_merges(
     graph: Graph, spaces: Spaces, allowance: Allowance | None = None, plan: GraphPlan = RULES
 ) -> GraphPlan:
-    """`plan` with the merges that are expected to pay beside it.
+    """`plan` with the merges that are expected to pay with it.
 
     `graph` is the one that is imported. A look at it is enough for most models; others are
     optimised once, and again with each candidate. Nothing is merged where the memory of a run is
     limited, which joint results need more of, nor for several threads, on two of which a yolov8n
-    took 1.03 of its time; nor in other types than f32 or for sizes that are known at run time only:
-    that was not measured. Raises what `optimise_for` raises.
+    took 1.03 of its time; nor in other types than f32 or for dynamic sizes: that was not measured.
+    Raises what `optimise_for` raises.
     """
     allowance = Allowance() if allowance is None else allowance
     is_weighed = graph.signature is None and spaces.numerics.narrow is None and spaces.threads == 1

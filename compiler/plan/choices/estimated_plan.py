@@ -19,7 +19,7 @@ from tunefarm.compiler.schedule.spaces import Spaces
 def estimated_plan(
     graph: Graph, spaces: Spaces, allowance: Allowance | None = None, plan: GraphPlan = RULES
 ) -> GraphPlan:
-    """`plan` with the merges and the chains that are expected to pay beside it.
+    """`plan` with the merges and the chains that are expected to pay with it.
 
     `graph` is the one that is imported. Raises what `optimise_for` raises.
     """

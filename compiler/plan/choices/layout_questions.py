@@ -20,8 +20,8 @@ from tunefarm.compiler.types.dtypes import DType
 def layout_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:
     """A question for each class of values that share a layout: their candidates, and how they lie.
 
-    A candidate costs the kernels of the class and the conversions round it, where the classes
-    beside it lie as they do.
+    A candidate costs the kernels of the class and the conversions round it, where the classes next
+    to it lie as they do.
     """
     graph, known = sites.planned, _Known(costs)
     found = layout_problem(graph, costs.target.lanes(DType.F32), known.seconds, plan)

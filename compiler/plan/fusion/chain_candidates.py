@@ -28,7 +28,7 @@ from tunefarm.compiler.types.node import Node
 
 LEAST_ROWS = 4  # of the reader, that a tile has at least: with fewer the halo costs too much
 BLOCKS = 4  # of channels that are filtered at a time
-LEAST_SHARE = 4  # of the second-level cache: less stays there between kernels, beside weights
+LEAST_SHARE = 4  # of the second-level cache: less stays there between kernels, besides weights
 SHARE = 2  # the part of the second-level cache that is left to what lies between kernels
 
 

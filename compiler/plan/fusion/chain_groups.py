@@ -96,7 +96,7 @@ class GroupChains:
         """Why the value has to be there for others than one node; "" if it has not."""
         graph = self.graph
         if graph.signature is not None and graph.signature.sizes:
-            return "sizes are known at run time only"
+            return "shapes are dynamic"
         if value in graph.outputs:
             return f"{value} is an output"
         count = len(self._readers.get(value, []))

@@ -396,5 +396,5 @@ def _is_cheap(node: Node) -> bool:
 
 
 def _is_uneven(node: Node) -> bool:
-    """Are elements of one row read from different places, or not one beside the other?"""
+    """Are elements of one row read from different places, or not one next to the other?"""
     return operator(node.operator).pieced or positions_of(node) is not Positions.PLAIN

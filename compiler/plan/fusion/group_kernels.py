@@ -47,7 +47,7 @@ MadeKernels: TypeAlias = dict[str, _Made | None]
 class GroupKernels:
     """Makes the kernels of one graph's groups, each once.
 
-    `rounds_each` is that of the numerics. `made` are kernels of other graphs under these; it comes
+    `rounds_each` is that of the precision. `made` are kernels of other graphs under these; it comes
     to have this one's.
     """
 

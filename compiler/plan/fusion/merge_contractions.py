@@ -52,8 +52,8 @@ def run(
     """The graph with the contractions merged that `plan` says.
 
     Channels of a branch are padded to whole blocks of `block` where a convolution may run on
-    blocked data. `joint` comes to know what is computed for all branches in the place of a value
-    that is not any more. Raises PlanError for what cannot be merged.
+    blocked data. `joint` comes to know what is computed for all branches and replaces a value that
+    is not any more. Raises PlanError for what cannot be merged.
     """
     for decision in plan.of(Merged):
         graph = _merged(graph, decision, block, {} if joint is None else joint)
@@ -61,8 +61,8 @@ def run(
 
 
 def followed(plan: GraphPlan, joint: Mapping[str, str]) -> GraphPlan:
-    """The plan for the graph after merging: what lies in the place of several values lies as that
-    of the first branch does."""
+    """The plan for the graph after merging: what replaces several values lies as that of the first
+    branch does."""
     if not joint:
         return plan
     layouts: dict[str, Layout] = {}

@@ -1,4 +1,4 @@
-"""Pass: contractions in f32 take their factors in the narrow float type that the numerics name.
+"""Pass: contractions in f32 take their factors in the narrow float type that the precision name.
 
     conv(x, w, b)   ->   x' = cast(x), where x is made
                          conv(x', w', b, accumulator=f32)   w' cast when the model is built
@@ -13,9 +13,9 @@ values are stored in the narrow type:
   So a cast is the end of the kernel that makes a value, or the beginning of one that reads it.
 
 All else stays in f32: sums, norms and softmax with what they read, what lies behind the last
-contraction, the model's inputs and outputs. So does a contraction where the numerics say so, where
-it sums over few channels of plain data, whose neighbours lie far apart, where a constant factor
-goes beyond the narrow type's largest number, and where it would save nothing: it is small, or the
+contraction, the model's inputs and outputs. So does a contraction where the precision says so,
+where it sums over few channels of plain data, whose neighbours lie far apart, where a factor goes
+beyond the narrow type's largest number, and where it would save nothing: it is small, or the
 target has no instruction that sums products of that type, and constants are read too seldom.
 """
 
@@ -147,7 +147,7 @@ def _wanted(graph: Graph, contractions: Collection[str]) -> set[str]:
 
 
 def _copied(graph: Graph, contractions: Collection[Node]) -> set[str]:
-    """Values that are better stored in f32, with a narrow copy beside them.
+    """Values that are better stored in f32, with a narrow copy as well.
 
     Those that are read in their own kernel; and those of norms that are read in f32 as well, and
     multiplied so often that a copy costs next to nothing: what is added to them stays exact.

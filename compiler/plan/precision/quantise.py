@@ -32,7 +32,7 @@ _Doubles = npt.NDArray[np.float64]
 MOVES = ("max_pool", "reshape", "transpose", "concat", "slice")
 """Operators whose elements are elements of their operands."""
 NARROW_READERS = (*MOVES, "add", "average_pool")
-"""Operators that lose nothing by reading 8 bits, beside int8 contractions."""
+"""Operators that lose nothing by reading 8 bits, besides int8 contractions."""
 
 _U8_STEPS = 255
 _I8_LARGEST = 127

@@ -1,1 +1,1 @@
-"""How far results are needed where sizes are known at run time only."""
+"""How far results are needed where shapes are dynamic."""

@@ -1,4 +1,4 @@
-"""Pass: sums of products end where both factors are 0 behind a size that is known at run time.
+"""Pass: sums of products end where both factors are 0 behind a dynamic size.
 
     sum over k of p[i, k] * v[k, j]   ->   sum over k of select(k < sizes[n], p[i, k] * v[k, j], 0)
 

@@ -1,7 +1,7 @@
-"""Pass: limits on the kernels of a model whose sizes are known at run time only.
+"""Pass: limits on the kernels of a model with dynamic shapes.
 
-How far results are needed is told by `needed_extents`; what is left over gets no limit, and is
-computed up to its bound.
+`needed_extents` finds how far results are needed; what is left over gets no limit, and is computed
+up to its bound.
 """
 
 from __future__ import annotations

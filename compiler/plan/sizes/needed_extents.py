@@ -1,4 +1,4 @@
-"""How far the results of kernels are needed, where sizes are known at run time only.
+"""How far the results of kernels are needed, where shapes are dynamic.
 
 From the outputs' true sizes backwards: an element of a value is of use where a kernel that matters
 reads it.

@@ -4,8 +4,8 @@
     f = fill(x); c = conv(f); m = sum(f)          ->    f = fill(x); c = conv(f); m = sum(fill(f))
 
 Where x has no other reader than its fill, they are one kernel, and nothing passes over memory for
-the fill alone. What folds whole axes is told by a fill of its own where they end, and stops there.
-Zeros that are there already stay: what reads them as such has no fill that would tell of it.
+the fill alone. What folds whole axes has a fill of its own that marks where they end, and stops
+there. Zeros that are there already stay: what reads them as such has no fill that would mark it.
 """
 
 from __future__ import annotations

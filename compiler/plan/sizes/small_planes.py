@@ -45,7 +45,7 @@ TILES: Final = ((4, 4), (5, 3), (8, 2))
 rows of few pixels."""
 
 MOST_BYTES: Final = 1.9
-"""Times as many bytes as a build for the least sizes alone has an artefact at most."""
+"""Times as many bytes as a build for the minimum sizes alone has an artifact at most."""
 
 Sizes: TypeAlias = tuple[int, ...]
 
@@ -87,8 +87,8 @@ class _Condition:
 class _Few:
     """When a convolution is computed directly, and how.
 
-    `gain` are the cycles that this saves at the least sizes, `taken` and `grown` the bytes of its
-    filters as they are and of the transformed ones beyond that.
+    `gain` are the cycles that this saves at the minimum sizes, `taken` and `grown` the bytes of
+    its filters as they are and of the transformed ones beyond that.
     """
 
     condition: _Condition
@@ -112,7 +112,7 @@ class SmallPlanes:
 def small_planes(program: KernelProgram, signature: Signature, spaces: Spaces) -> SmallPlanes:
     """The program with two calls for convolutions whose default schedule is Winograd's.
 
-    Where the least sizes are too large for the direct form, or the greatest small enough for it,
+    Where the minimum sizes are too large for the direct form, or the maximum small enough for it,
     all stays as it is.
     """
     least, most = _bounds(signature.sizes)
@@ -139,7 +139,7 @@ def small_planes(program: KernelProgram, signature: Signature, spaces: Spaces) -
 
 
 def _bounds(sizes: Sequence[Dimension]) -> tuple[Sizes, Sizes]:
-    """The least and the greatest sizes."""
+    """The minimum and maximum sizes."""
     bounds = [bounds_of(size) for size in sizes]
     return tuple(low for low, _ in bounds), tuple(high for _, high in bounds)
 
@@ -160,7 +160,7 @@ def _affordable(
 ) -> dict[int, _Few]:
     """Those that are of use between these sizes, as far as filters of both forms are not too many.
 
-    A model that is built for the least sizes only has filters as they are for all of these.
+    A model that is built for the minimum sizes only has filters as they are for all of these.
     """
     useful = {
         number: few

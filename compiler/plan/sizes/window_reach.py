@@ -1,4 +1,4 @@
-"""How far windows reach: the greatest index under a condition on a size, as another size.
+"""How far windows reach: the largest index under a condition on a size, as another size.
 
 A convolution that is needed for `oh < rows` reads `2 * oh + kh - 1`, no more than `2 * rows`. With
 rows = (height + 1) // 2 that is height + 1 at most: the data is needed to one row behind its own.

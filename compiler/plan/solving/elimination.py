@@ -37,8 +37,8 @@ Step = tuple[int, Scope]
 class Bucket:
     """A variable that was eliminated.
 
-    `table` is the least cost [candidates of variable, of each of others] of all that was eliminated
-    up to it and depends on it.
+    `table` is the minimum cost [candidates of variable, of each of others] of all that was
+    eliminated up to it and depends on it.
     """
 
     variable: int
@@ -55,7 +55,7 @@ class Bucket:
 class Elimination:
     """What was eliminated, in order, and the cores that are left, connected parts each.
 
-    `constant` is the least cost of all that is not in or connected with a core.
+    `constant` is the minimum cost of all that is not in or connected with a core.
     """
 
     buckets: tuple[Bucket, ...]

@@ -1,4 +1,4 @@
-"""Factors: costs by the candidates of some variables each, whose sum is to be the least."""
+"""Factors: costs by the candidates of some variables each, whose sum is to be minimal."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Factors:
 
 
 def components(neighbours: Mapping[int, set[int]]) -> list[list[int]]:
-    """The connected parts of a graph, each in ascending order, by their least variable."""
+    """The connected parts of a graph, each in ascending order, by their smallest variable."""
     parts, seen = [], set[int]()
     for start in sorted(neighbours):
         if start in seen:

@@ -81,7 +81,8 @@ def _parts(factors: Factors) -> _Parts:
 
 
 def _costs(factors: Factors, parts: _Parts) -> tuple[Costs, Costs, float]:
-    """What entries cost above the least of their table, their upper bounds, and all the least."""
+    """What entries cost above the minimum of their table, their upper bounds, and all
+    minima."""
     costs, upper, base = np.zeros(parts.entries), np.ones(parts.entries), factors.constant
     for scope, table in factors.tables.items():
         start = parts.pairs[scope] if len(scope) == 2 else parts.variables[scope[0]]

@@ -1,10 +1,10 @@
 """Messages: a bound and good assignments for cores, whose variables depend on three or more others.
 
-Costs are moved between variables and their pairs, which changes no sum, until the least of each
-part, taken alone, add up to as much as they can: that is a bound, and what is the least in its part
-is a good choice. In sweeps to and fro each variable passes what it knows to those after it, then to
-those before it: sequential tree-reweighted message passing (Kolmogorov 2006). The bound does not
-fall; it is at most that of the linear program, at a small part of its time.
+Costs are moved between variables and their pairs, which changes no sum, until the minima of each
+part, taken alone, add up to as much as they can: that is a bound, and the minimum of its
+part is a good choice. In sweeps to and fro each variable passes what it knows to those after it,
+then to those before it: sequential tree-reweighted message passing (Kolmogorov 2006). The bound
+does not fall; it is at most that of the linear program, at a small part of its time.
 
 Variables whose earlier neighbours are all done take their turn together, as arrays.
 """
@@ -61,7 +61,7 @@ class Messages:
         self.variables = sorted(core.sizes)
         at = {variable: node for node, variable in enumerate(self.variables)}
         self.conflict = 2 * finite_spread(list(core.tables.values())) or 1.0
-        self.least = core.constant  # the least of each table, added
+        self.least = core.constant  # the minimum of each table, added
         most = max(core.sizes.values())
         pairs = sorted(scope for scope in core.tables if len(scope) == 2)
         self.own: Costs = np.stack([self._padded((each,), most) for each in self.variables])
@@ -102,7 +102,7 @@ class Messages:
             variable: min(int(choice), self.core.sizes[variable] - 1)
             for variable, choice in zip(self.variables, best, strict=True)
         }
-        # Without a conflict it would be at most half of one above the least.
+        # Without a conflict it would be at most half of one above the minimum.
         contradicts = bound > self.least + 0.75 * self.conflict
         return Assignment(chosen, self.core.cost_of(chosen), np.inf if contradicts else bound)
 
@@ -112,7 +112,7 @@ class Messages:
         """What an assignment with a candidate, or with two, costs more than the bound, at least.
 
         By variable, and by pair [candidate of its first, of its second]. The bound is a sum of
-        least costs, and each part of it that a candidate belongs to rises by its own.
+        minimum costs, and each part of it that a candidate belongs to rises by its own.
         """
         pairs = len(self.pairs)
         belief = self._all_beliefs()
@@ -202,7 +202,7 @@ class Messages:
             self.messages[turn.to_later] = sent - sent.min(axis=1, keepdims=True)
 
     def _backwards(self) -> float:
-        """Returns the bound: what each variable keeps, and the least of each pair."""
+        """Returns the bound: what each variable keeps, and the minimum of each pair."""
         pairs, bound = len(self.pairs), self.core.constant
         for turn in reversed(self.turns):
             belief = self._belief(turn, self.messages)

@@ -1,4 +1,4 @@
-"""ChoiceProblem: one candidate for each variable, so that all costs together are the least.
+"""ChoiceProblem: one candidate for each variable, so that all costs together are minimal.
 
 What it costs is a sum of one number for each variable, by its candidate, and one for each pair of
 variables that depend on each other, by the candidates of both (in the literature a partitioned
@@ -103,7 +103,7 @@ class ChoiceProblem:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A candidate for each variable, what they cost, and what is known of the least cost.
+    """A candidate for each variable, what they cost, and what is known of the minimum cost.
 
     `bound`: no assignment costs less. `found_by`: how the last of it was found, "elimination",
     "messages" or "integer program".

@@ -1,4 +1,4 @@
-"""Solver: the candidates that cost least together, exactly where the problem allows.
+"""Solver: the candidates whose total cost is minimal, exactly where the problem allows.
 
 Problems of models are nearly always chains with branches and joins, which elimination solves
 exactly in milliseconds (`solving.elimination`). Cores where all depend on three others or more are
@@ -33,7 +33,7 @@ MOST_NAMED = 6
 def solve(
     problem: ChoiceProblem, seconds: float = SECONDS, largest_table: int = LARGEST_TABLE
 ) -> Solution:
-    """The assignment that costs least, or the best that was found in time, and a bound.
+    """The assignment of minimum cost, or the best that was found in time, and a bound.
 
     `seconds` limit the integer program alone, which is for what messages leave more than 0.1 %
     above the bound; all else takes about one for 1,000 variables that all depend on many others.

@@ -1,4 +1,4 @@
-"""Artefact: a compiled model as one file of machine code, packed weights and a JSON manifest.
+"""Artifact: a compiled model as one file of machine code, packed weights and a JSON manifest.
 
     bytes 0-7     magic "TUNEFARM"
     8-11          format version (all numbers little endian)
@@ -69,9 +69,9 @@ from tunefarm.configs.regular_file import open_regular
 
 FORMAT = 6
 """Format 1 had one variant, format 2 no seal, format 3 no buffers within inputs and outputs, format
-4 no more than two variants, format 5 no variants but fallbacks of one, no sizes that are known at
-run time only, no lists, no functions and no branches. A file has the first format that has what it
-needs, so that older versions read it."""
+4 no more than two variants, format 5 no variants but fallbacks of one, no dynamic shapes, no lists,
+no functions and no branches. A file has the first format that has what it needs, so that older
+versions read it."""
 TWO_VARIANTS = 4
 LADDER = 5
 OLDEST_FORMAT = 3
@@ -185,18 +185,18 @@ class _Index:
 
 
 def read(path: str | PathLike[str], *, fallback: bool = False) -> ExecutableSpec:
-    """The first program of an artefact for this machine, see `read_programs`."""
+    """The first program of an artifact for this machine, see `read_programs`."""
     return read_programs(path, fallback=fallback)[0]
 
 
 def read_programs(
     path: str | PathLike[str], *, fallback: bool = False
 ) -> tuple[ExecutableSpec, ...]:
-    """Read and check an artefact; its constants stay memory-mapped.
+    """Read and check an artifact; its constants stay memory-mapped.
 
     The result are the programs for the best CPU that this machine can stand for, with `fallback`
     for all CPUs; they differ in the sizes that they are for. Raises `ArtefactError` when the file
-    cannot be read, is no artefact, of another format, damaged anywhere, says other than its code,
+    cannot be read, is no artifact, of another format, damaged anywhere, says other than its code,
     is without such a program, or made for other machines.
     """
     path = Path(path)
@@ -211,7 +211,7 @@ def read_programs(
 
 
 def is_artefact(path: str | PathLike[str]) -> bool:
-    """Whether a file can be read and begins as artefacts do."""
+    """Whether a file can be read and begins as artifacts do."""
     try:
         with open_regular(path) as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -220,9 +220,9 @@ def is_artefact(path: str | PathLike[str]) -> bool:
 
 
 def digest_of(path: str | PathLike[str]) -> str:
-    """The SHA-256 of an artefact's manifest, in hex digits: it covers everything in the file.
+    """The SHA-256 of an artifact's manifest, in hex digits: it covers everything in the file.
 
-    Raises `ArtefactError` when the file cannot be read or is no artefact.
+    Raises `ArtefactError` when the file cannot be read or is no artifact.
     """
     path = Path(path)
     try:
@@ -256,7 +256,7 @@ def _not_an_artefact(path: Path) -> ArtefactError:
     """What else the file is, where that can be told."""
     kind = kind_of(path)
     if kind is None:
-        return ArtefactError(f"{path} is not a tunefarm artefact", hint=_MADE_BY)
+        return ArtefactError(f"{path} is not a tunefarm artifact", hint=_MADE_BY)
     told = kind.instead_of("an artifact of tune build")
     return ArtefactError(f"{path} is {told}", hint=kind.advice or _MADE_BY)
 
@@ -271,12 +271,12 @@ def _read_manifest(path: Path, mapped: Array) -> _Index:
     _, version, reserved, manifest_bytes, file_bytes, digest = _HEADER.unpack(head)
     if version > FORMAT:
         raise ArtefactError(
-            f"{path} has the artefact format {version}, this version reads {FORMAT}",
+            f"{path} has the artifact format {version}, this version reads {FORMAT}",
             hint="update tunefarm, or build the model again",
         )
     if 0 < version < OLDEST_FORMAT:
         raise ArtefactError(
-            f"{path} has the older artefact format {version}, "
+            f"{path} has the older artifact format {version}, "
             f"this version reads {OLDEST_FORMAT} to {FORMAT}",
             hint=_REBUILD,
         )

@@ -1,4 +1,4 @@
-"""Manifest: what an executable is, beside its code and constants, as JSON, and back."""
+"""Manifest: what an executable is, besides its code and constants, as JSON, and back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of an artefact: `offset` is in bytes from the start of its data."""
+    """A stretch of an artifact: `offset` is in bytes from the start of its data."""
 
     offset: int
     bytes: int
@@ -52,7 +52,7 @@ class Part:
 
 
 def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
-    """What an artefact says of one variant of its model, an executable.
+    """What an artifact says of one variant of its model, an executable.
 
     `parts` are the numbers of its parts in the file: entry, objects, constants, in that order.
     """

@@ -1,4 +1,4 @@
-"""The programs of an artefact: one model, for several CPUs or sizes of its inputs.
+"""The programs of an artifact: one model, for several CPUs or sizes of its inputs.
 
 They stand in the order in which they are tried: those for the best CPU first, then those that were
 built as fallbacks. Those for one CPU differ in the sizes that they are for.

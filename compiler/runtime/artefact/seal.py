@@ -36,7 +36,7 @@ def seal(variant: Mapping[str, Any], digests: Sequence[str]) -> bytes:
 
 
 def json_text(value: object) -> bytes:
-    """JSON in the one form that artefacts have it in."""
+    """JSON in the one form that artifacts have it in."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -41,8 +41,8 @@ def is_chosen_by_size(programs: Sequence[ExecutableSpec]) -> bool:
 def joined_interface(
     programs: Sequence[ExecutableSpec], name: str | None, kernels: bool = False
 ) -> CInterface:
-    """How the programs look from C together: a shape beside each port that is not always the
-    same. With `kernels` those of each program are exported, by names of its own."""
+    """How the programs look from C together: a shape next to each port that is not always the same.
+    With `kernels` those of each program are exported, by names of its own."""
     signature = joined_signature(programs)
     parts = [c_interface(program, name) for program in programs]
     first = parts[0]

@@ -1,4 +1,4 @@
-"""The texts of a C library's error codes."""
+"""The messages of a C library's error codes."""
 
 from __future__ import annotations
 

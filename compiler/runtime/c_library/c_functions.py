@@ -142,7 +142,7 @@ def _sizes_case(number: int, step: RunStep) -> str:
 
 
 def function_rows(functions: Sequence[FunctionLink]) -> list[str]:
-    """What follows the constants in their table: functions and contexts in turns."""
+    """What follows the constants in their table: functions and contexts, interleaved."""
     rows = []
     for number, link in enumerate(functions):
         context = f"context_{number}" if link.context else "NULL"

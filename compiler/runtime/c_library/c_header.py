@@ -151,11 +151,11 @@ def introduction(interface: CInterface, targets: Sequence[Target], command: str)
 
 
 def _words(interface: CInterface) -> list[str]:
-    """What stands for texts, which C programs do not hand over."""
+    """What stands for strings, which C programs do not hand over."""
     if not interface.texts:
         return []
     names = ", ".join(map(in_comment, interface.texts))
-    lines = wrap(f"Texts are numbers of words, equal for equal words, in {names}.", 92)
+    lines = wrap(f"Each string is an integer id, equal for equal strings, in {names}.", 92)
     if interface.words:
         lines.append("Words that the model knows; any other number is that of another word:")
     return ["", *lines, *(f"    {n} {in_comment(w)}" for n, w in enumerate(interface.words))]

@@ -14,7 +14,7 @@ from tunefarm.compiler.types.tensor_type import TensorType
 
 
 def kernels_header(interface: CInterface) -> str:
-    """What the header declares beside the model's functions; nothing where none are exported.
+    """What the header declares besides the model's functions; nothing where none are exported.
 
     Of a library of several programs it is what those of each are by names of its own.
     """

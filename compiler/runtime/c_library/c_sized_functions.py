@@ -71,7 +71,7 @@ class _SizedFunctions:
         return f"""\
 {_ANY if sizes.signature.checks else ""}size_t {name}_workspace_bytes(const struct {name}_io *io)
 {{
-    (void)io; /* it is planned for the greatest sizes */
+    (void)io; /* it is planned for the maximum sizes */
     return {max(ALIGNMENT, self._end)};
 }}
 

@@ -1,4 +1,4 @@
-"""The header of a model with run-time sizes: shapes stand in the struct beside the pointers."""
+"""The header of a model with dynamic shapes: shapes stand in the struct next to the pointers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ enum {{
 /* Bytes of the workspace that a run needs at the sizes of the inputs in `io`; of NULL, at any. */
 size_t {name}_workspace_bytes(const struct {name}_io *io);
 
-/* Checks the shapes of the inputs, and writes those of the outputs: the greatest possible ones
+/* Checks the shapes of the inputs, and writes those of the outputs: the maximum ones
    where the model computes them. Reads inputs whose elements say sizes, and no others. */
 int {name}_sizes(struct {name}_io *io);
 

@@ -61,7 +61,7 @@ class CSizes:
         return str(dimension)
 
     def symbol(self, number: int) -> str:
-        """Where a symbol is read, once no pointer is null; the greatest, if a run computes it."""
+        """Where a symbol is read, once no pointer is null; the maximum, if a run computes it."""
         members = {port.name: port.member for port in self.interface.inputs}
         match self.signature.sources[number]:
             case AxisSource(_, name, axis):

@@ -159,7 +159,7 @@ def export_object(
     compiler: str | None = None,
     kernels: bool = False,
 ) -> tuple[Path, ...]:
-    """Write a relocatable object file to `path`, and the header beside it; the two paths.
+    """Write a relocatable object file to `path`, and the header next to it; the two paths.
 
     The object holds what the shared library holds, constants included, and defines no symbol but
     the interface's functions, so that objects of several models may be linked into one program.
@@ -203,14 +203,14 @@ def _interface(programs: Sequence[ExecutableSpec], name: str | None, kernels: bo
     if ConstantLayout.of(programs).bytes > _MOST_CONSTANT_BYTES:
         raise ExportError(
             "the model has more than 2 GiB of constants, too many for a library",
-            hint="build an artefact",
+            hint="build an artifact",
         )
     links = (link for program in programs for link in program.functions)
     python = next((link.name for link in links if not link.symbol), None)
     if python is not None:
         raise ExportError(
             f"the model calls the function {python}, which is Python: a C library has none",
-            hint="register it as CFunction(library, symbol), or build an artefact",
+            hint="register it as CFunction(library, symbol), or build an artifact",
         )
     if kernels:
         _check_kernels(programs)

@@ -58,8 +58,8 @@ def entry_ir(
     """LLVM IR of `void tunefarm_run(inputs, outputs, constants, arena, runtime)`.
 
     The first three are arrays of buffer pointers, `arena` is the planned memory, `runtime` is
-    passed on to the kernels. One array on the stack holds the pointers of the call being made.
-    A `seal` stands beside the function, as data that nothing reads. `tiles` are the matrix tiles
+    passed on to the kernels. One array on the stack holds the pointers of the call being made. A
+    `seal` stands next to the function, as data that nothing reads. `tiles` are the matrix tiles
     that some kernels need: they are set up before all and released after all, and round functions
     that are not ours. Where there are such, `slots` say where their pointers are. `flushing` is the
     LLVM triple of the CPU whose state of floats flushes denormal numbers meanwhile, but in these

@@ -1,6 +1,6 @@
 """Calls of functions that are not ours in the entry function, as LLVM IR.
 
-What a function is told of its tensors stands beside the entry as data. The pointers to functions
+The tensors of a function are described next to the entry, as data. The pointers to functions
 and contexts come behind those of the constants; a function that fails has its step's number and its
 code written into the report, at the end of the arena, and ends the run.
 """
@@ -30,7 +30,7 @@ During a call the second one is the step + 1: who finds it there knows which cal
 class FunctionSlots:
     """Where in the table of constants the functions begin, and where in the arena the report is.
 
-    Before the report are the `extents` of calls on open sizes.
+    Before the report are the `extents` of calls on dynamic shapes.
     """
 
     functions: int
@@ -47,7 +47,7 @@ def function_slots(spec: ExecutableSpec) -> FunctionSlots:
 def facts_ir(number: int, step: FunctionStep) -> str:
     """What call `number` tells its function: element types, ranks, sizes and attributes.
 
-    Open sizes are told by each run.
+    Each run gives the dynamic sizes.
     """
     numbers = [0 if type is None else ELEMENT_TYPES[type.dtype] for type in step.types]
     ranks = [0 if type is None else len(type.shape) for type in step.types]

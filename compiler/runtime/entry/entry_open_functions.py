@@ -1,4 +1,4 @@
-"""Calls of functions on tensors of open sizes, as LLVM IR in the entry function.
+"""Calls of functions on tensors with dynamic shapes, as LLVM IR in the entry function.
 
 Before a call the true extents are stored in the arena, in front of the report, and pointers to them
 in a table on the stack: both belong to the run alone. What has padding inside goes through dense

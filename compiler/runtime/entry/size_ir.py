@@ -46,7 +46,7 @@ class SizeEmitter:
         found = self.body.value(f"{operation} i64 {left}, {right}")
         if bounds_of(atom.operands[0])[0] >= 0:
             return found
-        rest = self.body.value(f"srem i64 {left}, {right}")  # rounded to zero: mend what is below
+        rest = self.body.value(f"srem i64 {left}, {right}")  # rounded to zero: fix what is below
         below = self.body.value(f"icmp slt i64 {rest}, 0")
         change = "-1" if atom.name == "//" else right
         mended = self.body.value(f"add i64 {found}, {change}")

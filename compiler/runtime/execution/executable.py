@@ -59,8 +59,8 @@ class Executable:
     arena, and `idle_frames` says how many are kept for later, at most as many as were in use at
     the same time.
 
-    Where sizes are known at run time only `signature` says names, element types, symbols and
-    bounds, and `inputs` and `outputs` are the types at the greatest sizes; else it is None.
+    Where sizes are dynamic `signature` says names, element types, symbols and bounds, and `inputs`
+    and `outputs` are the types at the maximum sizes; else it is None.
     """
 
     def __init__(
@@ -247,7 +247,8 @@ class Executable:
         return gathered(structure.outputs, results) if structure.outputs else results
 
     def _tensors(self, inputs: Mapping[str, object], words: Words) -> Mapping[str, object]:
-        """Inputs with strings read, lists and optionals taken apart, texts as numbers of words."""
+        """Inputs with strings read, lists and optionals taken apart, strings as numbers of
+        words."""
         structure = self.spec.structure
         if structure.fixed:
             inputs = without_fixed(structure.fixed, inputs)
@@ -281,7 +282,7 @@ class Executable:
     def bind(
         self, inputs: Mapping[str, object], out: Mapping[str, object] | None = None
     ) -> BoundRun:
-        """A run of these arrays, which are checked now and no more: the call that costs least.
+        """A run of these arrays, which are checked now and no more: the cheapest call.
 
         Each of its runs reads the inputs as they are then, in place, and writes the same outputs:
         those given in `out`, or new ones. Sizes are those of these arrays; where elements of them
@@ -320,7 +321,7 @@ class Executable:
         """Memory for one more call at a time.
 
         `arena` is used for what lies between the kernels if it is given: bytes from a cache line
-        on, `arena_bytes` at least, that executables may share whose calls take turns. Raises
+        on, `arena_bytes` at least, that executables may share whose calls never overlap. Raises
         `ValueError` for any other, `ArtefactError` when there is no memory.
         """
         runtime = ctypes.addressof(self._runtime)
@@ -382,7 +383,7 @@ class Executable:
 def load(
     path: str | PathLike[str], threads: int | None = None, *, fallback: bool = False
 ) -> Executable:
-    """Load an artefact; `threads` defaults to the count it was built for.
+    """Load an artifact; `threads` defaults to the count it was built for.
 
     Of a model that was built for several CPUs the best that this one can stand for is loaded, with
     `fallback` what runs on all; of one that was built for several sizes the programs for all of
@@ -418,7 +419,7 @@ def _report(frame: Frame, program: LoadedProgram) -> int:
 
 
 def _types(ports: Iterable[SizedPort | tuple[str, TensorType]]) -> dict[str, TensorType]:
-    """The types of ports, at the greatest sizes."""
+    """The types of ports, at the maximum sizes."""
     return dict((p.name, p.greatest) if isinstance(p, SizedPort) else p for p in ports)
 
 

@@ -39,7 +39,7 @@ def executable_html(executable: Executable) -> str:
         for kernel in executable.kernels
     ]
     columns = ("kernel", "key", "times", "schedule", "latency", "numerics", "note")
-    built = f"{spec.target.cpu}, {counted(executable.threads, 'thread')}, numerics {spec.numerics}"
+    built = f"{spec.target.cpu}, {counted(executable.threads, 'thread')}, precision {spec.numerics}"
     return (
         f"<div><b>{html_text(spec.name)}</b></div>{html_lines([f'built for {built}'])}"
         f"{html_table(('', 'name', 'type'), ports, texts=3)}{html_table(columns, kernels, texts=2)}"

@@ -57,7 +57,7 @@ _BY_NUMBER = {number: dtype for dtype, number in ELEMENT_TYPES.items()}
 
 
 class FunctionTable:
-    """The functions of one executable: `pointers` has each and its context, in turns.
+    """The functions of one executable: `pointers` has each and its context, interleaved.
 
     Raises `ArtefactError` for a function that is not registered, that is of another version, or
     whose library or symbol is missing.

@@ -1,4 +1,4 @@
-"""Texts and tables as HTML, for notebooks: whatever names say, it is text.
+"""Strings and tables as HTML, for notebooks: whatever names say, it is text.
 
 Colours are the notebook's own, dark or light: there is no style but alignment.
 """
@@ -28,7 +28,7 @@ def html_lines(lines: Sequence[str]) -> str:
 
 
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """A table of texts; the first `texts` columns and the last are read from the left.
+    """A table of strings; the first `texts` columns and the last are read from the left.
 
     Figures are aligned at the right. All rows behind the first `SHOWN_ROWS` are folded.
     """

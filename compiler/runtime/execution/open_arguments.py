@@ -1,4 +1,4 @@
-"""OpenArguments: a call of a function on tensors of open sizes, made from Python step by step."""
+"""OpenArguments: a call of a function on tensors with dynamic shapes, made step by step."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class KernelTime:
 
     `seconds` and `flops` are of all its `occurrences` in one run of the model, `share` is its part
     of the seconds of all kernels. The rest is as in the kernel's `KernelReport`. How many `flops`
-    there are is known of the greatest sizes alone: at others that are open they are 0.
+    there are is known of the maximum sizes alone: at others that are open they are 0.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Profile:
 
 
 def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -> Profile:
-    """Run a model step by step, `repeat` times after a warm-up, in turns with whole runs.
+    """Run a model step by step, `repeat` times after a warm-up, interleaved with whole runs.
 
     Each kernel is called by itself, on its place in the memory plan, after what comes before it in
     the model. What such a call costs with nothing to do is taken off. Raises `InputError` as
@@ -188,7 +188,7 @@ def _calls(
 
 
 def _are_greatest(signature: Signature | None, arrays: Sequence[AnyArray]) -> bool:
-    """Whether arguments are of the greatest sizes of a program, which its kernels are made for."""
+    """Whether arguments are of the maximum sizes of a program, which its kernels are made for."""
     if signature is None:
         return True
     return [array.shape for array in arrays] == [port.greatest.shape for port in signature.inputs]

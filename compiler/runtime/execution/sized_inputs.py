@@ -4,7 +4,7 @@ The graph's values are as large as the bounds allow, and arguments are as large 
 has two addresses in the table, its own and that of its place, and the code copies its rows from the
 first to the second unless they are the same, see `runtime.entry.sized_entry`. They are where it
 
-- has the greatest sizes, or
+- has the maximum sizes, or
 - lies in memory as its place does, and what it is a part of goes on for as long: the beginning of
   a larger buffer, or a cache that an earlier call has returned.
 

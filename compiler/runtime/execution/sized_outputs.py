@@ -2,7 +2,7 @@
 
 A result is a dense array of its true size. The code writes values as large as the bounds allow, so
 it writes them into places that are kept, and copies the rows out; but into the result itself where
-that has the greatest sizes, or where a memory as large as the place holds hardly more than the
+that has the maximum sizes, or where a memory as large as the place holds hardly more than the
 result, at its beginning. A result that grows from call to call, as a cache does, is a part of a
 place that is lent (`LentPlaces`), its rows as far apart as there: the next call reads it so.
 """

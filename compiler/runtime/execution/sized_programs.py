@@ -29,7 +29,7 @@ class SizedPrograms(Executable):
     """A model whose entry runs the first of its programs that is for the arguments' sizes.
 
     Its signature, inputs and outputs are those of all programs together, its `spec` is that of the
-    first one. Kernels that programs share are in memory once, as are constants of an artefact.
+    first one. Kernels that programs share are in memory once, as are constants of an artifact.
     """
 
     def __init__(self, specs: Sequence[ExecutableSpec], threads: int | None = None) -> None:

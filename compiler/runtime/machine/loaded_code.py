@@ -14,7 +14,7 @@ class LoadedCode:
     """Object code linked into this process; its addresses are valid while this lives.
 
     JITLink rather than MCJIT: it reports an undefined symbol instead of ending the process, and
-    puts a far call's stub beside its caller, so objects and libm may lie anywhere in memory.
+    puts a far call's stub next to its caller, so objects and libm may lie anywhere in memory.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ _BUNDLED_PATTERNS = (
 
 
 class Runtime(ctypes.Structure):
-    """What a kernel is told about threads; the same layout as the code generator's struct."""
+    """What a kernel knows about threads; the same layout as the code generator's struct."""
 
     _fields_ = (
         ("parallel", ctypes.c_void_p),

@@ -121,7 +121,7 @@ def _objcopy(compiler: tuple[str, ...]) -> str:
 
 
 def _objcopy_names(compiler: tuple[str, ...]) -> tuple[str, ...]:
-    """What the tool beside this compiler may be called."""
+    """What the tool next to this compiler may be called."""
     if compiler[0].rpartition("/")[2].startswith("clang"):
         return "llvm-objcopy", "objcopy"
     match = _NAME.fullmatch(compiler[0])

@@ -1,1 +1,1 @@
-"""Sizes that are known at run time only: found in arrays, checked, and chosen by."""
+"""Dynamic sizes: found in arrays, checked, and chosen by."""

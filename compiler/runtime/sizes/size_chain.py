@@ -9,7 +9,7 @@
 It is made when a model is loaded, which programs there are depends on the CPU; `state` is that of
 `runtime.sizes.size_state`. The last takes tables of all ports (`runtime.sizes.call_tables`),
 makes those of the chosen program, and calls its entry: `programs` has the entry and the constants
-of each, in turns. The functions of sizes that programs have are `sizes.0` and so on.
+of each, interleaved. The functions of sizes that programs have are `sizes.0` and so on.
 """
 
 from __future__ import annotations

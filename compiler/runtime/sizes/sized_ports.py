@@ -170,8 +170,8 @@ def _arrays(
     tables: CallTables,
     first: int,
 ) -> tuple[SizedArray, ...]:
-    """The ports of one kind, as large as the largest of their rooms; `first` is the least number of
-    those that are alike."""
+    """The ports of one kind, as large as the largest of their rooms; `first` is the minimum number
+    of those that are alike."""
     places = tables.inputs if kind == "input" else tables.outputs
     alike: dict[object, int] = {}
     made = []

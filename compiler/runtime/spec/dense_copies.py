@@ -1,4 +1,4 @@
-"""Dense copies of tensors for functions by name: these know nothing of padding inside of a tensor.
+"""Dense copies of tensors for custom operators: these know nothing of padding inside of a tensor.
 
 What lies at the beginning of its memory is dense already, as what is open in its outermost axis
 alone is. The others have copies in the workspace of the call, as large as they are at the bounds,

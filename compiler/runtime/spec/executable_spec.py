@@ -1,4 +1,4 @@
-"""What an executable is made of, as plain data: what the pipeline makes and an artefact stores."""
+"""What an executable is made of, as plain data: what the pipeline makes and an artifact stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEAL_SYMBOL = "tunefarm_seal"
 REPORT_BYTES = 1024
 """Of what a run says of a function that failed: its step + 1, its code, and the text behind.
 
-During a call there is its step + 1 in the place of the code.
+During a call there is its step + 1 instead of the code.
 """
 
 
@@ -141,7 +141,8 @@ class FunctionStep:
 
 
 def extents_bytes(steps: Iterable[RunStep]) -> int:
-    """Room for the extents, of 8 bytes, of all tensors of any call of a function of open sizes."""
+    """Room for the extents, of 8 bytes, of all tensors of any call of a function with
+    dynamic shapes."""
     ranks = (
         sum(len(type.shape) for type in step.types if type is not None)
         for step in steps
@@ -255,11 +256,11 @@ class ExecutableSpec:
     those that it was compiled with, and `denormals` says whether its entry flushes them to zero;
     those of files from before that was said do not. `arena_lower_bound` is what liveness says any
     plan needs, for reports. `structure` says what callers give and get as lists and optionals,
-    `guards` for which sizes it is, where an artefact has programs for several. `metadata` is what
+    `guards` for which sizes it is, where an artifact has programs for several. `metadata` is what
     the model's file says of the model.
 
-    `signature` is there if some sizes are known at run time only: `inputs`, `outputs` and `steps`
-    are those of the padded program then, and the entry's code has the functions of
+    `signature` is there if some sizes are dynamic: `inputs`, `outputs` and `steps` are those of the
+    padded program then, and the entry's code has the functions of
     `tunefarm.compiler.runtime.entry.sized_entry` as well.
 
     `operands` are the types of each kernel's operands, then that of its result, in the order of
@@ -267,7 +268,7 @@ class ExecutableSpec:
 
     `functions` are not part of it: their pointers and contexts follow those of the constants, in
     turns, and the last `REPORT_BYTES` of the arena are for a report of what failed; before it is
-    room for the extents that functions of open sizes are called with, `extents_bytes`.
+    room for the extents that functions with dynamic shapes are called with, `extents_bytes`.
     """
 
     name: str
@@ -294,5 +295,5 @@ class ExecutableSpec:
     metadata: Metadata = NO_METADATA
 
     def of_tensors(self) -> ExecutableSpec:
-        """The same, called with tensors alone: no lists and optionals, and numbers for texts."""
+        """The same, called with tensors alone: no lists and optionals, and numbers for strings."""
         return replace(self, structure=NO_STRUCTURE)

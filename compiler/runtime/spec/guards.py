@@ -1,6 +1,6 @@
-"""Guards: for which sizes of a model's inputs a program is, beside the CPUs of its target.
+"""Guards: for which sizes of a model's inputs a program is, besides the CPUs of its target.
 
-An artefact may hold several programs of one model. The one that runs is the first whose target this
+An artifact may hold several programs of one model. The one that runs is the first whose target this
 CPU can run and whose guards admit the shapes of the arguments: a chain of comparisons.
 """
 

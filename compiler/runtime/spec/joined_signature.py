@@ -58,7 +58,7 @@ def ports_of_program(spec: ExecutableSpec) -> tuple[tuple[SizedPort, ...], tuple
 def joined_signature(programs: Sequence[ExecutableSpec]) -> Signature:
     """The signature of the programs together; that of a single one is its own.
 
-    Its ports are padded to the greatest sizes; it has no `sizes` and `checks`, which are each
+    Its ports are padded to the maximum sizes; it has no `sizes` and `checks`, which are each
     program's own.
     """
     first = programs[0]
@@ -230,7 +230,7 @@ def _of_several_ranks(
 
 
 def _padded(shape: Sequence[Dimension]) -> Dims:
-    """A shape's extents, each padded to its greatest."""
+    """A shape's extents, each padded to its maximum."""
     return tuple(((true, bounds_of(true)[1]),) for true in shape)
 
 

@@ -1,4 +1,4 @@
-"""How a kernel was built: what artefacts and builds tell of each."""
+"""How a kernel was built: what artifacts and builds tell of each."""
 
 from __future__ import annotations
 

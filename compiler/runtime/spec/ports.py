@@ -180,7 +180,7 @@ def _listed(names: Iterable[str]) -> str:
 
 def _dtype_name(dtype: np.dtype[np.generic]) -> str:
     try:
-        # Objects may be anything, not only the texts that models have as such.
+        # Objects may be anything, not only the strings that models have as such.
         return str(dtype) if dtype.hasobject else str(DType.from_numpy(dtype))
     except ValueError:
         return str(dtype)

@@ -1,4 +1,4 @@
-"""Places in memory, what steps are guarded by, and open sizes, as JSON values, and back."""
+"""Places in memory, what steps are guarded by, and dynamic shapes, as JSON values, and back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def guards_from_json(data: Mapping[str, Any]) -> tuple[Condition, ...]:
 
 
 def open_sizes_to_json(step: FunctionStep) -> dict[str, Any]:
-    """What a function's call knows of open sizes; nothing of one without."""
+    """What a function's call knows of dynamic shape; nothing of one without."""
     if not step.axes:
         return {}
     return {

@@ -142,7 +142,7 @@ class _Sizes:
         return self._open_sizes_problem(step) or self._guard_problem(step.guards)
 
     def _open_sizes_problem(self, step: FunctionStep) -> str:
-        """Why what a function's call knows of open sizes is wrong, or nothing."""
+        """Why what a function's call knows of dynamic shape is wrong, or nothing."""
         if not step.axes:
             return "" if step.sizes is None else "it has sizes of nothing"
         if len(step.axes) != len(step.types) or step.sizes is None:

@@ -67,7 +67,7 @@ PARALLEL_BYTES = 1 << 18  # of weights, that are worth a second thread
 class _Context:
     """What all candidates have in common."""
 
-    kernel: FusedKernel  # with sums of digits
+    kernel: FusedKernel  # with split-integer dot products
     form: DigitForm
     lanes: int
     threads: int
@@ -186,7 +186,7 @@ class _Plan:
         return [*steps, *self._sums(outer, row, column)]
 
     def _sums(self, outer: list[str], row: str, column: str) -> list[Step]:
-        """The loops of the sums of digits over a chunk."""
+        """The loops of the limb products over a chunk."""
         words, spatial = self.values.integers("words").item(), (*outer, "chunk")
         inner = ("field", row, "digit", f"{column}.o", f"{column}.i", "byte")
         return [

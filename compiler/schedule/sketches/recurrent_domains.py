@@ -201,7 +201,7 @@ def preferred_share(context: Recurrent, block: int) -> str:
 def preferred_tile(context: Recurrent, block: int, tiles: tuple[Pair, ...]) -> Pair:
     """The tile whose products of a block need the fewest cycles; of equals, the smaller one.
 
-    Small ones leave room for the gates' functions beside them, and for what is read ahead.
+    Small ones leave room for the gates' functions next to them, and for what is read ahead.
     """
     return min(tiles, key=lambda tile: (_cycles(context, block, tile), tile[0] * tile[1]))
 

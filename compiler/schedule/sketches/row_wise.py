@@ -129,7 +129,7 @@ def _reduces_rows(kernel: FusedKernel) -> bool:
     axis = contiguous_reduce_axis(anchor, merged)
     if not axis or not epilogue_is_plain(merged):
         return False
-    # What is the same for a whole row, such as its mean, may be read beside it.
+    # What is the same for a whole row, such as its mean, may be read as well.
     names = {item.name for item in anchor.reduce_axes}
     reduced = [load for load in read if any(axes_of(item) & names for item in load.indices)]
     rows = {item.name for item in anchor.axes if item.extent > 1}

@@ -132,7 +132,7 @@ def step_cycles(context: TileContext, columns: Numbers, vectors: Numbers) -> Num
 
 
 def form_cycles(context: TileContext) -> float:
-    """Cycles of the best tile over the whole kernel, with what its form moves beside.
+    """Cycles of the best tile over the whole kernel, with what its form moves besides.
 
     A copy loads, arranges and stores; a tile that is turned takes four shuffles a vector more, and
     words of values that lie apart are joined in each step, two shuffles a cycle.

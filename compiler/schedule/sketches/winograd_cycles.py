@@ -1,4 +1,4 @@
-"""What Winograd's form of a convolution takes beside the direct one, by a rough count of cycles."""
+"""Cycles of Winograd's form of a convolution against the direct one, by a rough count."""
 
 from __future__ import annotations
 

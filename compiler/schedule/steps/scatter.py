@@ -24,7 +24,7 @@ class Scatter(Step):
            for u: if 0 <= position[i, u] < 512: y[i, position[i, u]] += value[i, u]
 
     Loops over the scattered axis and over the updates are neither parallel nor fused: what two
-    threads wrote to one place would be lost. Lanes that have a position each take turns.
+    threads wrote to one place would be lost. Lanes that have a position each alternate.
     """
 
     stage: str

@@ -9,7 +9,7 @@ from tunefarm.compiler.schedule.steps.step import Step
 
 @dataclass(frozen=True, slots=True)
 class WideFactors(Step):
-    """Multiply numbers of 16 bits in the place of bytes, converted once for all their uses.
+    """Multiply numbers of 16 bits instead of bytes, converted once for all their uses.
 
     for i: for k: y[i] += i32(x[i + k]) * i32(w[k])
     ->

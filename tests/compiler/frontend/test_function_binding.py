@@ -63,19 +63,19 @@ def test_results_have_the_sizes_that_the_rule_gives(shape: Any, told: str) -> No
     [
         (
             lambda x, z: (int(x[0]), 4),
-            "needs to know which number b is (known at run time only: b:2..8) (have it do with "
+            "needs to know which number b is (dynamic: b:2..8) (use only "
             "sums, products and quotients (//, %) of sizes, or fix b with --shape, for example "
             "--shape b=8)",
         ),
         (
             lambda x, z: (4 if x[1] * x[0] > 64 else 2,),
-            "needs to know whether b*n > 64 (known at run time only: b:2..8, n:1..16) (have it do "
-            "with sums, products and quotients (//, %) of sizes, or fix b, n with --shape, for "
+            "needs to know whether b*n > 64 (dynamic: b:2..8, n:1..16) (use only "
+            "sums, products and quotients (//, %) of sizes, or fix b, n with --shape, for "
             "example --shape b=8)",
         ),
         (
             lambda x, z: (x[1] - 3,),
-            "gives a size that may be less than 0: n + -3 (known at run time only: n:1..16) (give "
+            "gives a size that may be less than 0: n + -3 (dynamic: n:1..16) (give "
             "bounds within which it is not, with --shape)",
         ),
     ],

@@ -37,25 +37,25 @@ _SMOOTHED = helper.make_node("Resize", ["x", "", "", "small"], ["y"], mode="line
         (
             _on([node("Conv", "x v")], x=["b", 4, 9], v=[3, 4, "k"]),
             {"b": "1..2", "k": "1..3"},
-            "Conv node 'y': conv: an axis of the weights would have the size k (known at run time "
-            "only: k:1..3) (fix k with --shape, for example --shape k=3)",
+            "Conv node 'y': conv: an axis of the weights would have the size k (dynamic: "
+            "k:1..3) (fix k with --shape, for example --shape k=3)",
         ),
         (
             _on([node("MaxPool", "x", kernel_shape=[5])], x=["b", 3, "h"]),
             {"b": "1..2", "h": "1..9"},
             "MaxPool node 'y': max_pool: a window of 5 may not fit into the size h with a padding "
-            "of 0 (known at run time only: h:1..9) (raise the lower bound of its symbols)",
+            "of 0 (dynamic: h:1..9) (raise the lower bound of its symbols)",
         ),
         (
             _on([node("Reshape", "x to")], x=["b", 6]),
             {"b": "1..9"},
             "Reshape node 'y': [b, 6] under the shape [-1, 7] leaves a size that is not known "
-            "(known at run time only: b:1..9) (fix b with --shape, for example --shape b=9)",
+            "(dynamic: b:1..9) (fix b with --shape, for example --shape b=9)",
         ),
         (
             _on([node("DFT", "x")], x=["b", "n", 1]),
             {"b": "1..2", "n": "4..9999"},
-            "DFT node 'y': a transform of n elements (known at run time only: n:4..9999) (give the "
+            "DFT node 'y': a transform of n elements (dynamic: n:4..9999) (give the "
             "length of the transform, or fix the size with --shape)",
         ),
         (
@@ -68,8 +68,8 @@ _SMOOTHED = helper.make_node("Resize", ["x", "", "", "small"], ["y"], mode="line
                 x=["b", "s"],
             ),
             {"b": "2..2", "s": "4..999"},
-            "Resize node 'y': smoothing over up to 250 elements (at most 128) (known at run time "
-            "only: s:4..999) (raise the lower bound of the size that is asked for, or lower the "
+            "Resize node 'y': smoothing over up to 250 elements (at most 128) (dynamic: "
+            "s:4..999) (raise the lower bound of the size that is asked for, or lower the "
             "upper one of the data's)",
         ),
         (
@@ -79,18 +79,18 @@ _SMOOTHED = helper.make_node("Resize", ["x", "", "", "small"], ["y"], mode="line
             ),
             {"b": "1..9"},
             "SplitToSequence node 'parts': parts of 3 of an axis of b, whose number is not known "
-            "(known at run time only: b:1..9) (fix b with --shape, for example --shape b=9)",
+            "(dynamic: b:1..9) (fix b with --shape, for example --shape b=9)",
         ),
         (
             _on([node("DeformConv", "x v o")], x=[1, 3, "h"], v=[2, 3, 4], o=[1, 4, "k"]),
             {"h": "1..9", "k": "1..6"},
-            "DeformConv node 'y': a window of 4 may not fit into the size h (known at run time "
-            "only: h:1..9) (raise the lower bound of its symbols)",
+            "DeformConv node 'y': a window of 4 may not fit into the size h (dynamic: "
+            "h:1..9) (raise the lower bound of its symbols)",
         ),
         (
             _on([node("MatMul", "x w")], x=["b", "f"]),
             {"b": "1..2", "f": "7..9"},
-            "MatMul node 'y': matmul: the sizes f and 6 are never equal (known at run time only: "
+            "MatMul node 'y': matmul: the sizes f and 6 are never equal (dynamic: "
             "f:7..9) (give bounds that have a size in common)",
         ),
     ],

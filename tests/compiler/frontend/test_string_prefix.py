@@ -367,9 +367,12 @@ def test_what_the_strings_become_may_be_given_instead(
     ("feeds", "message"),
     [
         ({}, "input 'text' is missing"),
-        ({"text": np.ones((2, 1), np.float32)}, "input 'text' cannot be read: .* must have texts"),
+        (
+            {"text": np.ones((2, 1), np.float32)},
+            "input 'text' cannot be read: .* must have strings",
+        ),
         ({"text": column("a \ud800")}, "Tokenizer cannot read strings: .* surrogates not allowed"),
-        ({"text": np.array([[1]], object)}, "input 'text' cannot be read: .* must have texts"),
+        ({"text": np.array([[1]], object)}, "input 'text' cannot be read: .* must have strings"),
         ({"text": strings("a")}, r"input 'text' has the shape \[1\], the model declares \[N, 1\]"),
         ({"text": column("a"), "more": 1}, "no input 'more'"),
         ({"text": column(*"abcdefghij")}, "counts.*Tokenizer.*make of 'text'"),

@@ -199,7 +199,7 @@ def test_every_schedule_unpacks_the_weights(data: st.DataObject) -> None:
 
 
 def digit_sums(columns: int, inner: int, block: int, bits: int = 4) -> tuple[FusedKernel, Schedule]:
-    """The product of 3 rows by sums of digits, on this CPU."""
+    """The product of 3 rows by split-integer dot products, on this CPU."""
     types = (
         TensorType(DType.F32, (3, inner)),
         TensorType(DType.I32, (inner * bits // 32, columns)),

@@ -534,7 +534,7 @@ REFUSALS = [
         "factors are made wide before all other steps",
         (Tile("y", "i", 2),),
     ),
-    Refusal("matmul", DigitSums(), "sums of digits need a product with packed weights"),
+    Refusal("matmul", DigitSums(), "split-integer dot products need a product with packed weights"),
     Refusal(
         "packed_product",
         DigitSums(),

@@ -128,7 +128,7 @@ def test_any_changed_byte_is_noticed(path: Path, data: st.DataObject) -> None:
     contents[where] ^= data.draw(st.integers(1, 255))
     changed = path.with_suffix(".changed")
     changed.write_bytes(contents)
-    with pytest.raises(ArtefactError, match=r"damaged|not a tunefarm|truncated|artefact format"):
+    with pytest.raises(ArtefactError, match=r"damaged|not a tunefarm|truncated|artifact format"):
         artefact.read(changed)
 
 
@@ -147,7 +147,7 @@ def test_any_changed_header_byte_is_noticed(path: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, 8, 63, 64, 200, -1])
 def test_truncated_file_is_refused(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(ArtefactError, match=r"truncated|not a tunefarm artefact"):
+    with pytest.raises(ArtefactError, match=r"truncated|not a tunefarm artifact"):
         artefact.read(path)
 
 
@@ -160,7 +160,7 @@ def test_bytes_after_the_end_are_refused(path: Path) -> None:
 def test_foreign_file_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
     foreign = tmp_path / "model.onnx"
     foreign.write_bytes(b"\x08\x07" * 100)
-    with pytest.raises(ArtefactError, match="is not a tunefarm artefact"):
+    with pytest.raises(ArtefactError, match="is not a tunefarm artifact"):
         compiler.load(foreign)
     with pytest.raises(ArtefactError, match="No such file"):
         compiler.load(tmp_path / "missing.tuned")
@@ -172,7 +172,7 @@ def test_foreign_file_missing_file_and_folder_are_refused(tmp_path: Path) -> Non
     ("number", "reason"),
     [
         (artefact.FORMAT + 1, r"format 7, this version reads 6 \(update tunefarm"),
-        (2, r"older artefact format 2, this version reads 3 to 6 \(build the model again"),
+        (2, r"older artifact format 2, this version reads 3 to 6 \(build the model again"),
     ],
 )
 def test_another_format_is_refused(path: Path, number: int, reason: str) -> None:
