@@ -22,7 +22,7 @@ const char *{interface.name}_error(int code)
     case {macro}_ERROR_CPU:
         return "{lacking}";
 {cases}    default:
-        return "there is no such error code";
+        return "unknown error code";
     }}
 }}
 """

@@ -77,8 +77,8 @@ def example_text(interface: CInterface) -> str:
 
        ./{name}_example {" ".join(files)}
 
-   Without files inputs are filled with a pattern; without files for the outputs the first values
-   of each are printed. {name}.h says how to compile this. */
+   Without files the inputs are filled with a pattern. Without output files the first values of
+   each output are printed. {name}.h has the command that compiles this. */
 #include "{name}.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""The header of a built model: what a C or C++ program has to know of it."""
+"""The header of a built model, for C and C++ programs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ extern "C" {{
 #endif
 
 #define {macro}_ALIGNMENT {alignment} /* bytes; of the workspace, and best for inputs and outputs */
-#define {macro}_THREADS {threads} /* that a run uses at most, its caller included */
+#define {macro}_THREADS {threads} /* maximum of a run, the calling thread included */
 
 /* Elements and bytes of each input and output. */
 {sizes}
 
-/* Where the inputs are and where the outputs go; tensors are dense and in row-major order. An
-   output must not overlap an input or another output. Any address will do: what is not aligned to
-   {macro}_ALIGNMENT is copied on the way. */
+/* Pointers to the inputs and outputs. Tensors are dense, in row-major order. An output must not
+   overlap an input or another output. Any address is valid; a buffer that is not aligned to
+   {macro}_ALIGNMENT is copied. */
 struct {name}_io {{
 {members}
 }};
@@ -117,27 +117,27 @@ def header_text(interface: CInterface, targets: Sequence[Target], command: str) 
 
 
 def _errors(interface: CInterface) -> dict[str, str]:
-    """What the header says of functions that the model calls, and their failing."""
+    """The header's texts on custom operators and on their failures."""
     if not interface.called:
         return {
             "comma": " ",
             "function": "",
-            "error_comment": "/* What an error code means: a constant string, also for a code that "
-            "there is not. */",
+            "error_comment": "/* The message of an error code: a constant string, also for an "
+            "unknown code. */",
         }
-    code = f"    {interface.macro}_ERROR_FUNCTION = 4 /* a function that is called failed */\n"
+    code = f"    {interface.macro}_ERROR_FUNCTION = 4 /* a custom operator failed */\n"
     return {
         "comma": ",",
         "function": code,
-        "error_comment": "/* What an error code means, also one that there is not. Of "
-        "ERROR_FUNCTION it says what\n   failed last in the calling thread. */",
+        "error_comment": "/* The message of an error code, also of an unknown one. For "
+        "ERROR_FUNCTION: the last failure\n   in the calling thread. */",
     }
 
 
 def introduction(interface: CInterface, targets: Sequence[Target], command: str) -> str:
     """The comment that the header begins with; the arguments are those of `header_text`."""
     lines = [
-        f"{in_comment(interface.title)}, compiled to machine code by tunefarm: to run, it needs",
+        f"{in_comment(interface.title)}, compiled to machine code by tunefarm. It requires",
         *_needs(interface.called),
         "",
         *_made_for(targets),
@@ -157,21 +157,21 @@ def _words(interface: CInterface) -> list[str]:
     names = ", ".join(map(in_comment, interface.texts))
     lines = wrap(f"Each string is an integer id, equal for equal strings, in {names}.", 92)
     if interface.words:
-        lines.append("Words that the model knows; any other number is that of another word:")
+        lines.append("Ids of the strings in the model; any other id is another string:")
     return ["", *lines, *(f"    {n} {in_comment(w)}" for n, w in enumerate(interface.words))]
 
 
 def _made_for(targets: Sequence[Target]) -> list[str]:
     first = targets[0]
     if len(targets) == 1:
-        made = f"Made for the CPU {first.cpu} ({first.triple})."
+        made = f"Compiled for the CPU {first.cpu} ({first.triple})."
         return [made, *_checks(checked_features(first))]
     lines = [
-        f"Made for the CPUs {', '.join(target.cpu for target in targets)} ({first.triple}).",
-        "The first run takes the first of these whose features the CPU has that runs it:",
+        f"Compiled for the CPUs {', '.join(target.cpu for target in targets)} ({first.triple}).",
+        "The first run selects the first of these whose features the current CPU has:",
     ]
     for target in targets:
-        features = " ".join(checked_features(target)) or "nothing but what all have"
+        features = " ".join(checked_features(target)) or "baseline features only"
         wrapped = wrap(f"{target.cpu}: {features}", 88, subsequent_indent="    ")
         lines += [f"    {line}" for line in wrapped]
     return lines
@@ -179,9 +179,9 @@ def _made_for(targets: Sequence[Target]) -> list[str]:
 
 def _needs(called: tuple[str, ...]) -> list[str]:
     if not called:
-        return ["the C library and nothing else, no file and no Python."]
+        return ["only the C library: no other file and no Python."]
     return [
-        "the C library and what the program is linked with that defines:",
+        "the C library, and the program must link the custom operators:",
         *(f"    {line}" for line in wrap(" ".join(called), 88)),
         "Each is an int32_t NAME(int32_t inputs, int32_t outputs, void *const *data, const int32_t",
         "*types, const int32_t *ranks, const int64_t *const *sizes, const char *attributes, const",
@@ -191,20 +191,20 @@ def _needs(called: tuple[str, ...]) -> list[str]:
 
 def _checks(features: tuple[str, ...]) -> list[str]:
     if not features:
-        return ["Whether the CPU that runs it has what it needs is not checked."]
+        return ["The library does not check the features of the current CPU."]
     lines = wrap(" ".join(features), 88)
-    return ["The first run checks that the CPU that runs it has:", *(f"    {x}" for x in lines)]
+    return ["The first run checks that the current CPU has:", *(f"    {x}" for x in lines)]
 
 
 def _threads(threads: int) -> list[str]:
     if threads == 1:
-        return ["A run is done by the thread that calls it."]
+        return ["A run uses the calling thread only."]
     helpers = "a thread" if threads == 2 else f"{threads - 1} threads"
     return [
-        f"The first run starts {helpers} to help with the model's loops, asleep between runs. They",
-        "last as long as the process, so what holds this code must stay loaded. Runs at the same",
-        "time share them, and none waits for them: where cores are missing, or in a child process",
-        "after fork(), a run is done by the thread that calls it.",
+        f"The first run starts {helpers} for the parallel loops, which sleep between runs and end",
+        "with the process: keep the library loaded. Concurrent runs share them, and no run waits",
+        "for them: with too few cores, or in a child process after fork(), a run uses the calling",
+        "thread only.",
     ]
 
 

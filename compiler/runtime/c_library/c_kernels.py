@@ -47,12 +47,12 @@ def _kernels(interface: CInterface, whole: str) -> str:
     name, macro = interface.name, interface.macro
     each = "\n".join(_declaration(interface, kernel) for kernel in interface.kernels)
     return f"""
-/* The kernels that a run calls, each by itself. Inputs, which are dense and in row-major order, and
-   the output may lie wherever elements of their types may; the output must not overlap an input.
-   Constants are bound: those of the model's first call of the kernel. Workspaces are aligned to
-   {whole}_ALIGNMENT; of 0 bytes NULL will do. Returns {whole}_OK, or an error code and nothing was
-   computed. Several threads may call kernels at once, each with a workspace and output of its own.
-   An input of sizes says how much of the others is there. */
+/* The kernels of a run, to call separately. Inputs and output are dense, in row-major order, and
+   aligned to their element types; the output must not overlap an input. Constants are bound to
+   those of the model's first call of the kernel. A workspace is aligned to {whole}_ALIGNMENT, or
+   NULL if it has 0 bytes. Returns {whole}_OK, or an error code and nothing was computed. Several
+   threads may call kernels at once, each with its own workspace and output. An input of sizes has
+   the actual dimensions of the other inputs. */
 struct {name}_kernel {{
     const char *name;
     size_t inputs;
@@ -64,7 +64,7 @@ struct {name}_kernel {{
 
 #define {macro}_KERNELS {len(interface.kernels)}
 
-/* The kernel of a number, in order of first use; NULL from {macro}_KERNELS on. */
+/* The kernel with this number, in order of first use; NULL from {macro}_KERNELS on. */
 const struct {name}_kernel *{name}_kernel_at(size_t number);
 
 {each}"""

@@ -53,14 +53,15 @@ def sized_example_text(interface: CInterface) -> str:
     freed = "".join(f"    free(input_{i});\n" for i in range(len(interface.inputs)))
     freed += "".join(f"    free(output_{i});\n" for i in range(len(interface.outputs)))
     usage = "".join(f" [{symbol}]" for symbol in map(in_comment, symbols))
-    said = ", at sizes of your choice" if symbols else ""
+    said = ", with dynamic dimensions from the command line" if symbols else ""
     middle = ", ".join(str(chosen[symbol]) for symbol in symbols)
     declared = f"    int64_t sizes[] = {{{middle}}};\n" if symbols else ""
     return f"""/* Runs the model on inputs that are filled with a pattern{said}:
 
        ./{name}_example{usage}
 
-   Prints the shape and the first values of each output. {name}.h says how to compile this. */
+   Prints the shape and the first values of each output. {name}.h has the command that compiles
+   this. */
 #include "{name}.h"
 
 #include <stdio.h>
@@ -76,7 +77,7 @@ enum {{ ALIGNMENT = {macro}_ALIGNMENT{f", SIZES = {len(symbols)}" if symbols els
     int code;
 
 {_READ_SIZES if symbols else ""}{filled}{assigned}
-    code = {name}_sizes(&io); /* the outputs' shapes, for programs that allocate by them */
+    code = {name}_sizes(&io); /* the output shapes, for programs that allocate outputs */
     if (code == {macro}_OK)
         code = {name}_run(&io, workspace);
     if (code != {macro}_OK) {{

@@ -26,14 +26,15 @@ extern "C" {{
 #endif
 
 #define {macro}_ALIGNMENT {alignment} /* bytes; of the workspace */
-#define {macro}_THREADS {threads} /* that a run uses at most, its caller included */
+#define {macro}_THREADS {threads} /* maximum of a run, the calling thread included */
 
-/* The most elements and bytes of each input and output. */
+/* The maximum number of elements and bytes of each input and output. */
 {sizes}
 
-/* Where the inputs are and where the outputs go, with their shapes where these are open: those of
-   inputs are the caller's to say, those of outputs are written. Tensors are dense at these shapes,
-   in row-major order, at any address. An output must not overlap an input or another output. */
+/* Pointers to the inputs and outputs, with their shapes where these are dynamic: the caller sets
+   those of the inputs, and the library writes those of the outputs. Tensors are dense at these
+   shapes, in row-major order, at any address. An output must not overlap an input or another
+   output. */
 struct {name}_io {{
 {members}
 }};
@@ -43,15 +44,15 @@ enum {{
     {macro}_ERROR_NULL = 1,      /* io, a pointer in it, or the workspace is null */
     {macro}_ERROR_WORKSPACE = 2, /* the workspace is not aligned to {macro}_ALIGNMENT */
     {macro}_ERROR_CPU = 3,       /* this CPU lacks instructions that the code needs */
-    {macro}_ERROR_FUNCTION = 4,  /* a function that is called failed */
-    {macro}_ERROR_SIZES = {first}    /* this and above: {name}_error says what does not fit */
+    {macro}_ERROR_FUNCTION = 4,  /* a custom operator failed */
+    {macro}_ERROR_SIZES = {first}    /* this and above: a shape does not fit, see {name}_error */
 }};
 
-/* Bytes of the workspace that a run needs at the sizes of the inputs in `io`; of NULL, at any. */
+/* Bytes of the workspace that a run needs at the input shapes in `io`; for NULL, at any shapes. */
 size_t {name}_workspace_bytes(const struct {name}_io *io);
 
-/* Checks the shapes of the inputs, and writes those of the outputs: the maximum ones
-   where the model computes them. Reads inputs whose elements say sizes, and no others. */
+/* Checks the shapes of the inputs and writes those of the outputs: upper bounds where the model
+   computes them. Reads only those inputs whose elements are sizes. */
 int {name}_sizes(struct {name}_io *io);
 
 /* Runs the model and writes the shapes of the outputs; {macro}_OK, or an error code and the outputs
@@ -59,7 +60,7 @@ int {name}_sizes(struct {name}_io *io);
    Several threads may call this at once, each with a struct, a workspace and outputs of its own. */
 int {name}_run(struct {name}_io *io, void *workspace);
 
-/* What an error code means, also one that there is not. */
+/* The message of an error code, also of an unknown one. */
 const char *{name}_error(int code);
 {kernels}
 #ifdef __cplusplus

@@ -128,6 +128,6 @@ class CSizes:
             lines.append(f"    int64_t {port.member}_shape[{max(1, sized.rank)}];")
         if sized.others:
             lines.append(
-                f"    int64_t {port.member}_rank; /* that many of its extents are in use */"
+                f"    int64_t {port.member}_rank; /* the number of its dimensions in use */"
             )
         return lines

@@ -283,7 +283,7 @@ def test_null_pointers_and_a_misaligned_workspace_are_errors(tmp_path: Path) -> 
         assert library.call(pointers, workspace + offset) == 2
     assert "null" in library.error(1) and "aligned" in library.error(2)
     assert library.error(0) == "no error"
-    assert library.error(4) == library.error(-1) == "there is no such error code"
+    assert library.error(4) == library.error(-1) == "unknown error code"
 
 
 # What the files hold.
