@@ -20,7 +20,7 @@ def llvm_text(compiled: Compiled) -> str:
     machine = target_machine(spec.target)
     text = _module_text(compiled)
     parse(text, spec.target)  # raises unless it is a module
-    # With the CPU in each function any compiler makes the same code, whatever it is told.
+    # With the CPU in each function any compiler makes the same code, whatever its options are.
     text = re.sub(r"^(define .*)\{$", r"\1#0 {", text, flags=re.MULTILINE)
     cpu, features = spec.target.cpu, ",".join(feature_flags(spec.target))
     return "\n".join(

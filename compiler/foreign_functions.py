@@ -145,7 +145,7 @@ def register_function(
     if not isinstance(version, str) or not version:
         raise SettingsError(f"function {name} needs a version, a text such as '1'")
     if name in _FUNCTIONS and not replace:
-        raise SettingsError(f"function {name} is registered already", hint="say replace=True")
+        raise SettingsError(f"function {name} is registered already", hint="pass replace=True")
     _FUNCTIONS[name] = RegisteredFunction(name, implementation, types, version)
 
 

@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         type=_named,
-        help="An input (repeatable); those that are not given are zeros.",
+        help="An input (repeatable); inputs that are not given are zeros.",
     )
     parser.add_argument("--output", metavar="FILE.npz", help="Write the outputs there.")
     parser.add_argument("--repeat", metavar="N", type=int, default=1, help="Timed runs.")

@@ -74,7 +74,7 @@ def damaged_row(name: str, problem: str = "its checksum is not right") -> Databa
     """The error for a row that is not what was written."""
     return DatabaseError(
         f"{name}: the record is damaged: {problem}",
-        hint="tune db check says how much; tune db salvage saves what is intact",
+        hint="tune db check lists the damage; tune db salvage saves what is intact",
     )
 
 

@@ -209,7 +209,7 @@ def _row(session: Session, id: str, *, to_change: bool = True) -> schema.QueueEn
     statement = select(schema.QueueEntry).filter_by(uid=id)
     row = session.scalar(statement.with_for_update() if to_change else statement)
     if row is None:
-        raise DatabaseError(f"{id!r} is not in the queue", hint="tune jobs list says what is")
+        raise DatabaseError(f"{id!r} is not in the queue", hint="tune jobs list shows what is")
     return row
 
 

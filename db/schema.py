@@ -114,7 +114,7 @@ def _parsed(text: Any) -> Any:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise DatabaseError(
-            "a record is damaged: it holds what is not JSON", hint="tune db check says which"
+            "a record is damaged: it holds invalid JSON", hint="tune db check shows which"
         ) from error
 
 

@@ -156,7 +156,7 @@ class CoreLocks:
         tell: Callable[[str], None] | None = None,
     ) -> None:
         """`folder` is the same for all drivers of a machine (None: see `FOLDERS`). Who waits is
-        given up once `stop` says so; `tell` is told for whom it waits, if that takes long."""
+        given up once `stop` says so; `tell` gets whom it waits for, if that takes long."""
         self._folder = lock_folder() if folder is None else folder
         self._driver = driver
         self._stop = stop
@@ -332,7 +332,7 @@ class CoreLocks:
 
 
 class _Waiting:
-    """A wait of one driver: how long it has taken, and what is told of it."""
+    """A wait of one driver: how long it has taken, and what is reported of it."""
 
     def __init__(self, locks: CoreLocks, table: str) -> None:
         self._locks = locks

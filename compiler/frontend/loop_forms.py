@@ -184,7 +184,7 @@ def _scanned_length(
     lengths = [value.true_shape[axis] for value, axis in zip(scanned, axes, strict=True)]
     extents = {value.shape[axis] for value, axis in zip(scanned, axes, strict=True)}
     if len(extents) != 1 and all(isinstance(length, int) for length in lengths):
-        raise node.bad_shape(f"the scanned axes have the extents {sorted(extents)}")
+        raise node.bad_shape(f"the scanned axes have the sizes {sorted(extents)}")
     for length in lengths[1:]:
         graph.run_time.require_equal(lengths[0], length, f"{node.label}, which scans both,")
     return lengths[0]

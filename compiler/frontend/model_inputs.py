@@ -261,7 +261,7 @@ class _Symbols:
     def _unknown(self, name: str, shape: GivenShape) -> ImportModelError:
         if name in self.names:
             return ImportModelError(
-                f"{name!r} is a symbol and takes one extent, not {_text(shape)}",
+                f"{name!r} is a symbol and takes one size, not {_text(shape)}",
                 hint=f"for example --shape {name}=1..8",
             )
         inputs = list(self.declared)
@@ -348,7 +348,7 @@ def input_type(
     type = TensorType(dtype, _greatest(shape))
     allowance.check_array(f"input {name!r}", type.shape, type.dtype.bytes)
     if any(extent < 0 for extent in type.shape):
-        raise ShapeError(f"input {name!r} has a negative extent: {_text(type.shape)}")
+        raise ShapeError(f"input {name!r} has a negative dimension: {_text(type.shape)}")
     if known(shape) is not None:
         return InputType(type)
     return InputType(

@@ -71,7 +71,7 @@ def read_opsets(model: onnx.ModelProto) -> dict[str, int]:
     if "" not in opsets:
         if any(node.domain in _DEFAULT_DOMAINS for node in model.graph.node):
             raise ImportModelError(
-                "the model does not say which opset it uses", hint="the file may be truncated"
+                "the model does not declare its opset", hint="the file may be truncated"
             )
         opsets[""] = onnx.defs.onnx_opset_version()
     known = onnx.defs.onnx_opset_version()

@@ -64,11 +64,11 @@ def read_tensor(
     dtype = dtype_of(tensor.data_type, what)
     shape = tuple(tensor.dims)
     if any(extent < 0 for extent in shape):
-        raise ImportModelError(f"{what} has a negative extent: {list(shape)}")
+        raise ImportModelError(f"{what} has a negative dimension: {list(shape)}")
     allowance.check_array(what, shape, dtype.bytes)
     count = math.prod(shape)
     if any(extent > _MAX_EXTENT for extent in shape):  # besides a 0
-        raise ImportModelError(f"{what} has an impossible extent: {list(shape)}")
+        raise ImportModelError(f"{what} has an impossible dimension: {list(shape)}")
     if dtype is DType.STRING:
         return _words(tensor, shape, count, what)
     if tensor.HasField("segment"):
@@ -96,7 +96,7 @@ def read_sparse(
     indices = read_tensor(tensor.indices, f"{what}: its indices", external, allowance)
     shape = tuple(tensor.dims)
     if any(not 0 <= extent <= _MAX_EXTENT for extent in shape):
-        raise ImportModelError(f"{what} has an impossible extent: {list(shape)}")
+        raise ImportModelError(f"{what} has an impossible dimension: {list(shape)}")
     allowance.check_array(what, shape, values.itemsize)
     dense: Array = np.zeros(shape, values.dtype)
     if values.dtype == object:

@@ -48,7 +48,7 @@ def _scan_batch(
         raise node.unsupported("lengths of the sequences of a batch")
     batches = {value.shape[0] if value.rank else 0 for value in (*states, *scanned)}
     if len(batches) != 1:
-        raise node.bad_shape(f"the batch axes have the extents {sorted(batches)}")
+        raise node.bad_shape(f"the batch axes have the sizes {sorted(batches)}")
     parts: list[Results] = []
     for number in range(batches.pop()):
         own = [_position(value, 0, number, graph) for value in states]
@@ -77,7 +77,7 @@ def _scan(
     ]
     lengths = {value.shape[axis] for axis, value in zip(axes, scanned, strict=True)}
     if len(lengths) != 1:
-        raise node.bad_shape(f"the scanned axes have the extents {sorted(lengths)}")
+        raise node.bad_shape(f"the scanned axes have the sizes {sorted(lengths)}")
     steps = lengths.pop()
     _check_steps(node, steps)
     backward = node.integers(_DIRECTIONS.get(node.version, "scan_input_directions"), (0,) * count)

@@ -47,7 +47,7 @@ def scatter_loops(
 
 
 def _lanes_apart(state: StageState, scattered: ScatteredAxis) -> StageState:
-    """The state with lanes that have a position each in turns."""
+    """The state with lanes that have a position each, one after the other."""
     needed = axes_of(scattered.position)
     kinds = {
         loop: LoopKind.SERIAL

@@ -49,7 +49,7 @@ def _infer_conv_transpose(attributes: Attributes, types: Types) -> TensorType:
         smallest = reach - windows.begins[axis] - windows.ends[axis]
         check(
             extent >= smallest,
-            f"spatial axis {axis} of the result has at least the extent {smallest}, not {extent}",
+            f"spatial axis {axis} of the result needs a size of {smallest} or more, not {extent}",
         )
     if not blocked:
         check(channels % groups == 0, f"{channels} channels do not divide into {groups} groups")

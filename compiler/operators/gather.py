@@ -62,7 +62,7 @@ def _infer_gather_elements(attributes: Attributes, types: Types) -> TensorType:
     for other, (picked, extent) in enumerate(zip(indices.shape, data.shape, strict=True)):
         check(
             other == axis or picked <= extent,
-            f"axis {other} of the index tensor has the extent {picked}, the data's {extent}",
+            f"axis {other} of the index tensor has the size {picked}, that of the data {extent}",
         )
     return TensorType(data.dtype, indices.shape)
 
@@ -89,7 +89,7 @@ def _infer_gather_nd(attributes: Attributes, types: Types) -> TensorType:
     )
     check(
         data.shape[:batch] == indices.shape[:batch],
-        f"the first {batch} extents of the data and of the index tensor differ",
+        f"the first {batch} dimensions of the data and of the index tensor differ",
     )
     depth = indices.shape[-1]
     check(

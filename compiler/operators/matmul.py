@@ -37,7 +37,7 @@ def _infer_matmul(attributes: Attributes, types: Types) -> TensorType:
     )
     rows, left_inner = _matrix(left, attributes.flag("transpose_a"))
     right_inner, columns = _matrix(right, attributes.flag("transpose_b"))
-    check(left_inner == right_inner, f"the inner extents {left_inner} and {right_inner} differ")
+    check(left_inner == right_inner, f"the inner dimensions {left_inner} and {right_inner} differ")
     batch = broadcast_shapes(left.shape[:-2], right.shape[:-2])
     return TensorType(dtype, (*batch, rows, columns))
 

@@ -35,7 +35,7 @@ def _infer_slice(attributes: Attributes, types: Types) -> TensorType:
         check(step != 0, f"the step of axis {axis} is 0")
         check(
             count < 1 or (0 <= start < extent and 0 <= last < extent),
-            f"axis {axis} reads from {start} to {last}, but has the extent {extent}",
+            f"axis {axis} reads from {start} to {last}, but has the size {extent}",
         )
     return TensorType(type.dtype, shape)
 

@@ -32,7 +32,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     check(len(data.shape) >= 2 and len(weight.shape) == 2, "data and weight are matrices")
     words, columns = weight.shape
     inner = words * (WORD.bits // bits)
-    check(data.shape[-1] == inner, f"the inner extents {data.shape[-1]} and {inner} differ")
+    check(data.shape[-1] == inner, f"the inner dimensions {data.shape[-1]} and {inner} differ")
     whole = block > 0 and inner % block == 0 and block * bits % WORD.bits == 0
     check(whole, f"{inner} weights of {bits} bits are no blocks of {block} in whole words")
     check(scale.shape == (inner // block, columns), f"{scale} is no scale for each block")

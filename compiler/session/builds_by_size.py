@@ -168,7 +168,7 @@ class BuildsBySize:
             ) from error
 
     def _compiled(self, shapes: Shapes) -> Executable:
-        """What the file declares wrongly is told by the first build alone."""
+        """The first build alone reports what the file declares wrongly."""
         with declarations_known(self._is_built):
             found = self._build(shapes)
         self._is_built = True

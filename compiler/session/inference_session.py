@@ -56,7 +56,7 @@ _INSTEAD: Final = {
     "get_profiling_start_time_ns": "executable.profile times every kernel",
     "run_with_ortvaluevector": "run takes arrays, and whatever has __dlpack__",
 }
-"""What sessions of onnxruntime have and these do not, and what there is in its place."""
+"""What sessions of onnxruntime have and these do not, and what replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ class InferenceSession:
         def work() -> None:
             try:
                 results, error = self.run(output_names, input_feed, run_options), ""
-            except Exception as failure:  # noqa: BLE001 - whoever asked is told
+            except Exception as failure:  # noqa: BLE001 - whoever asked gets it
                 results, error = [], str(failure)
             callback(results, user_data, error)
 

@@ -130,7 +130,7 @@ def extent_of(given: Given) -> int | Extent:
     if isinstance(given, tuple):
         return _checked(_between(given))
     if not isinstance(given, str):
-        raise ShapeError(f"{given!r} is no extent", hint=HINT)
+        raise ShapeError(f"{given!r} is not a dimension", hint=HINT)
     return _parsed(given.strip())
 
 
@@ -141,7 +141,9 @@ def is_name(text: str) -> bool:
 
 def _between(given: tuple[int, int]) -> Extent:
     if len(given) != 2 or not all(isinstance(bound, SupportsIndex) for bound in given):
-        raise ShapeError(f"{given!r} is no extent", hint="bounds are two numbers, as in (1, 8)")
+        raise ShapeError(
+            f"{given!r} is not a dimension", hint="bounds are two numbers, as in (1, 8)"
+        )
     low, high = map(index, given)
     return Extent("", low, high)
 
@@ -162,7 +164,7 @@ def check_lists(shapes: Shapes) -> None:
         if isinstance(shape, str) or not isinstance(shape, Sequence | None):
             parts = shape.split(",") if isinstance(shape, str) else [shape]
             raise ShapeError(
-                f"the shape of {name!r} is {shape!r}, and must be a list of extents",
+                f"the shape of {name!r} is {shape!r}, and must be a list of dimensions",
                 hint=f"write {{{name!r}: {parts}}}",
             )
 
@@ -191,7 +193,7 @@ def shapes_from_json(data: Mapping[str, Any]) -> Shapes:
 
 def _parsed(text: str) -> int | Extent:
     if _TOO_LONG.search(text):
-        raise ShapeError(f"'{text[:20]}…' is beyond any extent", hint=HINT)
+        raise ShapeError(f"'{text[:20]}…' is beyond any dimension", hint=HINT)
     if re.fullmatch(r"-?\d+", text):
         return extent_of(int(text))
     found = _FORM.fullmatch(text)
@@ -207,7 +209,7 @@ def _parsed(text: str) -> int | Extent:
     if re.fullmatch(r"\d+(\.\.\d+)?(\|\d+(\.\.\d+)?)+", sizes):
         return _checked(_with_buckets(name, sizes, text))
     if found is None or sizes or not name or text.endswith(":") or ".." in name:
-        raise ShapeError(f"{text!r} is no extent", hint=HINT)
+        raise ShapeError(f"{text!r} is not a dimension", hint=HINT)
     return Extent(name)
 
 
@@ -218,7 +220,7 @@ def _with_buckets(name: str, sizes: str, text: str) -> Extent:
     backwards = any(low > high for low, high in buckets)
     if backwards or any(low <= before for (_, before), (low, _) in pairwise(buckets)):
         raise ShapeError(
-            f"the bounds in {text!r} overlap or hold no extent", hint="as in seq:1..64|65..512"
+            f"the bounds in {text!r} overlap or hold no size", hint="as in seq:1..64|65..512"
         )
     return Extent(name, buckets[0][0], buckets[-1][1], buckets=buckets)
 
@@ -228,10 +230,10 @@ def _checked(extent: Extent) -> int | Extent:
     if low is None or high is None:
         if extent.name:
             return extent
-        raise ShapeError("an extent has neither a name nor bounds", hint=HINT)
+        raise ShapeError("a dimension has neither a name nor bounds", hint=HINT)
     if not 0 <= low <= high <= _MOST or high == 0:
         raise ShapeError(
-            f"the bounds {low}..{high} hold no extent",
+            f"the bounds {low}..{high} hold no size",
             hint="bounds are two numbers, the smaller one first, as in batch:1..8",
         )
     return low if low == high else extent

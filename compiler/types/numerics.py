@@ -82,7 +82,7 @@ class Numerics:
         """
         planned = replace(self, contractions=tuple(sorted(contractions.items())))
         if len(planned._narrow_storages()) > 1:
-            raise ValueError("contractions of one model have one narrow float type")
+            raise ValueError("all matmuls and convs of a model have the same narrow float type")
         return planned
 
     @property

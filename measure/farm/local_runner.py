@@ -89,7 +89,7 @@ class LocalRunner(PipelineRunner):
         retries: int = 2,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """`tell` is told in a sentence what happens to cores."""
+        """`tell` gets a sentence on what happens to cores."""
         self.backend = LocalBackend(settings, plan)
         super().__init__(self.backend, settings.threads, retries, tell=tell)
         cores = (*plan.build_cores, *plan.timed)

@@ -114,7 +114,7 @@ class PipelineRunner:
 
         `names` are the nodes', by which all drivers order them alike. `patience`: seconds for which
         requests wait for a node to join when none is left; with 0 the only node is this machine.
-        `tell` is told in a sentence what happens to cores.
+        `tell` gets a sentence on what happens to cores.
         """
         self.watch: Watch | None = None  # told of every step that has ended
         self._backend = backend

@@ -326,7 +326,7 @@ class RayRunner(PipelineRunner):
 
 
 def _of_head(plan: SlotPlan, folder: str) -> tuple[str, ...]:
-    """What `ray start` is told for an embedded Ray."""
+    """The options of `ray start` for an embedded Ray."""
     return (
         *("--head", "--port", "0", "--node-ip-address", _LOOPBACK, "--temp-dir", folder),
         *("--num-cpus", str(len(plan.build_cores))),

@@ -59,4 +59,4 @@ def other_kind(settings: WorkerSettings) -> str:
         return ""
     stands = "none of the targets" if kind is None else kind.key
     cpu = settings.target.get("cpu")
-    return f"this {node.cpu} is no node for {cpu}: its CPU says that it stands for {stands}"
+    return f"this {node.cpu} is not a node for {cpu}: its CPU stands for {stands}"

@@ -167,7 +167,10 @@ def test_failing_c_function_says_why_and_where(library: Path) -> None:
     ("function", "reason"),
     [
         (lambda x, b: 1 / 0, "ZeroDivisionError: division by zero"),
-        (lambda x, b: x[0], r"its result 0 is float32\[3\], where its type rule said float32\[2, "),
+        (
+            lambda x, b: x[0],
+            r"its result 0 is float32\[3\], where its type rule gives float32\[2, ",
+        ),
         (lambda x, b: x.astype(np.float64), r"its result 0 is float64\[2, 3\]"),
         (lambda x, b: (x, x), "it returned 2 results instead of 1"),
         (lambda x: x, "takes 1 positional argument but 2 were given"),

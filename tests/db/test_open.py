@@ -247,7 +247,7 @@ def test_damaged_record_is_a_readable_error(database: Path) -> None:
         with closing(sqlite3.connect(database)) as connection:
             connection.execute("UPDATE trials SET samples = '[1.0,' WHERE id = 3")
             connection.commit()
-        with pytest.raises(DatabaseError, match=r"a record is damaged: it holds what is not JSON"):
+        with pytest.raises(DatabaseError, match=r"a record is damaged: it holds invalid JSON"):
             queries.trials(store, KEY)
 
 

@@ -30,7 +30,9 @@ def check_constant(node: OnnxNode, indices: Value, extents: Sequence[int]) -> No
         low, high = int(entries[:, number].min()), int(entries[:, number].max())
         if low < -extent or high >= extent:
             text = str(low) if low == high else f"{low}..{high}"
-            raise ShapeError(f"{node.label}: an index {text} is outside an extent of {extent}")
+            raise ShapeError(
+                f"{node.label}: an index {text} is out of range for a dimension of {extent}"
+            )
 
 
 def are_there(indices: Value, dims: Axis) -> bool:

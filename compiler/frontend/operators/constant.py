@@ -65,7 +65,7 @@ def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> Value:
         return sized_fill(node, graph.constant(fill), graph)
     wanted = node.constant_integers(0, "the shape")
     if any(extent < 0 for extent in wanted):
-        raise node.bad_shape(f"the shape {list(wanted)} has a negative extent")
+        raise node.bad_shape(f"the shape {list(wanted)} has a negative dimension")
     if math.prod(wanted) <= 4096:
         return graph.constant(np.full(wanted, fill))
     return graph.emit("expand", graph.constant(fill), shape=wanted)

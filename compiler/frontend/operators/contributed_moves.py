@@ -32,7 +32,7 @@ def as_onnx(node: OnnxNode, operator: str, version: int) -> tuple[OnnxNode, Conv
     """The node as one of ONNX's, and its converter."""
     convert = find_converter("", operator, version)
     if convert is None:
-        raise node.unsupported(f"ONNX's operator {operator}, which it is like,")
+        raise node.unsupported(f"the ONNX operator {operator}, which it is based on,")
     return replace(node, domain="", operator=operator, version=version, opset=version), convert
 
 

@@ -92,7 +92,7 @@ def _cache_form(
     scale, bits = node.optional(12 + at), node.integer("kv_cache_bit_width", 0)
     if kind == "NONE":
         if bits or (cache is not None and not cache.dtype.is_float):
-            raise node.invalid(f"{name}_quant_type does not say how the cache is quantised")
+            raise node.invalid(f"{name}_quant_type does not define how the cache is quantised")
         return CacheForm(None)
     if bits != 8 or (cache is not None and cache.dtype is not DType.I8):
         raise node.unsupported("a quantised cache of another type than int8")

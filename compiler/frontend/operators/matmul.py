@@ -177,7 +177,7 @@ def _diagonals(
             value = in_one_piece(in_one_piece(value, first, graph), second, graph)
             true = size_of(value.dims[first]), size_of(value.dims[second])
             if true[0] != true[1] and known(true) is not None:
-                raise node.bad_shape(f"the index {label} has two extents in {value.type}")
+                raise node.bad_shape(f"the index {label} has two sizes in {value.type}")
             graph.run_time.require_equal(*true, f"node {graph.source!r}")
             rows, columns = value.shape[first], value.shape[second]
             n, size = min((rows, true[0]), (columns, true[1]), key=lambda found: found[0])
@@ -208,7 +208,7 @@ def _join(
     for label in common:
         extents = {a.shape[a_term.index(label)], b.shape[b_term.index(label)]} - {1}
         if len(extents) > 1:
-            raise node.bad_shape(f"the index {label} has the extents {sorted(extents)}")
+            raise node.bad_shape(f"the index {label} has the sizes {sorted(extents)}")
     summed = [
         label
         for label in common

@@ -143,7 +143,7 @@ def _beside(data: Value, axis: int, value: Value, given: Value, graph: GraphBuil
 
 def _wrapped(node: OnnxNode, indices: Positions, extent: int) -> Positions:
     if indices.size and (indices.min() < -extent or indices.max() >= extent):
-        raise node.bad_shape(f"an index is outside an extent of {extent}")
+        raise node.bad_shape(f"an index is out of range for a dimension of {extent}")
     return np.where(indices < 0, indices + extent, indices)
 
 

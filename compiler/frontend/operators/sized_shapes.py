@@ -336,7 +336,7 @@ def sized_fill(node: OnnxNode, fill: Value, graph: GraphBuilder) -> Value:
     """A value in each place of a dynamic shape."""
     shape = node.sizes(0, "the shape")
     if any(bounds_of(size)[1] < 0 for size in shape):
-        raise node.bad_shape(f"the shape [{_text(shape)}] has a negative extent")
+        raise node.bad_shape(f"the shape [{_text(shape)}] has a negative dimension")
     return sized_expand(fill, shape, node, graph)
 
 

@@ -102,7 +102,7 @@ def windows(
             shape[axis] -= 1
         if (room < 0 and not cut) or shape[axis] < 1:
             raise node.bad_shape(
-                f"a window of {reach} does not fit into the padded extent {room + reach}"
+                f"a window of {reach} does not fit into the padded size {room + reach}"
             )
     return replace(given, pads=(*begins, *ends), shape=tuple(shape))
 

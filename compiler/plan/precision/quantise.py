@@ -73,7 +73,7 @@ def run(graph: Graph, plan: PrecisionPlan) -> Graph:
         raise SettingsError("int8 needs ranges of the values", hint="give --calibration")
     for item in wanted:
         if not item.quantisable:
-            raise SettingsError(f"contraction {item.label} has no int8 form")
+            raise SettingsError(f"matmul or conv {item.label} has no int8 form")
     return _Quantiser(graph, wanted, calibration).run()
 
 

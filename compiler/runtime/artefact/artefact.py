@@ -288,7 +288,9 @@ def _read_manifest(path: Path, mapped: Array) -> _Index:
         )
     data_start = aligned(_HEADER.size + manifest_bytes)
     if mapped.size > file_bytes or data_start > file_bytes:
-        raise ArtefactError(f"{path} is damaged: its size is not what it says", hint=_REBUILD)
+        raise ArtefactError(
+            f"{path} is damaged: its size differs from the size in its header", hint=_REBUILD
+        )
     text = mapped[_HEADER.size : _HEADER.size + manifest_bytes].tobytes()
     if (
         hashlib.sha256(text).digest() != digest
@@ -349,9 +351,7 @@ def _checked_variant(
     own = [contents[number] for number in numbers]
     digests = [parts[number].sha256 for number in numbers[1:]]
     if seal(variant, digests) not in own[0].tobytes():
-        raise ArtefactError(
-            f"{path} is damaged: its manifest says other than its code", hint=_REBUILD
-        )
+        raise ArtefactError(f"{path} is damaged: its manifest and its code differ", hint=_REBUILD)
     try:
         spec = spec_from_json(variant, own, digests)
         verify_spec(spec)

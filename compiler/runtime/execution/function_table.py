@@ -291,6 +291,6 @@ def _store(given: object, outputs: Sequence[AnyArray]) -> None:
         if array.shape != output.shape or array.dtype != output.dtype:
             raise FunctionError(
                 f"its result {position} is {array.dtype}{list(array.shape)}, where its type rule "
-                f"said {output.dtype}{list(output.shape)}"
+                f"gives {output.dtype}{list(output.shape)}"
             )
         output[...] = array

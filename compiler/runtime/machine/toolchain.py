@@ -107,7 +107,7 @@ def _check_machine(compiler: tuple[str, ...], target: Target) -> None:
         machine = ""
     command = shlex.join(compiler)
     if not machine:
-        raise ExportError(f"{command} is no C compiler: it does not tell what it makes code for")
+        raise ExportError(f"{command} is not a C compiler: it reports no target")
     architecture = machine.split("-")[0]
     if architecture != _architecture(target) or "linux" not in machine:
         raise ExportError(

@@ -87,7 +87,7 @@ def refuse_value(ports: SizedPorts, number: int, position: int, array: AnyArray)
     port = ports.inputs[number]
     raise InputError(
         f"input {port.name!r} of the shape {list(array.shape)} has no element {position}, which "
-        f"says a size; the model was built for {_declared(ports, port)}"
+        f"is a size; the model was built for {_declared(ports, port)}"
     )
 
 
@@ -136,7 +136,7 @@ def refuse_equality(item: Equality, left: int, right: int, sizes: Mapping[str, i
     raise InputError(
         f"sizes do not fit each other: {item.left} is {left} and {item.right} is {right}, and they "
         f"must be equal ({known}): {item.reason}",
-        hint="change the shapes of the arguments, or the values that say sizes",
+        hint="change the shapes of the arguments, or the values that are sizes",
     )
 
 

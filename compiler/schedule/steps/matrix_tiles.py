@@ -53,7 +53,7 @@ class MatrixTiles(Step):
             raise ScheduleError(f"the terms of {self.stage} are no products of narrower factors")
         first = next(i for i, axis in enumerate(state.order) if axis in state.reduce)
         if first >= len(state.order) - len(loops):
-            raise ScheduleError("no loop of the sum lies round those that tiles run over")
+            raise ScheduleError("no loop of the sum encloses those that tiles run over")
         for axis in state.order[first : -len(loops)]:
             if axis not in state.reduce and state.kinds.get(axis) is not LoopKind.UNROLLED:
                 raise ScheduleError(f"the loop {axis} over tiles is not unrolled")

@@ -118,7 +118,7 @@ def test_a_constant_behind_the_greatest_size_is_refused_at_import(operator: str)
     inputs = [tensor("x", ["n", 3]), tensor("u", [1, 3])][: 1 if operator == "GatherND" else 2]
     single = node(operator, "x i" if operator == "GatherND" else "x i u")
     proto = model([single], inputs, ["y"], {"i": integers(9).reshape(1, 1)}, opset=18)
-    with pytest.raises(ShapeError, match="index 9 is outside an extent of 4"):
+    with pytest.raises(ShapeError, match="index 9 is out of range for a dimension of 4"):
         import_model_proto(proto, {"n": ("1..4",)})
 
 

@@ -42,13 +42,13 @@ def node(operator: str, inputs: str, output: str = "y", **attributes: str) -> on
 
 
 CASES = [
-    Refused("negative_input", [node("Relu", "x")], {"x": [-3, 4]}, {}, "a negative extent"),
+    Refused("negative_input", [node("Relu", "x")], {"x": [-3, 4]}, {}, "a negative dimension"),
     Refused(
         "window_larger_than_data",
         [node("Conv", "x w")],
         {"x": [1, 3, 2, 2]},
         {"w": ones(4, 3, 3, 3)},
-        "a window of 3 does not fit into the padded extent 2",
+        "a window of 3 does not fit into the padded size 2",
     ),
     Refused("huge_input", [node("Relu", "x")], {"x": [1 << 31, 1 << 31]}, {}, "would take"),
     Refused(

@@ -65,7 +65,7 @@ def test_unknown_input_names_the_nearest() -> None:
     [
         ((2, 4, 5), "contradicts"),
         ((2, 3), "has 3 dimensions"),
-        ((-1, 3, 5), "negative extent"),
+        ((-1, 3, 5), "negative dimension"),
         ((2**40, 3, 2**40), "would take"),
     ],
 )
@@ -200,8 +200,8 @@ def test_sizes_of_different_symbols_are_compared_at_run_time() -> None:
         ({"x0": ("1..4",)}, "has 2 dimensions", ""),
         ({"x0": ("N:1..4", "1..3")}, "contradicts", ""),
         ({"x": ("1..4",)}, "no input 'x'", "did you mean"),
-        ({"N": ("1..4", 3)}, "is a symbol and takes one extent", "--shape N=1..8"),
-        ({"N": ("4..1",)}, "hold no extent", "batch:1..8"),
+        ({"N": ("1..4", 3)}, "is a symbol and takes one size", "--shape N=1..8"),
+        ({"N": ("4..1",)}, "hold no size", "batch:1..8"),
         ({"x0": None}, "'x0' is no optional", ""),
     ],
 )

@@ -46,7 +46,7 @@ def test_scalar_keeps_its_rank() -> None:
     [
         (TensorProto(data_type=1, dims=[3], raw_data=bytes(11)), "12 bytes of data and has 11"),
         (TensorProto(data_type=1, dims=[3], float_data=[1.0]), "needs 3 elements and has 1"),
-        (TensorProto(data_type=1, dims=[-1], float_data=[1.0]), "negative extent"),
+        (TensorProto(data_type=1, dims=[-1], float_data=[1.0]), "negative dimension"),
         (TensorProto(data_type=1, dims=[2**40, 2**40]), "would take"),
         (TensorProto(data_type=2, dims=[1], int32_data=[300]), "outside the range of u8"),
         (TensorProto(data_type=10, dims=[1], int32_data=[1 << 16]), "outside the range of f16"),

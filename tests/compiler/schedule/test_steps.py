@@ -518,7 +518,7 @@ REFUSALS = [
     Refusal(
         "tile_product",
         MatrixTiles("y", "i", "k.o", "j", "k.i"),
-        "no loop of the sum lies round those that tiles run over",
+        "no loop of the sum encloses those that tiles run over",
         (Tile("y", "k", 4), Reorder("y", ("i", "k.o", "j", "k.i"))),
     ),
     Refusal("vector8", Prefetch("in1", 64), "the kernel has no input 'in1'"),

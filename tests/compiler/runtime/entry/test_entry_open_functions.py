@@ -207,8 +207,11 @@ def test_branches_and_loops_call_functions() -> None:
     ("function", "reason"),
     [
         (lambda x: 1 / 0, "ZeroDivisionError: division by zero"),
-        (lambda x: x[:, 1:], r"its result 0 is float32\[3, 6\].*type rule said float32\[3, 7\]"),
-        (lambda x: x[1], r"its result 0 is float32\[7\], where its type rule said float32\[3, 7\]"),
+        (lambda x: x[:, 1:], r"its result 0 is float32\[3, 6\].*type rule gives float32\[3, 7\]"),
+        (
+            lambda x: x[1],
+            r"its result 0 is float32\[7\], where its type rule gives float32\[3, 7\]",
+        ),
         (lambda x: (x, x), "it returned 2 results instead of 1"),
     ],
 )

@@ -340,7 +340,7 @@ def test_a_guard_that_was_edited_is_refused(
     path: Path, change: Callable[[list[dict[str, Any]]], object]
 ) -> None:
     rewrite_manifest(path, lambda manifest: change(manifest["variants"]))
-    with pytest.raises(ArtefactError, match="says other than its code"):
+    with pytest.raises(ArtefactError, match="its manifest and its code differ"):
         compiler.load(path)
 
 
