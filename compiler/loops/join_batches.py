@@ -28,6 +28,7 @@ from operator import is_
 
 from tunefarm.compiler.expr.nodes import Expr, Load, add, all_of, binary, index, integer, mul, unary
 from tunefarm.compiler.expr.walk import axes_of, loads, substitute, transform
+from tunefarm.compiler.loops.demand_analysis import DemandAnalysis
 from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
@@ -44,7 +45,6 @@ from tunefarm.compiler.loops.ir import (
     values_of,
     walk,
 )
-from tunefarm.compiler.loops.live_writes import LiveWrites
 from tunefarm.compiler.loops.needed_statements import NeededStatements
 from tunefarm.compiler.loops.row_tiles import Rows, cut_rows, rolled, unrolled_rows
 from tunefarm.compiler.loops.size_conditions import Condition
@@ -53,7 +53,7 @@ BATCHES = 4
 """Batches of a tile at most: with these, sums of one row of each do not wait for each other."""
 
 
-def join_batches(writes: LiveWrites) -> Body:
+def join_batches(writes: DemandAnalysis) -> Body:
     """The body of the nest of these writes, with tiles of several batches next to loops over
     batches that read what no batch changes; statements without such loops are the same ones."""
     body = writes.nest.body

@@ -18,6 +18,7 @@ from operator import is_
 from tunefarm.compiler.expr.affine import Ranges, expr_range
 from tunefarm.compiler.expr.nodes import Expr, Select, all_of, binary, integer
 from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.loops.demand_analysis import DemandAnalysis, assumed
 from tunefarm.compiler.loops.fused_trips import fused_parts
 from tunefarm.compiler.loops.ir import (
     Allocate,
@@ -36,7 +37,6 @@ from tunefarm.compiler.loops.ir import (
 )
 from tunefarm.compiler.loops.join_batches import join_batches
 from tunefarm.compiler.loops.known_padding import nodes
-from tunefarm.compiler.loops.live_writes import LiveWrites, assumed
 from tunefarm.compiler.loops.needed_statements import Facts, NeededStatements, holds, outside_of
 from tunefarm.compiler.loops.row_tiles import is_rare, tiles_of_rows, unrolled_rows, worth_cutting
 from tunefarm.compiler.loops.share_loops import share_loops
@@ -58,7 +58,7 @@ def limit_loops(nest: LoopNest, limits: Sequence[Limit]) -> LoopNest:
         return nest
     nest, limits, filling = split_borders(nest, limits)
     before = nest
-    writes = LiveWrites(nest, limits)
+    writes = DemandAnalysis(nest, limits)
     writes = _of_changed(writes, writes.guarded_body(nest.body))
     writes = _of_changed(writes, join_batches(writes))
     nest = writes.nest
@@ -66,12 +66,12 @@ def limit_loops(nest: LoopNest, limits: Sequence[Limit]) -> LoopNest:
     return share_loops(replace(nest, body=(*body, *filling)), before, limits)
 
 
-def _of_changed(writes: LiveWrites, body: Body) -> LiveWrites:
+def _of_changed(writes: DemandAnalysis, body: Body) -> DemandAnalysis:
     """The writes of the nest with another body, if it is another one."""
     nest = writes.nest
     if len(body) == len(nest.body) and all(map(is_, body, nest.body)):
         return writes
-    return LiveWrites(replace(nest, body=body), writes.limits)
+    return DemandAnalysis(replace(nest, body=body), writes.limits)
 
 
 def _has_sizes(nest: LoopNest) -> bool:
@@ -89,7 +89,7 @@ def _has_sizes(nest: LoopNest) -> bool:
 class _Limiter:
     """Rewrites a nest from the outside to the inside; `known` are conditions that hold there."""
 
-    def __init__(self, writes: LiveWrites) -> None:
+    def __init__(self, writes: DemandAnalysis) -> None:
         self.needed = NeededStatements(writes)
         self.greatest = greatest_of(writes.limits)
 

@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 from tunefarm.compiler.expr.affine import affine
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr
+from tunefarm.compiler.loops.demand_analysis import DemandAnalysis
 from tunefarm.compiler.loops.ir import Allocate, Body, For, If, Let, Stmt
-from tunefarm.compiler.loops.live_writes import LiveWrites
 from tunefarm.compiler.loops.size_conditions import Condition, Key, shared, strongest
 
 Facts: TypeAlias = dict[Key, Condition]
@@ -16,7 +16,7 @@ Facts: TypeAlias = dict[Key, Condition]
 class NeededStatements:
     """What the statements of a nest are needed for: its writes, and all that is around them."""
 
-    def __init__(self, writes: LiveWrites) -> None:
+    def __init__(self, writes: DemandAnalysis) -> None:
         self.writes = writes
         self._needs: dict[int, tuple[Stmt, Facts]] = {}  # kept, so that no other gets its identity
 

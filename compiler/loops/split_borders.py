@@ -28,6 +28,7 @@ from tunefarm.compiler.expr.nodes import (
 from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.expr.walk import loads
 from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.loops.demand_analysis import DemandAnalysis, Place, assumed
 from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
@@ -46,7 +47,6 @@ from tunefarm.compiler.loops.ir import (
     walk,
     written,
 )
-from tunefarm.compiler.loops.live_writes import LiveWrites, Place, assumed
 from tunefarm.compiler.loops.size_conditions import Condition, size_conditions
 from tunefarm.compiler.types.dtypes import DType
 
@@ -69,7 +69,7 @@ def split_borders(
 
     The filling is to follow the nest, whose last tiles may write behind the sizes.
     """
-    places = LiveWrites(nest, ()).places
+    places = DemandAnalysis(nest, ()).places
     stores = [place for place in places.values() if place.statement.buffer == nest.output.name]
     if not stores or _is_used_otherwise(nest):
         return nest, tuple(limits), ()

@@ -29,7 +29,7 @@ from tunefarm.compiler.kernels.kernel import (
     reads_of,
 )
 from tunefarm.compiler.kernels.split_rows import split_rows
-from tunefarm.compiler.loops.live_writes import LiveWrites
+from tunefarm.compiler.loops.demand_analysis import DemandAnalysis
 from tunefarm.compiler.loops.lower_kernel import bounded_loops
 from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
 from tunefarm.compiler.loops.size_conditions import Condition, terms_of
@@ -258,8 +258,8 @@ def _reads_of(
     ends = [Limit(x.stride, x.extent, sizes[x.sizes], x.number, x.offset) for x in sorted(own)]
     kernel = replace(split_rows(replace(call.kernel, limits=tuple(ends))), limits=())
     nest = split_periods(bounded_loops(ScheduledKernel.of(kernel)), ends)
-    nest = replace(nest, body=LiveWrites(nest, ends).guarded_body(nest.body))
-    live = LiveWrites(nest, ends)
+    nest = replace(nest, body=DemandAnalysis(nest, ends).guarded_body(nest.body))
+    live = DemandAnalysis(nest, ends)
     values = dict(zip((item.name for item in kernel.inputs), call.inputs, strict=True))
     values |= {text: name for name, text in sizes.items()}
     found = []

@@ -88,7 +88,7 @@ class _Need:
         return self.dimension, self.factor, self.outer.key
 
 
-class LiveWrites:
+class DemandAnalysis:
     """The writes of a nest, and the conditions under which they matter."""
 
     def __init__(self, nest: LoopNest, limits: Sequence[Limit]) -> None:
