@@ -16,6 +16,7 @@ from tunefarm.compiler.expr.nodes import Expr, Load, all_of, index, integer, sel
 from tunefarm.compiler.expr.parts import split_guards
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.kernels.accumulate import widened
+from tunefarm.compiler.loops.clamp_loop_bounds import clamp_loop_bounds
 from tunefarm.compiler.loops.hoist_positions import hoist_positions
 from tunefarm.compiler.loops.ir import (
     Allocate,
@@ -27,7 +28,6 @@ from tunefarm.compiler.loops.ir import (
     Scope,
 )
 from tunefarm.compiler.loops.leaves import Leaves
-from tunefarm.compiler.loops.limit_loops import limit_loops
 from tunefarm.compiler.loops.loop_ranges import (
     Env,
     Inside,
@@ -51,7 +51,7 @@ MOST_PRIVATE = 256
 
 def lower_kernel(scheduled: ScheduledKernel) -> LoopNest:
     """The loop nest of a scheduled kernel; `ScheduleError` if its stages do not fit together."""
-    return hoist_positions(limit_loops(bounded_loops(scheduled), scheduled.kernel.limits))
+    return hoist_positions(clamp_loop_bounds(bounded_loops(scheduled), scheduled.kernel.limits))
 
 
 def bounded_loops(scheduled: ScheduledKernel) -> LoopNest:

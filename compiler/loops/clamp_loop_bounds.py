@@ -52,7 +52,7 @@ from tunefarm.compiler.types.dtypes import DType
 _RUNS = (LoopKind.SERIAL, LoopKind.PARALLEL)
 
 
-def limit_loops(nest: LoopNest, limits: Sequence[Limit]) -> LoopNest:
+def clamp_loop_bounds(nest: LoopNest, limits: Sequence[Limit]) -> LoopNest:
     """The nest with limits on its loops; the same one where no size is dynamic."""
     if not limits and not _has_sizes(nest):
         return nest
