@@ -30,7 +30,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class ValidExtent:
     """Of a result only those elements matter whose `place // stride % extent` is below a size.
 
     `place` is an element's number in row-major order, the size element `number` of `sizes`, an
@@ -63,7 +63,7 @@ class FusedKernel:
     inputs: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
     anchor: str
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[ValidExtent, ...] = ()
     sizes: tuple[int, ...] = ()
 
     @property

@@ -24,7 +24,7 @@ from typing import Any
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
 from tunefarm.compiler.expr.walk import children, postorder
-from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, Limit
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.types.dtypes import DType
 
@@ -117,7 +117,7 @@ def kernel_to_json(kernel: FusedKernel) -> dict[str, Any]:
     }
 
 
-def _limit_to_json(limit: Limit) -> list[str | int]:
+def _limit_to_json(limit: ValidExtent) -> list[str | int]:
     offset = [limit.offset] if limit.offset else []
     return [limit.stride, limit.extent, limit.sizes, limit.number, *offset]
 
@@ -156,7 +156,7 @@ def _kernel_from_json(value: Mapping[str, Any]) -> FusedKernel:
         for name, axes, reduce, combiner, body, *accumulator in value["stages"]
     )
     limits = tuple(
-        Limit(int(stride), int(extent), str(sizes), int(number), *map(int, offset))
+        ValidExtent(int(stride), int(extent), str(sizes), int(number), *map(int, offset))
         for stride, extent, sizes, number, *offset in value.get("limits", ())
     )
     sizes = tuple(int(size) for size in value.get("sizes", ()))

@@ -15,7 +15,7 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.expr.verify import node_problem
 from tunefarm.compiler.expr.walk import Operands, children, loads, postorder
-from tunefarm.compiler.kernels.kernel import FusedKernel, Limit, Tensor
+from tunefarm.compiler.kernels.kernel import FusedKernel, Tensor, ValidExtent
 from tunefarm.compiler.kernels.printer import format_expression, format_kernel
 from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.kernels.stage import Stage
@@ -71,7 +71,7 @@ def _first_problem(kernel: FusedKernel) -> str:
     return next(filter(None, problems), "")
 
 
-def _limit_problem(kernel: FusedKernel, limit: Limit) -> str:
+def _limit_problem(kernel: FusedKernel, limit: ValidExtent) -> str:
     sizes = next((buffer for buffer in kernel.inputs if buffer.name == limit.sizes), None)
     if sizes is None or sizes.dtype is not DType.I64 or len(sizes.shape) != 1:
         return f"its limits are of {limit.sizes}, which is no input of sizes"

@@ -17,7 +17,7 @@ from operator import is_
 
 from tunefarm.compiler.expr.affine import Ranges, expr_range
 from tunefarm.compiler.expr.nodes import Expr, Select, all_of, binary, integer
-from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.loops.demand_analysis import DemandAnalysis, assumed
 from tunefarm.compiler.loops.fused_trips import fused_parts
 from tunefarm.compiler.loops.ir import (
@@ -52,7 +52,7 @@ from tunefarm.compiler.types.dtypes import DType
 _RUNS = (LoopKind.SERIAL, LoopKind.PARALLEL)
 
 
-def clamp_loop_bounds(nest: LoopNest, limits: Sequence[Limit]) -> LoopNest:
+def clamp_loop_bounds(nest: LoopNest, limits: Sequence[ValidExtent]) -> LoopNest:
     """The nest with limits on its loops; the same one where no size is dynamic."""
     if not limits and not _has_sizes(nest):
         return nest

@@ -17,7 +17,7 @@ from tunefarm.compiler.expr.combiners import neutral_element
 from tunefarm.compiler.expr.nodes import Expr, Load, Select, all_of, select
 from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.expr.walk import transform
-from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.loops.carried_values import ends_later_rounds, values_read
 from tunefarm.compiler.loops.chosen_loads import chosen_loads
 from tunefarm.compiler.loops.ir import (
@@ -91,7 +91,7 @@ class _Need:
 class DemandAnalysis:
     """The writes of a nest, and the conditions under which they matter."""
 
-    def __init__(self, nest: LoopNest, limits: Sequence[Limit]) -> None:
+    def __init__(self, nest: LoopNest, limits: Sequence[ValidExtent]) -> None:
         self.nest = nest
         self.limits = limits
         self.places: dict[int, Place] = {}  # by identity of the statement

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, integer, mul
-from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
@@ -31,7 +31,7 @@ WORTH = 1 << 17
 STORED = 8  # such products to an element that is computed and stored
 
 
-def share_loops(nest: LoopNest, before: LoopNest, limits: Sequence[Limit]) -> LoopNest:
+def share_loops(nest: LoopNest, before: LoopNest, limits: Sequence[ValidExtent]) -> LoopNest:
     """The nest, each parallel loop of which is shared where what it does is `WORTH` it.
 
     `before` is the nest without limits, in which loops do what they do at the bounds.
@@ -63,7 +63,7 @@ def _work(body: Body) -> int:
     return total
 
 
-def _shared(body: Body, most: dict[str, int], limits: Sequence[Limit]) -> Body:
+def _shared(body: Body, most: dict[str, int], limits: Sequence[ValidExtent]) -> Body:
     made: list[Stmt] = []
     for statement in body:
         if isinstance(statement, For) and statement.kind is LoopKind.PARALLEL:
@@ -75,7 +75,7 @@ def _shared(body: Body, most: dict[str, int], limits: Sequence[Limit]) -> Body:
     return tuple(made)
 
 
-def _worth(work: int, limits: Sequence[Limit]) -> Expr | None:
+def _worth(work: int, limits: Sequence[ValidExtent]) -> Expr | None:
     """Whether so much work at the bounds is enough at the sizes; None where it always is."""
     whole = math.prod(limit.extent for limit in limits)
     needed = -(-WORTH * whole // work)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Load, add, binary, integer, mul
 from tunefarm.compiler.expr.parts import conjuncts
-from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.types.dtypes import DType
 
 Terms: TypeAlias = tuple[tuple[str, int], ...]
@@ -83,7 +83,7 @@ class Condition:
         return left if factor == 1 else binary("floordiv", left, integer(factor))
 
 
-def greatest_of(limits: Iterable[Limit]) -> dict[Load, int]:
+def greatest_of(limits: Iterable[ValidExtent]) -> dict[Load, int]:
     """How large the sizes are at most that end an output: by size."""
     found: dict[Load, int] = {}
     for limit in limits:
@@ -147,7 +147,7 @@ def _condition(form: Affine, size: Load) -> Condition | None:
 
 
 def limit_condition(
-    limit: Limit, forms: Sequence[Affine], shape: Sequence[int], ranges: Ranges
+    limit: ValidExtent, forms: Sequence[Affine], shape: Sequence[int], ranges: Ranges
 ) -> Condition | None:
     """The condition that an element of this shape at these indices is within a limit.
 

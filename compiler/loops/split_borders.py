@@ -27,7 +27,7 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.expr.walk import loads
-from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.loops.demand_analysis import DemandAnalysis, Place, assumed
 from tunefarm.compiler.loops.ir import (
     Allocate,
@@ -63,8 +63,8 @@ class _Border:
 
 
 def split_borders(
-    nest: LoopNest, limits: Sequence[Limit]
-) -> tuple[LoopNest, tuple[Limit, ...], Body]:
+    nest: LoopNest, limits: Sequence[ValidExtent]
+) -> tuple[LoopNest, tuple[ValidExtent, ...], Body]:
     """The nest without selects for what is filled behind its sizes, its limits, and the filling.
 
     The filling is to follow the nest, whose last tiles may write behind the sizes.
@@ -137,7 +137,7 @@ def _borders(place: Place) -> Iterator[tuple[Condition, _Border]]:
         value = value.then
 
 
-def _limit_of(border: _Border, output: Memory, limits: Sequence[Limit]) -> Limit | None:
+def _limit_of(border: _Border, output: Memory, limits: Sequence[ValidExtent]) -> ValidExtent | None:
     """The limit of a border's dimension by its size."""
     for limit in limits:
         named = Load(border.size.dtype, limit.sizes, (integer(limit.number),))
@@ -146,16 +146,16 @@ def _limit_of(border: _Border, output: Memory, limits: Sequence[Limit]) -> Limit
     return None
 
 
-def _whole(border: _Border, output: Memory) -> Limit:
+def _whole(border: _Border, output: Memory) -> ValidExtent:
     """The limit of a border's dimension where all that is behind it is needed."""
     inner = math.prod(output.shape[border.dimension + 1 :])
     (number,) = border.size.indices
     assert isinstance(number, Const)
     extent = output.shape[border.dimension]
-    return Limit(inner, extent, border.size.buffer, int(number.value))
+    return ValidExtent(inner, extent, border.size.buffer, int(number.value))
 
 
-def _is_along(limit: Limit, dimension: int, output: Memory) -> bool:
+def _is_along(limit: ValidExtent, dimension: int, output: Memory) -> bool:
     inner = math.prod(output.shape[dimension + 1 :])
     return limit.stride == inner and limit.extent == output.shape[dimension]
 
@@ -180,7 +180,7 @@ def _without(body: Body, stores: dict[int, Stmt]) -> Body:
 # --- what fills ---------------------------------------------------------------------------------
 
 
-def _filled(output: Memory, border: _Border, limits: Sequence[Limit]) -> Body:
+def _filled(output: Memory, border: _Border, limits: Sequence[ValidExtent]) -> Body:
     """Loops that write the value as far behind the size as it is needed."""
     limit = _limit_of(border, output, limits)
     extent = output.shape[border.dimension]
@@ -210,7 +210,9 @@ def _filled(output: Memory, border: _Border, limits: Sequence[Limit]) -> Body:
     return (For(names[border.dimension], 0, count, LoopKind.SERIAL, inside, limit=rest),)
 
 
-def _filled_rows(output: Memory, border: _Border, count: int, limits: Sequence[Limit]) -> Body:
+def _filled_rows(
+    output: Memory, border: _Border, count: int, limits: Sequence[ValidExtent]
+) -> Body:
     """As `_filled` of the last dimension: row by row, and vectors from the end backwards."""
     extent = output.shape[-1]
     names = [f"border{border.dimension}.{number}" for number in range(len(output.shape))]
@@ -238,7 +240,7 @@ def _filled_rows(output: Memory, border: _Border, count: int, limits: Sequence[L
 
 
 def _along_dimension(
-    output: Memory, number: int, name: str, body: Body, limits: Sequence[Limit], by: int = 1
+    output: Memory, number: int, name: str, body: Body, limits: Sequence[ValidExtent], by: int = 1
 ) -> Body:
     """The loop over what is needed of a dimension, so many elements a round."""
     end = _end(output, number, limits)
@@ -247,7 +249,7 @@ def _along_dimension(
     return (For(name, 0, output.shape[number] // by, LoopKind.SERIAL, body, limit=end),)
 
 
-def _end(output: Memory, dimension: int, limits: Sequence[Limit]) -> Expr | None:
+def _end(output: Memory, dimension: int, limits: Sequence[ValidExtent]) -> Expr | None:
     """Where a dimension's elements are needed no more."""
     extent, inner = output.shape[dimension], math.prod(output.shape[dimension + 1 :])
     for limit in limits:

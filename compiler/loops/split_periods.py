@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tunefarm.compiler.expr.nodes import Expr, Index, add, index, integer, mul
 from tunefarm.compiler.expr.walk import transform
-from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
@@ -27,7 +27,7 @@ from tunefarm.compiler.loops.ir import (
 )
 
 
-def split_periods(nest: LoopNest, limits: Sequence[Limit]) -> LoopNest:
+def split_periods(nest: LoopNest, limits: Sequence[ValidExtent]) -> LoopNest:
     """The nest with loops in two where a limit begins anew within their range."""
     periods = sorted({limit.stride * limit.extent for limit in limits})
     output = nest.output

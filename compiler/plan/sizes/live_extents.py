@@ -15,7 +15,7 @@ from tunefarm.compiler.kernels.kernel import (
     JoinCall,
     KernelCall,
     KernelProgram,
-    Limit,
+    ValidExtent,
     ViewCall,
     written_by,
 )
@@ -69,7 +69,7 @@ def _limited(program: KernelProgram, call: KernelCall, limits: Sequence[ValueLim
         call.kernel,
         inputs=tuple(buffers),
         limits=tuple(
-            Limit(limit.stride, limit.extent, named[limit.sizes], limit.number, limit.offset)
+            ValidExtent(limit.stride, limit.extent, named[limit.sizes], limit.number, limit.offset)
             for limit in limits
         ),
     )

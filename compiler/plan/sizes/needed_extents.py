@@ -22,9 +22,9 @@ from tunefarm.compiler.kernels.kernel import (
     JoinCall,
     KernelCall,
     KernelProgram,
-    Limit,
     LoopBegin,
     LoopEnd,
+    ValidExtent,
     ViewCall,
     reads_of,
 )
@@ -44,7 +44,7 @@ from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of
 
 @dataclass(frozen=True, slots=True, order=True)
 class ValueLimit:
-    """As `Limit`, of a value: the size is element `number` of the value `sizes`, and `offset`."""
+    """`ValidExtent` of a value: the size is element `number` of the value `sizes`, and `offset`."""
 
     stride: int
     extent: int
@@ -255,7 +255,9 @@ def _reads_of(
 ) -> list[tuple[int, _Read]]:
     """How far a call needs its inputs, by position, where its result is needed so far."""
     sizes = {limit.sizes: f"{limit.sizes}?" for limit in own}
-    ends = [Limit(x.stride, x.extent, sizes[x.sizes], x.number, x.offset) for x in sorted(own)]
+    ends = [
+        ValidExtent(x.stride, x.extent, sizes[x.sizes], x.number, x.offset) for x in sorted(own)
+    ]
     kernel = replace(split_rows(replace(call.kernel, limits=tuple(ends))), limits=())
     nest = split_periods(bounded_loops(ScheduledKernel.of(kernel)), ends)
     nest = replace(nest, body=DemandAnalysis(nest, ends).guarded_body(nest.body))

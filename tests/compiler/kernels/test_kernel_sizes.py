@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tunefarm.compiler.expr.nodes import binary, const, integer, select
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
 from tunefarm.compiler.kernels.kernel_sizes import (
     greatest_sizes,
     kernel_at,
@@ -42,7 +42,7 @@ def filled_sums() -> FusedKernel:
         reduce=[("r", LENGTH)],
         combiner="sum",
     )
-    limits = (Limit(1, ROWS, sizes.name, 0),)
+    limits = (ValidExtent(1, ROWS, sizes.name, 0),)
     return FusedKernel("sums", tuple(builder.inputs), tuple(builder.stages), "sum", limits)
 
 
@@ -72,7 +72,7 @@ def test_elements_matter_that_keep_within_the_limits(
     sizes = builder.input(TensorType(DType.I64, (1,)))
     shape = (outer * extent, inner)
     builder.stage("place", [("i", shape[0]), ("j", inner)], lambda i, j: sizes[(integer(0),)])
-    limits = (Limit(inner, extent, sizes.name, 0),)
+    limits = (ValidExtent(inner, extent, sizes.name, 0),)
     kernel = FusedKernel("k", tuple(builder.inputs), tuple(builder.stages), "place", limits)
     needed = needed_elements(kernel, {sizes.name: np.array([size])})
     assert needed is not None and needed.shape == shape

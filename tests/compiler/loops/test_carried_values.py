@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tunefarm.compiler.expr.nodes import Expr, add, binary, const, select
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
 from tunefarm.compiler.loops.interpret import interpret
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.loops.verify import verify_loops
@@ -39,7 +39,7 @@ def running(included: str, doubled: bool = False) -> FusedKernel:
     summed = builder.stage("y", axes, term, reduce=[("r", STEPS)], combiner="sum")
     if doubled:
         builder.stage("z", axes, lambda b, j: add(summed[(b, j)], summed[(b, j)]))
-    limits = (Limit(1, STEPS, SIZES, 1), Limit(STEPS, BATCH, SIZES, 0))
+    limits = (ValidExtent(1, STEPS, SIZES, 1), ValidExtent(STEPS, BATCH, SIZES, 0))
     output = "z" if doubled else "y"
     return FusedKernel("running", tuple(builder.inputs), tuple(builder.stages), output, limits)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tunefarm.compiler.errors import VerifyError
 from tunefarm.compiler.expr.nodes import Expr, Load, binary, const, integer, mul, select, sub, unary
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
 from tunefarm.compiler.llvm.compile_kernel import emit_loops
 from tunefarm.compiler.loops.interpret import interpret
 from tunefarm.compiler.loops.ir import Body, For, LoopKind, LoopNest, Memory, Store
@@ -44,7 +44,7 @@ def limited(hint: str, body: Callable[..., Expr]) -> FusedKernel:
     sizes = builder.input(TensorType(DType.I64, (2,)))
     axes = [("b", BATCH), ("i", ROWS), ("j", COLUMNS)]
     builder.stage(hint, axes, lambda *indices: body(data, sizes, *indices))
-    limits = (Limit(COLUMNS, ROWS, SIZES, 1), Limit(COLUMNS * ROWS, BATCH, SIZES, 0))
+    limits = (ValidExtent(COLUMNS, ROWS, SIZES, 1), ValidExtent(COLUMNS * ROWS, BATCH, SIZES, 0))
     return FusedKernel(hint, tuple(builder.inputs), tuple(builder.stages), hint, limits)
 
 
@@ -178,7 +178,7 @@ def test_what_a_peeled_round_reads_ends_with_the_others() -> None:
     assert builder.input(TensorType(DType.I64, (2,))).name == SIZES
     grown = builder.stage("exp", [("i", ROWS)], lambda i: unary("exp", data[(i,)]))
     builder.stage("neg", [("i", ROWS)], lambda i: unary("neg", grown[(i,)]))
-    stages, limits = tuple(builder.stages), (Limit(1, ROWS, SIZES, 1),)
+    stages, limits = tuple(builder.stages), (ValidExtent(1, ROWS, SIZES, 1),)
     kernel = FusedKernel("neg", tuple(builder.inputs), stages, "neg", limits)
     nest = lower(kernel, Schedule((Tile("neg", "i", 4), Unroll("neg", "i.i"))))
     assert "for i in 0..min(29, in1[1])" in format_loops(nest)
@@ -203,7 +203,7 @@ def tiles() -> tuple[FusedKernel, Schedule]:
     )
     assert sizes.name == SIZES
     kernel = FusedKernel(
-        "y", tuple(builder.inputs), tuple(builder.stages), "y", (Limit(8, ROWS, SIZES, 1),)
+        "y", tuple(builder.inputs), tuple(builder.stages), "y", (ValidExtent(8, ROWS, SIZES, 1),)
     )
     steps = (
         CacheWrite("y", "y.sum"),

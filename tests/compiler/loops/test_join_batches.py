@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.compiler.schedule.guarded_run import run_guarded
 from tunefarm.compiler.expr.nodes import Expr, add, mul
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
 from tunefarm.compiler.loops.interpret import interpret
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.loops.verify import verify_loops
@@ -67,8 +67,8 @@ def product(
 
     axes = [("b", batches), ("i", rows), ("j", columns)]
     builder.stage("sum", axes, term, reduce=[("k", terms)], combiner="sum")
-    limits = [Limit(columns, rows, SIZES, 1), Limit(columns * rows, batches, SIZES, 0)]
-    limits += [Limit(1, columns, SIZES, 2)] if open_columns else []
+    limits = [ValidExtent(columns, rows, SIZES, 1), ValidExtent(columns * rows, batches, SIZES, 0)]
+    limits += [ValidExtent(1, columns, SIZES, 2)] if open_columns else []
     return FusedKernel("y", tuple(builder.inputs), tuple(builder.stages), "sum", tuple(limits))
 
 
@@ -166,7 +166,7 @@ def test_tiles_of_rows_are_no_batches() -> None:
         return mul(x[i, k], w[k, j])
 
     builder.stage("y", [("i", 23), ("j", 21)], term, reduce=[("k", 19)], combiner="sum")
-    limits = (Limit(1, 21, SIZES, 1), Limit(21, 23, SIZES, 0))
+    limits = (ValidExtent(1, 21, SIZES, 1), ValidExtent(21, 23, SIZES, 0))
     kernel = FusedKernel("y", tuple(builder.inputs), tuple(builder.stages), "y", limits)
     nest = lower(kernel, default_schedule(kernel, target("x86-64-v3"), 1))
     assert JOINED not in format_loops(nest)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tunefarm.compiler.expr.nodes import Load, integer
-from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.loops.row_tiles import Rows, is_rare, worth_cutting
 from tunefarm.compiler.loops.size_conditions import Condition, greatest_of
 from tunefarm.compiler.types.dtypes import DType
 
 HEIGHT, WIDTH = (Load(DType.I64, "in3", (integer(number),)) for number in (4, 5))
-GREATEST = greatest_of((Limit(63 * 16, 63, "in3", 4), Limit(16, 64, "in3", 5, 1)))
+GREATEST = greatest_of((ValidExtent(63 * 16, 63, "in3", 4), ValidExtent(16, 64, "in3", 5, 1)))
 CUT = Condition((("ow.o", 14),), 0, 1, WIDTH)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr, unary
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
 from tunefarm.compiler.loops.ir import For, LoopKind, walk
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.loops.share_loops import STORED, WORTH
@@ -28,7 +28,7 @@ def rows_of(columns: int, limited: bool = True) -> FusedKernel:
         return unary("exp", data[indices])
 
     builder.stage("exp", [("i", ROWS), ("j", columns)], body)
-    limits = (Limit(columns, ROWS, "in1", 0),) if limited else ()
+    limits = (ValidExtent(columns, ROWS, "in1", 0),) if limited else ()
     return FusedKernel("exp", tuple(builder.inputs), tuple(builder.stages), "exp", limits)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tunefarm.compiler.expr.affine import affine
 from tunefarm.compiler.expr.nodes import Expr, add, binary, index, integer, mul
-from tunefarm.compiler.kernels.kernel import Limit
+from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.loops.size_conditions import limit_condition, narrowed
 
 RANGES = {"i": (0, 15), "j": (0, 3), "t": (1, 9)}
 COLUMNS, ROWS = 8, 10
-LIMIT = Limit(COLUMNS, ROWS, "sizes", 0)
+LIMIT = ValidExtent(COLUMNS, ROWS, "sizes", 0)
 
 
 def condition(place: Expr, end: Expr) -> tuple[tuple[tuple[str, int], ...], int] | None:

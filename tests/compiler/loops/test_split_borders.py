@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tunefarm.compiler.expr.nodes import Expr, binary, const, integer, select, unary
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, Limit
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
 from tunefarm.compiler.loops.interpret import interpret
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.loops.verify import verify_loops
@@ -22,11 +22,11 @@ from tunefarm.configs.settings import load_target
 ROWS, COLUMNS, HEADS = 12, 40, 3
 SIZES = "in1"
 TARGET = Target.from_json(load_target("x86-64-v3").model_dump())
-BY_ROWS: tuple[Limit, ...] = (Limit(COLUMNS * HEADS, ROWS // HEADS, SIZES, 1),)
+BY_ROWS: tuple[ValidExtent, ...] = (ValidExtent(COLUMNS * HEADS, ROWS // HEADS, SIZES, 1),)
 """Rows are of batches, `HEADS` each: so many batches matter."""
 
 
-def filled(limits: tuple[Limit, ...]) -> FusedKernel:
+def filled(limits: tuple[ValidExtent, ...]) -> FusedKernel:
     """-x[i, j], and 7 behind the columns that are there."""
     builder = KernelBuilder()
     data = builder.input(TensorType(DType.F32, (ROWS, COLUMNS)))
@@ -53,7 +53,7 @@ def test_all_that_is_needed_is_filled(
 ) -> None:
     limits = BY_ROWS
     if behind < COLUMNS:
-        limits = (*limits, Limit(1, COLUMNS, SIZES, 0, behind))
+        limits = (*limits, ValidExtent(1, COLUMNS, SIZES, 0, behind))
     kernel = filled(limits)
     schedule = naive_schedule() if is_naive else default_schedule(kernel, TARGET)
     nest = lower(kernel, schedule)

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tests.compiler.schedule.drawn_graphs import Case, Chain, extents
-from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, Limit
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array
 
@@ -31,7 +31,7 @@ def limits(draw: st.DrawFn, case: Case) -> tuple[FusedKernel, dict[str, Array], 
         extent = draw(st.just(extent) | st.sampled_from(parts))
         sizes[number] = draw(st.integers(0, extent) | st.just(extent))
         offset = draw(st.just(0) | st.integers(-1, 2))
-        found.append(Limit(stride, extent, name, number, offset))
+        found.append(ValidExtent(stride, extent, name, number, offset))
         needed &= np.arange(needed.size) // stride % extent < sizes[number] + offset
     kernel = replace(
         case.kernel,
@@ -134,7 +134,7 @@ def filled_planes(draw: st.DrawFn, lanes: int) -> tuple[Case, Array]:
     for number in fills:
         offset = draw(st.integers(0, 2))
         stride_of = prod(shape[3 + number :])
-        found.append(Limit(stride_of, shape[2 + number], name, number, offset))
+        found.append(ValidExtent(stride_of, shape[2 + number], name, number, offset))
         np.moveaxis(needed, 2 + number, 0)[true[number] + offset :] = False
     needed &= ~np.isnan(case.expected)
     return replace(case, kernel=replace(case.kernel, limits=tuple(found))), needed
