@@ -18,6 +18,7 @@ from operator import is_
 from tunefarm.compiler.expr.affine import Ranges, expr_range
 from tunefarm.compiler.expr.nodes import Expr, Select, all_of, binary, integer
 from tunefarm.compiler.kernels.kernel import ValidExtent
+from tunefarm.compiler.loops.batch_register_tiles import batch_register_tiles
 from tunefarm.compiler.loops.demand_analysis import DemandAnalysis, assumed
 from tunefarm.compiler.loops.fused_trips import fused_parts
 from tunefarm.compiler.loops.ir import (
@@ -35,7 +36,6 @@ from tunefarm.compiler.loops.ir import (
     values_of,
     walk,
 )
-from tunefarm.compiler.loops.join_batches import join_batches
 from tunefarm.compiler.loops.known_padding import nodes
 from tunefarm.compiler.loops.needed_statements import Facts, NeededStatements, holds, outside_of
 from tunefarm.compiler.loops.row_tiles import is_rare, tiles_of_rows, unrolled_rows, worth_cutting
@@ -60,7 +60,7 @@ def clamp_loop_bounds(nest: LoopNest, limits: Sequence[ValidExtent]) -> LoopNest
     before = nest
     writes = DemandAnalysis(nest, limits)
     writes = _of_changed(writes, writes.guarded_body(nest.body))
-    writes = _of_changed(writes, join_batches(writes))
+    writes = _of_changed(writes, batch_register_tiles(writes))
     nest = writes.nest
     body = _Limiter(writes).body(nest.body, {}, {})
     return share_loops(replace(nest, body=(*body, *filling)), before, limits)

@@ -53,7 +53,7 @@ BATCHES = 4
 """Batches of a tile at most: with these, sums of one row of each do not wait for each other."""
 
 
-def join_batches(writes: DemandAnalysis) -> Body:
+def batch_register_tiles(writes: DemandAnalysis) -> Body:
     """The body of the nest of these writes, with tiles of several batches next to loops over
     batches that read what no batch changes; statements without such loops are the same ones."""
     body = writes.nest.body
