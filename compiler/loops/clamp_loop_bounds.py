@@ -38,8 +38,8 @@ from tunefarm.compiler.loops.ir import (
 )
 from tunefarm.compiler.loops.known_padding import nodes
 from tunefarm.compiler.loops.needed_statements import Facts, NeededStatements, holds, outside_of
+from tunefarm.compiler.loops.parallel_profit import parallel_profit
 from tunefarm.compiler.loops.row_tiles import is_rare, tiles_of_rows, unrolled_rows, worth_cutting
-from tunefarm.compiler.loops.share_loops import share_loops
 from tunefarm.compiler.loops.size_conditions import (
     Condition,
     greatest_of,
@@ -63,7 +63,7 @@ def clamp_loop_bounds(nest: LoopNest, limits: Sequence[ValidExtent]) -> LoopNest
     writes = _of_changed(writes, batch_register_tiles(writes))
     nest = writes.nest
     body = _Limiter(writes).body(nest.body, {}, {})
-    return share_loops(replace(nest, body=(*body, *filling)), before, limits)
+    return parallel_profit(replace(nest, body=(*body, *filling)), before, limits)
 
 
 def _of_changed(writes: DemandAnalysis, body: Body) -> DemandAnalysis:

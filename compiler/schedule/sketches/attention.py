@@ -51,6 +51,11 @@ from tunefarm.compiler.schedule.sketches.attention_domains import (
     register_tiles,
     shares_keys,
 )
+from tunefarm.compiler.schedule.sketches.parallel_choices import (
+    CHUNKS,
+    parallel_steps,
+    pieces_and_grains,
+)
 from tunefarm.compiler.schedule.sketches.row_parts import (
     RowParts,
     RowReduction,
@@ -58,11 +63,6 @@ from tunefarm.compiler.schedule.sketches.row_parts import (
     split_widths,
 )
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
-from tunefarm.compiler.schedule.sketches.shared_loops import (
-    CHUNKS,
-    parallel_steps,
-    pieces_and_grains,
-)
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.block_attention import BlockAttention
 from tunefarm.compiler.schedule.steps.cache_read import CacheRead

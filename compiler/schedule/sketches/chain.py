@@ -27,7 +27,7 @@ from tunefarm.compiler.schedule.sketches.chain_context import (
     chain_context,
 )
 from tunefarm.compiler.schedule.sketches.even_shares import waiting
-from tunefarm.compiler.schedule.sketches.shared_loops import CHUNKS
+from tunefarm.compiler.schedule.sketches.parallel_choices import CHUNKS
 from tunefarm.compiler.schedule.sketches.tile_context import LoopOrder
 from tunefarm.compiler.schedule.sketches.tile_domains import (
     best_tile,

@@ -28,17 +28,17 @@ from tunefarm.compiler.kernels.digit_sums import (
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape, operands_of
+from tunefarm.compiler.schedule.sketches.parallel_choices import (
+    CHUNKS,
+    parallel_steps,
+    pieces_and_grains,
+)
 from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
 from tunefarm.compiler.schedule.sketches.row_parts import (
     RowParts,
     RowReduction,
     split_reduction,
     split_widths,
-)
-from tunefarm.compiler.schedule.sketches.shared_loops import (
-    CHUNKS,
-    parallel_steps,
-    pieces_and_grains,
 )
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.cache_write import CacheWrite

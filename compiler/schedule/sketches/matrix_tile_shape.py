@@ -10,7 +10,7 @@ import numpy as np
 from tunefarm.compiler.expr.nodes import Load
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers
 from tunefarm.compiler.schedule.sketches.operand_copies import attached_axis
-from tunefarm.compiler.schedule.sketches.shared_loops import pieces_and_grains
+from tunefarm.compiler.schedule.sketches.parallel_choices import pieces_and_grains
 from tunefarm.compiler.schedule.sketches.tile_context import TileContext
 from tunefarm.compiler.schedule.sketches.tile_domains import COPY_CYCLES
 from tunefarm.compiler.schedule.space import Values

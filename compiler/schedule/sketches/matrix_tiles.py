@@ -28,7 +28,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.schedule.nest_shape import Loop, NestShape
 from tunefarm.compiler.schedule.sketches.matrix_tile_shape import ORDERS, MatrixTileLoops, TileSizes
 from tunefarm.compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
-from tunefarm.compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps
+from tunefarm.compiler.schedule.sketches.parallel_choices import CHUNKS, parallel_steps
 from tunefarm.compiler.schedule.sketches.tile_context import TileContext
 from tunefarm.compiler.schedule.sketches.tile_forms import TileForm, prepared, tile_forms
 from tunefarm.compiler.schedule.sketches.tile_operands import packed_along

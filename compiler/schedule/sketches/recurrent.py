@@ -16,6 +16,11 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape
+from tunefarm.compiler.schedule.sketches.parallel_choices import (
+    chunk_choices,
+    parallel_steps,
+    pieces_and_grains,
+)
 from tunefarm.compiler.schedule.sketches.recurrent_domains import (
     STACK_BYTES,
     Phase,
@@ -29,11 +34,6 @@ from tunefarm.compiler.schedule.sketches.recurrent_domains import (
     weights_of,
 )
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
-from tunefarm.compiler.schedule.sketches.shared_loops import (
-    chunk_choices,
-    parallel_steps,
-    pieces_and_grains,
-)
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
 from tunefarm.compiler.schedule.steps.pack_layout import PackLayout

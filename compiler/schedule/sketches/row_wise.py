@@ -28,6 +28,12 @@ from tunefarm.compiler.schedule.sketches.merged_axes import (
     merge_all,
     merge_reductions,
 )
+from tunefarm.compiler.schedule.sketches.parallel_choices import (
+    chunk_choices,
+    parallel_loops,
+    parallel_steps,
+    pieces_and_grains,
+)
 from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
 from tunefarm.compiler.schedule.sketches.row_arrangement import (
     SHORT_ROW,
@@ -54,12 +60,6 @@ from tunefarm.compiler.schedule.sketches.row_parts import (
     split_widths,
 )
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts, row_shape
-from tunefarm.compiler.schedule.sketches.shared_loops import (
-    chunk_choices,
-    parallel_loops,
-    parallel_steps,
-    pieces_and_grains,
-)
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
 from tunefarm.compiler.schedule.steps.compute_at import ComputeAt

@@ -21,13 +21,13 @@ from tunefarm.compiler.kernels.running import running_reduction
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.schedule.nest_shape import Loop, NestShape
 from tunefarm.compiler.schedule.sketches.merged_axes import merge_all
-from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts, row_shape
-from tunefarm.compiler.schedule.sketches.shared_loops import (
+from tunefarm.compiler.schedule.sketches.parallel_choices import (
     chunk_choices,
     parallel_loops,
     parallel_steps,
     pieces_and_grains,
 )
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts, row_shape
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.inline import Inline
 from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes

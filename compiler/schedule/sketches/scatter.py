@@ -19,13 +19,13 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.scatter import Scatter as ScatterForm
 from tunefarm.compiler.kernels.scatter import scatter_of
 from tunefarm.compiler.schedule.nest_shape import Loop, NestShape
-from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts, row_shape
-from tunefarm.compiler.schedule.sketches.shared_loops import (
+from tunefarm.compiler.schedule.sketches.parallel_choices import (
     chunk_choices,
     parallel_loops,
     parallel_steps,
     pieces_and_grains,
 )
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts, row_shape
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.reorder import Reorder
 from tunefarm.compiler.schedule.steps.scatter import Scatter

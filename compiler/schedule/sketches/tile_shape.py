@@ -15,7 +15,7 @@ from tunefarm.compiler.schedule.nest_shape import (
     NestShape,
     Numbers,
 )
-from tunefarm.compiler.schedule.sketches.shared_loops import pieces_and_grains
+from tunefarm.compiler.schedule.sketches.parallel_choices import pieces_and_grains
 from tunefarm.compiler.schedule.sketches.tile_domains import COPY_CYCLES, WAYS, row_cycles
 from tunefarm.compiler.schedule.sketches.tile_loops import TileLoops, Tiles
 

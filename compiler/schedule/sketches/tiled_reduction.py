@@ -21,8 +21,8 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.schedule.nest_shape import NestShape
 from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
 from tunefarm.compiler.schedule.sketches.operand_copies import copying_steps
+from tunefarm.compiler.schedule.sketches.parallel_choices import CHUNKS, parallel_steps
 from tunefarm.compiler.schedule.sketches.ragged_sums import apart
-from tunefarm.compiler.schedule.sketches.shared_loops import CHUNKS, parallel_steps
 from tunefarm.compiler.schedule.sketches.tile_context import LoopOrder, TileContext
 from tunefarm.compiler.schedule.sketches.tile_domains import (
     best_tile,

@@ -26,13 +26,13 @@ from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape, aliased_lines
 from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
 from tunefarm.compiler.schedule.sketches.merged_axes import flatten_single_rows, merge_all
-from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
-from tunefarm.compiler.schedule.sketches.shared_loops import (
+from tunefarm.compiler.schedule.sketches.parallel_choices import (
     ENOUGH,
     chunk_choices,
     parallel_steps,
     pieces_and_grains,
 )
+from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.cache_read import CacheRead
 from tunefarm.compiler.schedule.steps.compute_at import ComputeAt

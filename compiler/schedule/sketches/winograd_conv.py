@@ -22,9 +22,9 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.winograd import TRANSFORMS, BlockedConv, apply_winograd, blocked_conv
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers, Operand
 from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
+from tunefarm.compiler.schedule.sketches.parallel_choices import parallel_steps, pieces_and_grains
 from tunefarm.compiler.schedule.sketches.ragged_sums import apart
 from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
-from tunefarm.compiler.schedule.sketches.shared_loops import parallel_steps, pieces_and_grains
 from tunefarm.compiler.schedule.sketches.winograd_cycles import (
     MOST_VECTORS,
     TRANSFORM_OPERATIONS,

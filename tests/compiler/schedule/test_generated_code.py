@@ -53,7 +53,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.sketches import operand_copies, shared_loops, tiled_reduction
+from tunefarm.compiler.schedule.sketches import operand_copies, parallel_choices, tiled_reduction
 from tunefarm.compiler.schedule.spaces import naive_schedule, schedule_space, untiled_schedule
 from tunefarm.compiler.schedule.steps.reorder import Reorder
 from tunefarm.compiler.schedule.steps.tile import Tile
@@ -68,7 +68,7 @@ TARGETS = {**targets(), **{target.cpu: target for target in runnable_targets()[1
 SMALLEST_PARALLEL = [
     (tiled_reduction, "PARALLEL_WORK"),
     (operand_copies, "PARALLEL_COPY"),
-    (shared_loops, "PARALLEL_ELEMENTS"),
+    (parallel_choices, "PARALLEL_ELEMENTS"),
 ]
 WINOGRAD_FACTOR = 64  # its transforms multiply rounding errors
 

@@ -38,7 +38,7 @@ from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.sketches import (
     chain_context,
     matrix_tiles,
-    shared_loops,
+    parallel_choices,
     tiled_reduction,
 )
 from tunefarm.compiler.schedule.space import Candidate, Sketch
@@ -530,7 +530,7 @@ def test_shapes_are_the_loops_that_schedules_are_lowered_to(
     monkeypatch.setattr(tiled_reduction, "PARALLEL_WORK", 1)
     monkeypatch.setattr(chain_context, "PARALLEL_WORK", 1)
     monkeypatch.setattr(matrix_tiles, "PARALLEL_WORK", 1)
-    monkeypatch.setattr(shared_loops, "PARALLEL_ELEMENTS", 1)
+    monkeypatch.setattr(parallel_choices, "PARALLEL_ELEMENTS", 1)
     kernel, target = undecided(KERNELS[name][0]), KERNELS[name][1]
     space = schedule_space(kernel, target, threads)
     rng = random.Random(name)

@@ -7,8 +7,8 @@ import pytest
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr, unary
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
 from tunefarm.compiler.loops.ir import For, LoopKind, walk
+from tunefarm.compiler.loops.parallel_profit import STORED, WORTH
 from tunefarm.compiler.loops.printer import format_loops
-from tunefarm.compiler.loops.share_loops import STORED, WORTH
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.steps.parallelize import Parallelize

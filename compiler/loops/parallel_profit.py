@@ -31,7 +31,7 @@ WORTH = 1 << 17
 STORED = 8  # such products to an element that is computed and stored
 
 
-def share_loops(nest: LoopNest, before: LoopNest, limits: Sequence[ValidExtent]) -> LoopNest:
+def parallel_profit(nest: LoopNest, before: LoopNest, limits: Sequence[ValidExtent]) -> LoopNest:
     """The nest, each parallel loop of which is shared where what it does is `WORTH` it.
 
     `before` is the nest without limits, in which loops do what they do at the bounds.
