@@ -11,10 +11,10 @@ from typing import Any, Self
 
 import llvmlite.binding as llvm
 
+from tunefarm.compiler.amx_set_up import FULL_PALETTE, VECTOR_PALETTE, TilePalette
+from tunefarm.compiler.amx_state import TILE_FEATURES, host_tile_problem
 from tunefarm.compiler.dot_products import DotProduct, dot_products
 from tunefarm.compiler.feature_needs import lacking_feature
-from tunefarm.compiler.tile_set_up import FULL_PALETTE, VECTOR_PALETTE, TilePalette
-from tunefarm.compiler.tile_state import TILE_FEATURES, host_tile_problem
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.configs.target_key import target_key
 

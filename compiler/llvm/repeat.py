@@ -11,9 +11,9 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
+from tunefarm.compiler.amx_set_up import set_up_ir
 from tunefarm.compiler.float_state import float_state_ir
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tile_set_up import set_up_ir
 
 REPEAT_SYMBOL = "tunefarm_repeat"
 

@@ -10,6 +10,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from tunefarm.compiler import target as module
+from tunefarm.compiler.amx_set_up import TilePalette
 from tunefarm.compiler.target import (
     Target,
     baseline_target,
@@ -17,7 +18,6 @@ from tunefarm.compiler.target import (
     host_target,
     host_tile_refusal,
 )
-from tunefarm.compiler.tile_set_up import TilePalette
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.configs.settings import load_target, targets
 

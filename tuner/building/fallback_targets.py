@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tunefarm.compiler.amx_state import TILE_FEATURES
 from tunefarm.compiler.target import Target, baseline_target
-from tunefarm.compiler.tile_state import TILE_FEATURES
 from tunefarm.configs.settings import load_target
 
 RARE = ("avx512fp16", "avxvnni")

@@ -25,8 +25,8 @@ _LITTLE_MEMORY, _TOO_LITTLE = 2 << 30, 256 << 20
 
 def check_cpu(question: Question) -> list[Finding]:
     """What the CPU is, and whether the kernel lets processes use its matrix tiles."""
+    from tunefarm.compiler.amx_state import TILE_FEATURES
     from tunefarm.compiler.target import host_features, host_target, host_tile_refusal, llvm_version
-    from tunefarm.compiler.tile_state import TILE_FEATURES
     from tunefarm.measure.machine import fingerprint
 
     features, name = host_features(), str(fingerprint()["cpu"])

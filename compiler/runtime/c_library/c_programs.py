@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from tunefarm.compiler.amx_state import TILE_FEATURES
 from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.runtime.c_library.c_functions import function_rows
 from tunefarm.compiler.runtime.machine.check_target import platform_of
@@ -19,7 +20,6 @@ from tunefarm.compiler.runtime.machine.cpu_features import (
 )
 from tunefarm.compiler.runtime.spec.executable_spec import ENTRY_SYMBOL, ExecutableSpec, aligned
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tile_state import TILE_FEATURES
 from tunefarm.compiler.types.tensor_type import Array
 
 CONSTANTS_SYMBOL = "tunefarm_constants"

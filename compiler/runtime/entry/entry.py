@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
+from tunefarm.compiler.amx_set_up import TilePalette, set_up_ir
 from tunefarm.compiler.float_state import float_state_ir
 from tunefarm.compiler.runtime.entry.entry_functions import (
     FunctionSlots,
@@ -32,7 +33,6 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     Place,
     RunStep,
 )
-from tunefarm.compiler.tile_set_up import TilePalette, set_up_ir
 from tunefarm.compiler.types.numerics import FLUSH
 
 _TABLES = {Place.INPUT: "%inputs", Place.OUTPUT: "%outputs", Place.CONSTANT: "%constants"}

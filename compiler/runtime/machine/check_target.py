@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tunefarm.compiler.amx_state import TILE_FEATURES
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.target import Target, host_target, host_tile_refusal
-from tunefarm.compiler.tile_state import TILE_FEATURES
 from tunefarm.configs.target_key import platform_name
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from tunefarm.compiler.amx_state import TILE_FEATURES
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tile_state import TILE_FEATURES
 
 _EAX, _EBX, _ECX, _EDX = range(4)
 _AVX = 0x6  # bits of XCR0: the operating system keeps these registers
@@ -163,7 +163,7 @@ def cpu_check_code(features: tuple[str, ...]) -> str:
     """C code of `static int cpu_is_able(void)`: 1 if the CPU has all of `features`.
 
     The answer is kept: CPUID takes long in a virtual machine. Where matrix tiles are among them the
-    kernel is asked to let the process use them, see `tunefarm.compiler.tile_state`.
+    kernel is asked to let the process use them, see `tunefarm.compiler.amx_state`.
     """
     if not features:
         return "static int cpu_is_able(void)\n{\n    return 1;\n}\n"

@@ -26,10 +26,10 @@ import platform
 import sys
 import threading
 
+from tunefarm.compiler.amx_set_up import FULL_PALETTE, TILED, set_up_ir
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.float_state import float_state_ir
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
-from tunefarm.compiler.tile_set_up import FULL_PALETTE, TILED, set_up_ir
 
 SPINS = 6000  # pauses before a thread sleeps: longer than the serial kernels between two loops
 # Pauses (a power of two) between offers of the core: the caller and its helper may share one.

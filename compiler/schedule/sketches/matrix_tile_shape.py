@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tunefarm.compiler.amx_set_up import TilePalette
 from tunefarm.compiler.expr.nodes import Load
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers
 from tunefarm.compiler.schedule.sketches.operand_copies import attached_axis
@@ -14,7 +15,6 @@ from tunefarm.compiler.schedule.sketches.parallel_choices import pieces_and_grai
 from tunefarm.compiler.schedule.sketches.tile_context import TileContext
 from tunefarm.compiler.schedule.sketches.tile_domains import COPY_CYCLES
 from tunefarm.compiler.schedule.space import Values
-from tunefarm.compiler.tile_set_up import TilePalette
 
 LOAD_CYCLES = 0.5  # of a tile's row, which is a cache line
 SUM_CYCLES = 2.0  # of a row of sums that is stored, and read again by what follows

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tunefarm.compiler.amx_set_up import VECTOR_PALETTE, TilePalette
 from tunefarm.compiler.expr.affine import affine
 from tunefarm.compiler.expr.nodes import Load, index
 from tunefarm.compiler.expr.walk import axes_of
@@ -46,7 +47,6 @@ from tunefarm.compiler.schedule.steps.unroll import Unroll
 from tunefarm.compiler.schedule.steps.vectorize import Vectorize
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tile_set_up import VECTOR_PALETTE, TilePalette
 
 BLOCKS = ((2, 2), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 """Tiles of sums along columns and channels; with those of the factors there are at most 8."""

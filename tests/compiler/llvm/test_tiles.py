@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.compiler.loops.tile_nests import product_nest
+from tunefarm.compiler.amx_set_up import FULL_PALETTE
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.llvm.emit_kernel import emit_kernel
 from tunefarm.compiler.llvm.machine import assembly, object_code
@@ -15,7 +16,6 @@ from tunefarm.compiler.loops.ir import LoopKind, LoopNest
 from tunefarm.compiler.runtime.entry.entry import entry_ir
 from tunefarm.compiler.runtime.machine.thread_pool import pool_ir
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tile_set_up import FULL_PALETTE
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.configs.settings import load_target
 

@@ -67,12 +67,12 @@ libc = ctypes.CDLL(None, use_errno=True)
 assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, described, 0, 0) == 0
 
 import llvmlite.binding as llvm
-from tunefarm.compiler import tile_state
+from tunefarm.compiler import amx_state
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.runtime.machine.check_target import check_target
 from tunefarm.compiler.target import host_target
 
-class CpuWithTiles(tile_state.HostMachine):
+class CpuWithTiles(amx_state.HostMachine):
     def cpuid(self, leaf, subleaf):
         if (leaf, subleaf) == (0x1D, 1):
             return 0, 8 << 16 | 64, 16, 0
@@ -81,7 +81,7 @@ class CpuWithTiles(tile_state.HostMachine):
     def xcr0(self):
         return 0x600E7
 
-tile_state.HostMachine = CpuWithTiles
+amx_state.HostMachine = CpuWithTiles
 known = llvm.get_host_cpu_features()
 tiles = ("amx-bf16", "amx-int8", "amx-tile")
 llvm.get_host_cpu_features = lambda: {**known, **dict.fromkeys(tiles, True)}

@@ -50,7 +50,7 @@ except Exception as error:
 """
 
 _TILES = """
-from tunefarm.compiler.tile_state import HostMachine
+from tunefarm.compiler.amx_state import HostMachine
 try:
     HostMachine("define void @work(ptr %page) { ret void }")
 except RuntimeError as error:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from tunefarm.compiler.amx_set_up import FULL_PALETTE, TilePalette
+from tunefarm.compiler.amx_state import HostMachine, Trial, tile_problem
 from tunefarm.compiler.target import host_target
-from tunefarm.compiler.tile_set_up import FULL_PALETTE, TilePalette
-from tunefarm.compiler.tile_state import HostMachine, Trial, tile_problem
 
 on_linux = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64",

@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 
 import llvmlite.binding as llvm
 
+from tunefarm.compiler.amx_set_up import CONFIGURATION_BYTES, FULL_PALETTE, TilePalette
 from tunefarm.compiler.executable_memory import refusal
-from tunefarm.compiler.tile_set_up import CONFIGURATION_BYTES, FULL_PALETTE, TilePalette
 
 TILE_FEATURES = "amx-"  # LLVM's names of the features that need tiles begin so
 _TILE_DATA = 18  # the component of the processor's extended state
