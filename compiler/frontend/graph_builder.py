@@ -21,7 +21,7 @@ from tunefarm.compiler.types.dims import Dims, extent_of, is_whole
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.signature import SIZES, Check, Equality, ResultSource, Signature
-from tunefarm.compiler.types.structure import Words, WordTable
+from tunefarm.compiler.types.structure import StringTable, WordTable
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 __all__ = ["GraphBuilder", "Sizes", "Value"]
@@ -45,7 +45,7 @@ class GraphBuilder(SizeValues):
         self._produced: set[str] = set()
         self._names: dict[str, str] = {}  # value name -> the model's name of it
         self._checks: list[tuple[Check, Value]] = []
-        self.words = Words(WordTable())
+        self.words = StringTable(WordTable())
         self._count = 0
         self._memory: WeakValueDictionary[int, Array] = WeakValueDictionary()
         self._memory_bytes = 0

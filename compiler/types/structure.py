@@ -227,7 +227,7 @@ class WordTable:
         self.numbers = {word: number for number, word in enumerate(words)}
 
 
-class Words:
+class StringTable:
     """Words and their numbers: equal words have the same one; new ones follow those of a table."""
 
     def __init__(self, table: WordTable) -> None:

@@ -48,7 +48,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.strings.run_prefix import PrefixRun
 from tunefarm.compiler.types.extents import with_fixed
 from tunefarm.compiler.types.signature import ResultSource
-from tunefarm.compiler.types.structure import Words, WordTable, gathered, spread
+from tunefarm.compiler.types.structure import StringTable, WordTable, gathered, spread
 from tunefarm.compiler.types.tensor_type import Array
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
@@ -84,7 +84,7 @@ class Result:
 def run_numpy(graph: Graph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The graph's outputs by NumPy, node by node through each node's tensor expression."""
     structure = graph.structure
-    words = Words(WordTable(structure.words))
+    words = StringTable(WordTable(structure.words))
     inputs = PrefixRun(structure.prefix)(inputs)
     given = words.read(structure.texts, spread(structure.inputs, inputs))
     values = evaluate_graph(graph, given)

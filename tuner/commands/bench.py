@@ -16,7 +16,7 @@ from tunefarm.compiler.errors import MeasureError, SettingsError
 from tunefarm.compiler.plan.precision.choose_precision import NARROW
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.numerics import Algorithm
-from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure, Words, WordTable, plain
+from tunefarm.compiler.types.structure import NO_STRUCTURE, StringTable, Structure, WordTable, plain
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.configs.layers import suggestion
 from tunefarm.configs.settings import shown_precision
@@ -182,7 +182,7 @@ def all_engines(ours: Executable, others: Sequence[Engine]) -> list[Engine]:
 
 def _of_texts(run: Run, structure: Structure) -> Run:
     """A run of an engine that takes words where ours takes their numbers as well."""
-    words = Words(WordTable(structure.words))
+    words = StringTable(WordTable(structure.words))
     return lambda inputs: run(words.shown(structure.texts, inputs))
 
 

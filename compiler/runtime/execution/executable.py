@@ -34,7 +34,7 @@ from tunefarm.compiler.runtime.spec.ports import AnyArray, check_mapping, ports_
 from tunefarm.compiler.types.chosen_sizes import Sizes, choose_sizes, types_at
 from tunefarm.compiler.types.signature import Signature, SizedPort
 from tunefarm.compiler.types.structure import (
-    Words,
+    StringTable,
     WordTable,
     gathered,
     spread,
@@ -234,7 +234,7 @@ class Executable:
         out: Mapping[str, object] | None = None,
     ) -> dict[str, AnyArray]:
         """As `run`, in the memory of a frame that `new_frame` made; one call at a time."""
-        structure, words = self.spec.structure, Words(self._words)
+        structure, words = self.spec.structure, StringTable(self._words)
         inputs = self._tensors(inputs, words)
         try:
             arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
@@ -246,7 +246,7 @@ class Executable:
             results = words.shown(structure.texts, results)
         return gathered(structure.outputs, results) if structure.outputs else results
 
-    def _tensors(self, inputs: Mapping[str, object], words: Words) -> Mapping[str, object]:
+    def _tensors(self, inputs: Mapping[str, object], words: StringTable) -> Mapping[str, object]:
         """Inputs with strings read, lists and optionals taken apart, strings as numbers of
         words."""
         structure = self.spec.structure
@@ -315,7 +315,7 @@ class Executable:
         `tunefarm.compiler.runtime.execution.profile.profile`."""
         from tunefarm.compiler.runtime.execution.profile import profile
 
-        return profile(self, self._tensors(inputs, Words(self._words)), repeat)
+        return profile(self, self._tensors(inputs, StringTable(self._words)), repeat)
 
     def new_frame(self, arena: Array | None = None) -> Frame:
         """Memory for one more call at a time.
@@ -349,7 +349,7 @@ class Executable:
     def call_under_way(self, frame: Frame, inputs: Mapping[str, object]) -> str:
         """Of a run of these inputs in a frame's arena that has crashed the call of a function that
         it was in, for errors; "" where it was in none."""
-        frame.bind_inputs(self._tensors(inputs, Words(self._words)))
+        frame.bind_inputs(self._tensors(inputs, StringTable(self._words)))
         program = self._programs[frame.program]
         if program.functions is None:
             return ""

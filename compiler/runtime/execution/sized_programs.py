@@ -18,7 +18,7 @@ from tunefarm.compiler.runtime.spec.joined_signature import ports_of_program, pr
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.types.chosen_sizes import Sizes, choose_sizes, types_at
 from tunefarm.compiler.types.signature import AxisSource, Signature
-from tunefarm.compiler.types.structure import Words
+from tunefarm.compiler.types.structure import StringTable
 from tunefarm.compiler.types.tensor_type import TensorType
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class SizedPrograms(Executable):
     def profile(self, inputs: Mapping[str, object], repeat: int = 20) -> Profile:
         """Of the program that runs these arguments."""
         frame = self.new_frame()
-        frame.bind_inputs(self._tensors(inputs, Words(self._words)))
+        frame.bind_inputs(self._tensors(inputs, StringTable(self._words)))
         return self.programs[frame.program].profile(inputs, repeat)
 
     def save(self, path: str | PathLike[str]) -> None:
