@@ -82,7 +82,7 @@ class Emitter(ABC):
         """What a value is under another shape; None of one that is padded, or no view."""
         return None if value.padded is not None else self._viewed.get(value.name)
 
-    def when_viewed(self, value: Value, make: Callable[[tuple[int, ...]], Value | None]) -> None:
+    def on_reshape(self, value: Value, make: Callable[[tuple[int, ...]], Value | None]) -> None:
         """Have the value under another shape be what `make` gives for that, unless it is None."""
         self._again[value.name] = make
 

@@ -121,7 +121,7 @@ class OperatorDefinition:
     """The first operand, a bool, says which one of the other two is needed: the second if true."""
     ends_in_cast: bool = False
     """Of what lies behind it only a cast shares its kernel, whose schedules know no other end."""
-    pieced: bool = False
+    piecewise: bool = False
     """Which operand an element is of follows from its position."""
     moves: bool | Callable[[Attributes], bool] | None = None
     """Each element of its result is one of its operands' or a constant, whatever their type; None:

@@ -127,6 +127,6 @@ register(
             Positions.DIVIDED if attributes["interleaved"] else Positions.PLAIN
         ),
         moves=False,
-        pieced=True,
+        piecewise=True,
     )
 )

@@ -43,7 +43,7 @@ def register_move(
     blocked: BlockedRule | None = None,
     positions: Positions | PositionRule = Positions.PLAIN,
     turns: Callable[[Attributes], bool] | None = None,
-    pieced: bool = False,
+    piecewise: bool = False,
     **attributes: Attribute | Required,
 ) -> None:
     """Register an operator whose result's elements are those of its data, moved."""
@@ -61,7 +61,7 @@ def register_move(
             blocked=blocked,
             positions=positions,
             turns=turns,
-            pieced=pieced,
+            piecewise=piecewise,
         )
     )
 
@@ -350,7 +350,7 @@ register_move(
     inputs=(1, None),
     passes=1,
     blocked=BlockedRule(_blocked_concat, joins=True),
-    pieced=True,
+    piecewise=True,
     axis=REQUIRED,
 )
 register_move("expand", _infer_expand, _expand, identity_if_same_type=True, shape=REQUIRED)
@@ -362,7 +362,7 @@ register_move(
     positions=Positions.DIVIDED,
     repeats=REQUIRED,
 )
-register_move("trilu", _infer_trilu, _trilu, passes=1, pieced=True, upper=True, k=0)
+register_move("trilu", _infer_trilu, _trilu, passes=1, piecewise=True, upper=True, k=0)
 register_move(
     "pad",
     _infer_pad,
@@ -370,7 +370,7 @@ register_move(
     inputs=(1, 2),
     blocked=BlockedRule(_blocked_pad, adapted=_pads_of_blocks),
     positions=_pad_positions,
-    pieced=True,
+    piecewise=True,
     pads=REQUIRED,
     mode="constant",
     value=0.0,

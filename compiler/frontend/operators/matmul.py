@@ -67,7 +67,7 @@ def of_joined_rows(node: OnnxNode, graph: GraphBuilder, product: Callable[[Value
         graph.source = reader
         return made
 
-    graph.when_viewed(result, of_all_axes)
+    graph.on_reshape(result, of_all_axes)
     return result
 
 

@@ -355,8 +355,8 @@ class _Fuser:
             if (turns(reader) and _is_uneven(member)) or (turns(member) and _is_uneven(reader)):
                 return False
             if positions_of(reader) is Positions.LOOKED_UP and member.output in reader.inputs:
-                pieced = operator(member.operator).pieced
-                if pieced or self._size(reader) >= self._size(member):
+                piecewise = operator(member.operator).piecewise
+                if piecewise or self._size(reader) >= self._size(member):
                     return False
         return True
 
@@ -397,4 +397,4 @@ def _is_cheap(node: Node) -> bool:
 
 def _is_uneven(node: Node) -> bool:
     """Are elements of one row read from different places, or not one next to the other?"""
-    return operator(node.operator).pieced or positions_of(node) is not Positions.PLAIN
+    return operator(node.operator).piecewise or positions_of(node) is not Positions.PLAIN
