@@ -39,8 +39,8 @@ class DType(StrEnum):
     U64 = "u64"
     BOOL = "bool"
     STRING = "string"
-    """Text, as the number of a word (`tunefarm.compiler.types.structure.StringTable`); in models that are
-    being imported alone, whose graphs have numbers of the type i64 in its place."""
+    """Text, as a string's id (`tunefarm.compiler.types.structure.StringTable`); in models that are
+    being imported alone, whose graphs have numbers of the type i64 instead."""
 
     __hash__ = str.__hash__  # not Enum's, which is Python code that every look-up by type would run
 

@@ -228,7 +228,7 @@ class WordTable:
 
 
 class StringTable:
-    """Words and their numbers: equal words have the same one; new ones follow those of a table."""
+    """Strings and their ids: equal strings have the same one; new ones follow those of a table."""
 
     def __init__(self, table: WordTable) -> None:
         self._table = table
