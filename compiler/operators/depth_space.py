@@ -21,8 +21,8 @@ from tunefarm.compiler.operators.registry import (
     Pattern,
     Positions,
     Required,
-    Turn,
-    TurnRule,
+    Transpose,
+    TransposeRule,
     register,
 )
 from tunefarm.compiler.operators.rules import check
@@ -52,14 +52,14 @@ def _parts(attributes: Attributes, channels: int) -> list[tuple[str, int]]:
     return [(part, channels if part == "c" else block) for part in order]
 
 
-def _depth_to_space_turn(attributes: Attributes, type: TensorType) -> Turn:
+def _depth_to_space_turn(attributes: Attributes, type: TensorType) -> Transpose:
     block = _block(attributes, type)
     batch, depth, rows, columns = type.shape
     check(depth % block**2 == 0, f"{depth} channels are no blocks of {block} x {block}")
     parts = _parts(attributes, depth // block**2)
     split = (batch, *(extent for _, extent in parts), rows, columns)
     result = (batch, depth // block**2, rows * block, columns * block)
-    return Turn(split, _depth_to_space_perm(attributes, 6), result, block <= NEAR_BLOCK)
+    return Transpose(split, _depth_to_space_perm(attributes, 6), result, block <= NEAR_BLOCK)
 
 
 def _depth_to_space_perm(attributes: Attributes, rank: int) -> tuple[int, ...]:
@@ -68,14 +68,14 @@ def _depth_to_space_perm(attributes: Attributes, rank: int) -> tuple[int, ...]:
     return 0, c, 4, y, 5, x
 
 
-def _space_to_depth_turn(attributes: Attributes, type: TensorType) -> Turn:
+def _space_to_depth_turn(attributes: Attributes, type: TensorType) -> Transpose:
     block = _block(attributes, type)
     batch, channels, rows, columns = type.shape
     whole = rows % block == 0 and columns % block == 0
     check(whole, f"{rows} x {columns} pixels are no blocks of {block} x {block}")
     split = (batch, channels, rows // block, block, columns // block, block)
     result = (batch, channels * block**2, rows // block, columns // block)
-    return Turn(split, _space_to_depth_perm(attributes, 6), result, block <= NEAR_STEP)
+    return Transpose(split, _space_to_depth_perm(attributes, 6), result, block <= NEAR_STEP)
 
 
 def _space_to_depth_perm(attributes: Attributes, rank: int) -> tuple[int, ...]:
@@ -112,13 +112,13 @@ def _space_to_depth(attributes: Attributes, data: Tensor, indices: _Indices) -> 
 # --- channel shuffle ----------------------------------------------------------------------------
 
 
-def _channel_shuffle_turn(attributes: Attributes, type: TensorType) -> Turn:
+def _channel_shuffle_turn(attributes: Attributes, type: TensorType) -> Transpose:
     groups = attributes.integer("groups")
     check(len(type.shape) >= 2, f"the data must have the axes N and C, not {type}")
     batch, channels, *rest = type.shape
     check(groups >= 1 and channels % groups == 0, f"{channels} channels are no {groups} groups")
     split = (batch, groups, channels // groups, *rest)
-    return Turn(split, _channel_shuffle_perm(attributes, len(split)), type.shape)
+    return Transpose(split, _channel_shuffle_perm(attributes, len(split)), type.shape)
 
 
 def _channel_shuffle_perm(attributes: Attributes, rank: int) -> tuple[int, ...]:
@@ -141,7 +141,7 @@ _Element = Callable[[Attributes, Tensor, _Indices], Expr]
 
 
 def _register(
-    name: str, turn: TurnRule, perm: _Perm, element: _Element, **given: Attribute | Required
+    name: str, turn: TransposeRule, perm: _Perm, element: _Element, **given: Attribute | Required
 ) -> None:
     """Register the operator whose result has the `element` of its data; `turn` is what `split`
     splits and turns, in the order `perm` of so many axes."""
@@ -177,7 +177,7 @@ def _register(
             cheap=True,
             passes=1,
             positions=positions,
-            turn=turn,
+            transpose=turn,
         )
     )
 

@@ -23,7 +23,7 @@ TypeRule: TypeAlias = Callable[[Attributes, Types], TensorType]
 ExpressionRule: TypeAlias = Callable[[Attributes, Use], Tensor]
 PassRule: TypeAlias = Callable[[Attributes], "int | None"]
 PositionRule: TypeAlias = Callable[[Attributes], "Positions"]
-TurnRule: TypeAlias = Callable[[Attributes, TensorType], "Turn"]
+TransposeRule: TypeAlias = Callable[[Attributes, TensorType], "Transpose"]
 WorkRule: TypeAlias = Callable[[Attributes, Types, TensorType], int]
 
 
@@ -57,7 +57,7 @@ class Positions(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Transpose:
     """Data viewed in another shape, the order that its axes are put in, and the result's shape.
 
     `near` says that neighbours of the result lie near enough to be read by what shares its kernel.
@@ -126,7 +126,7 @@ class OperatorDefinition:
     moves: bool | Callable[[Attributes], bool] | None = None
     """Each element of its result is one of its operands' or a constant, whatever their type; None:
     where its pattern says so."""
-    turn: TurnRule | None = None
+    transpose: TransposeRule | None = None
     """A move whose data can be split into more axes and turned, as its attribute `split` says."""
     reads_result: bool = False
     """Its kernel reads back what it wrote, so that nothing behind it is fused with it."""
@@ -283,14 +283,16 @@ def moves(node: Node) -> bool:
     return rule(complete_attributes(node)) if callable(rule) else rule
 
 
-def turn_of(operator_name: str, attributes: Mapping[str, Attribute], data: TensorType) -> Turn:
-    """What an operator turns; raises `ShapeError` where it does not fit the data.
+def transpose_of(
+    operator_name: str, attributes: Mapping[str, Attribute], data: TensorType
+) -> Transpose:
+    """How an operator transposes its data; raises `ShapeError` where it does not fit the data.
 
-    `ValueError` of an operator that turns nothing.
+    `ValueError` for an operator that transposes nothing.
     """
-    rule = operator(operator_name).turn
+    rule = operator(operator_name).transpose
     if rule is None:
-        raise ValueError(f"{operator_name} turns nothing")
+        raise ValueError(f"{operator_name} transposes nothing")
     node = Node(operator_name, ("",), "", attributes)
     return rule(complete_attributes(node), data)
 

@@ -16,7 +16,7 @@ from math import prod
 
 from tunefarm.compiler.graph.patterns.finder import Finder, Match
 from tunefarm.compiler.operators.depth_space import ORDERS
-from tunefarm.compiler.operators.registry import complete_attributes, turn_of
+from tunefarm.compiler.operators.registry import complete_attributes, transpose_of
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
 
@@ -44,7 +44,7 @@ def match(finder: Finder, node: Node) -> Match | None:
     spelled = _merged(finder.shape(transpose.inputs[0]), perm)
     data, result = finder.graph.types[source], finder.shape(node.output)
     for operator, attributes in _candidates(data.shape, result):
-        turn = turn_of(operator, attributes, data)
+        turn = transpose_of(operator, attributes, data)
         if turn.result == result and _merged(turn.shape, turn.perm) == spelled:
             return Match(node, operator, (source,), attributes)
     return None

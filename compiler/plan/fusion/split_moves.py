@@ -12,14 +12,19 @@ from __future__ import annotations
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.limits import Allowance
-from tunefarm.compiler.operators.registry import Turn, complete_attributes, operator, turn_of
+from tunefarm.compiler.operators.registry import (
+    Transpose,
+    complete_attributes,
+    operator,
+    transpose_of,
+)
 from tunefarm.compiler.plan.fusion.fuse import fuse
 from tunefarm.compiler.types.node import Node
 
 
 def run(graph: Graph, allowance: Allowance) -> Graph:
     """The graph with such moves between views."""
-    if all(operator(node.operator).turn is None for node in graph.nodes):
+    if all(operator(node.operator).transpose is None for node in graph.nodes):
         return graph
     alone = {group.output for group in fuse(graph, allowance) if len(group.nodes) == 1}
     rewriter = Rewriter(graph)
@@ -36,8 +41,8 @@ def run(graph: Graph, allowance: Allowance) -> Graph:
     return rewriter.finish()
 
 
-def _turn(node: Node, graph: Graph) -> Turn | None:
+def _turn(node: Node, graph: Graph) -> Transpose | None:
     """What a node turns; None if that is nothing, or is split already."""
-    if operator(node.operator).turn is None or complete_attributes(node).flag("split"):
+    if operator(node.operator).transpose is None or complete_attributes(node).flag("split"):
         return None
-    return turn_of(node.operator, node.attributes, graph.types[node.inputs[0]])
+    return transpose_of(node.operator, node.attributes, graph.types[node.inputs[0]])
