@@ -19,7 +19,7 @@ from tunefarm.compiler.graph.passes import (
 from tunefarm.compiler.graph.pattern_sites import PatternSites
 from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.plan import share_memory, transposed_convolutions
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Spelled
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, KeepDecomposed
 from tunefarm.compiler.plan.fusion import merge_contractions, split_moves
 from tunefarm.compiler.plan.fusion.merge_contractions import followed
 from tunefarm.compiler.plan.layouts import choose_layouts, rows_as_planes
@@ -32,7 +32,7 @@ from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, 
 
 def sites_of(plan: GraphPlan) -> PatternSites:
     """What the passes of one run ask, and tell, of patterns."""
-    return PatternSites(decision.value for decision in plan.of(Spelled))
+    return PatternSites(decision.value for decision in plan.of(KeepDecomposed))
 
 
 def passes(

@@ -16,7 +16,13 @@ from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
 from tunefarm.compiler.plan.choices.graph_sites import GraphSites
 from tunefarm.compiler.plan.choices.layout_problem import LayoutProblem, layout_problem
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, Decision, GraphPlan, Layout, Spelled
+from tunefarm.compiler.plan.decisions.graph_plan import (
+    PLAIN,
+    Decision,
+    GraphPlan,
+    KeepDecomposed,
+    Layout,
+)
 from tunefarm.compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, blocked_forms
 from tunefarm.compiler.plan.layouts.choose_layouts import with_kept_dimensions
 from tunefarm.compiler.plan.solving.solver import solve
@@ -168,4 +174,4 @@ def _cuts(found: GraphSites) -> Found:
 
 
 def _spellings(found: GraphSites) -> Found:
-    return ((Spelled(site.value),) for site in found.patterns)
+    return ((KeepDecomposed(site.value),) for site in found.patterns)

@@ -18,10 +18,10 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     RULES,
     Chain,
     Decision,
+    FusionBarrier,
     GraphPlan,
     Layout,
     Merged,
-    Separate,
 )
 from tunefarm.tuner.plans.model_values import ModelValues, without
 from tunefarm.tuner.plans.programs import PlannedProgram, Programs
@@ -78,7 +78,7 @@ def _with_dependents(plan: GraphPlan, group: GraphPlan) -> GraphPlan:
     """The decisions with what else is decided of their values: chains need blocks, for one."""
     values = {item.value for item in group.of(Layout)}
     others: list[Decision] = [item for item in plan.of(Chain) if item.value in values]
-    others += [item for item in plan.of(Separate) if item.value in values]
+    others += [item for item in plan.of(FusionBarrier) if item.value in values]
     others += [item for item in plan.of(Merged) if values & set(item.values)]
     return GraphPlan((*group.decisions, *others))
 
@@ -131,7 +131,7 @@ def _rival(region: GraphPlan, base: GraphPlan, values: ModelValues) -> str:
     kinds = {item.kind for item in region.decisions}
     if kinds <= {Chain.kind, Merged.kind}:
         return "apart"
-    if kinds == {Separate.kind}:
+    if kinds == {FusionBarrier.kind}:
         return "fused"
     if kinds == {Layout.kind} and base == RULES:
         return _ruled(region.of(Layout), values)

@@ -19,10 +19,10 @@ from tunefarm.compiler.plan.choices.plan_costs import Cost, PlanCosts
 from tunefarm.compiler.plan.decisions.graph_plan import (
     Chain,
     Decision,
+    FusionBarrier,
     GraphPlan,
+    KeepDecomposed,
     Merged,
-    Separate,
-    Spelled,
 )
 from tunefarm.compiler.plan.fusion.chain_candidates import ChainCandidate
 from tunefarm.compiler.plan.fusion.fusion_candidates import Cut
@@ -111,7 +111,7 @@ def describe_plan(
 
 def pattern_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:
     """Whether patterns are one operator or stay as they are spelled."""
-    spelled = {decision.value for decision in plan.of(Spelled)}
+    spelled = {decision.value for decision in plan.of(KeepDecomposed)}
     types = sites.planned.types
 
     def look(site: PatternSite) -> object:
@@ -121,7 +121,7 @@ def pattern_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> I
     for alike in _alike(sites.patterns, look):
         first, is_spelled = alike[0], alike[0].value in spelled
         names, values = (first.operator, "spelled"), [site.value for site in alike]
-        both = _both(costs, plan, is_spelled, Spelled(first.value))
+        both = _both(costs, plan, is_spelled, KeepDecomposed(first.value))
         yield _question("pattern", values, names, is_spelled, both)
 
 
@@ -136,7 +136,7 @@ def cut_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Itera
         names = ("+".join((*first.before, *first.after)), str(first))
         values = [cut.value for cut in alike]
         yield _question("cut", values, names, False, _both(costs, plan, False, first.decision))
-    for decision in plan.of(Separate):
+    for decision in plan.of(FusionBarrier):
         both = _both(costs, plan, True, decision)
         yield _question("cut", [decision.value], ("fused", "cut"), True, both)
 

@@ -27,9 +27,9 @@ class GraphSites:
     """A model's graph under a plan, with what else could be decided of it.
 
     `planned` is the graph whose values decisions name, before layouts; `optimised` the one that
-    kernels are extracted from. `patterns` are what `Spelled` can keep as it is, `merges` what can
-    run as one kernel, `chains` what may be computed in its reader's, whether that is decided or
-    not; `cuts` are where `Separate` could end kernels earlier than they do.
+    kernels are extracted from. `patterns` are what `KeepDecomposed` can keep, `merges` what can run
+    as one kernel, `chains` what may be computed in its reader's, whether that is decided or
+    not; `cuts` are where `FusionBarrier` could end kernels earlier than they do.
     """
 
     planned: Graph

@@ -12,7 +12,13 @@ from tunefarm.compiler.kernels.calls_in_run import calls_in_run
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelProgram
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.limits import Allowance
-from tunefarm.compiler.plan.decisions.graph_plan import Decision, GraphPlan, Layout, Merged, Spelled
+from tunefarm.compiler.plan.decisions.graph_plan import (
+    Decision,
+    GraphPlan,
+    KeepDecomposed,
+    Layout,
+    Merged,
+)
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
 from tunefarm.compiler.plan.optimise import optimise_for
@@ -103,7 +109,9 @@ class PlanCosts:
         return self._calls[plan]
 
     def _program(self, plan: GraphPlan) -> KernelProgram:
-        in_graph = (item for item in plan.decisions if isinstance(item, Spelled | Layout | Merged))
+        in_graph = (
+            item for item in plan.decisions if isinstance(item, KeepDecomposed | Layout | Merged)
+        )
         part = GraphPlan(tuple(in_graph))
         graph = self._optimised.get(part)
         if graph is None:

@@ -7,7 +7,12 @@ from collections.abc import Collection
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.limits import Allowance
-from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Separate, Spelled
+from tunefarm.compiler.plan.decisions.graph_plan import (
+    Chain,
+    FusionBarrier,
+    GraphPlan,
+    KeepDecomposed,
+)
 from tunefarm.compiler.plan.decisions.plan_names import unknown_value
 from tunefarm.compiler.plan.fusion.chain_groups import chain_groups
 from tunefarm.compiler.plan.fusion.fuse import fuse
@@ -42,15 +47,15 @@ def check_plan(plan: GraphPlan, known: Collection[str] | None = None) -> None:
     """Raise PlanError for what can be seen without applying a plan, as a search asks often.
 
     Decisions must not contradict each other. `known`, the values of the graph before layouts, are
-    all that can be decided of, but by `Spelled`, whose pattern may be gone by then.
+    all that can be decided of, but by `KeepDecomposed`, whose pattern may be gone by then.
     """
-    ended = {decision.value for decision in plan.of(Separate)}
+    ended = {decision.value for decision in plan.of(FusionBarrier)}
     for chain in plan.of(Chain):
         if chain.value in ended:
             raise PlanError(f"{chain}: the plan ends a kernel behind {chain.value!r} as well")
     if known is None:
         return
     for decision in plan.decisions:
-        for value in () if isinstance(decision, Spelled) else decision.values:
+        for value in () if isinstance(decision, KeepDecomposed) else decision.values:
             if value not in known:
                 raise unknown_value(decision, value, known)

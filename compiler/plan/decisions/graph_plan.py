@@ -61,15 +61,15 @@ class Layout(_OfValue):
 
 
 @dataclass(frozen=True, slots=True)
-class Separate(_OfValue):
+class FusionBarrier(_OfValue):
     """What makes `value` ends its kernel: none of the value's readers is fused with it."""
 
     kind: ClassVar[str] = "separate"
 
 
 @dataclass(frozen=True, slots=True)
-class Spelled(_OfValue):
-    """The operators whose result is `value` stay as they are spelled: no pattern takes them."""
+class KeepDecomposed(_OfValue):
+    """The operators whose result is `value` stay decomposed: no pattern takes them."""
 
     kind: ClassVar[str] = "spelled"
 
@@ -99,11 +99,11 @@ class Merged:
         return f"merged {' '.join(self.values)}"
 
 
-Decision: TypeAlias = Layout | Separate | Spelled | Chain | Merged
-_OF_VALUES: Mapping[str, type[Separate | Spelled | Chain]] = {
-    kind.kind: kind for kind in (Separate, Spelled, Chain)
+Decision: TypeAlias = Layout | FusionBarrier | KeepDecomposed | Chain | Merged
+_OF_VALUES: Mapping[str, type[FusionBarrier | KeepDecomposed | Chain]] = {
+    kind.kind: kind for kind in (FusionBarrier, KeepDecomposed, Chain)
 }
-_D = TypeVar("_D", Layout, Separate, Spelled, Chain, Merged)
+_D = TypeVar("_D", Layout, FusionBarrier, KeepDecomposed, Chain, Merged)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import consumers
-from tunefarm.compiler.plan.decisions.graph_plan import Decision, GraphPlan, Separate
+from tunefarm.compiler.plan.decisions.graph_plan import Decision, FusionBarrier, GraphPlan
 from tunefarm.compiler.types.node import Node
 
 _FORM = re.compile(r"_(blocked|bf16|f16)(_\d+)?$")
@@ -78,11 +78,11 @@ class PlanNames:
 
 
 def kernel_ends(graph: Graph, plan: GraphPlan) -> frozenset[str]:
-    """The values of a graph behind which the plan's `Separate` decisions end kernels.
+    """The values of a graph behind which the plan's `FusionBarrier` decisions end kernels.
 
     Raises PlanError for what is decided of a value that no node makes.
     """
-    decisions = tuple(plan.of(Separate))
+    decisions = tuple(plan.of(FusionBarrier))
     if not decisions:
         return frozenset()
     names, found = PlanNames(graph), set()

@@ -1,4 +1,4 @@
-"""Where kernels that fusion makes could end earlier: candidates for `Separate`."""
+"""Where kernels that fusion makes could end earlier: candidates for `FusionBarrier`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import consumers
 from tunefarm.compiler.operators.registry import Pattern, operator
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, FusionBarrier, GraphPlan
 from tunefarm.compiler.plan.decisions.plan_names import PlanNames
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.types.node import Node
@@ -44,9 +44,9 @@ class Cut:
     bytes: int
 
     @property
-    def decision(self) -> Separate:
+    def decision(self) -> FusionBarrier:
         """What cuts here."""
-        return Separate(self.value)
+        return FusionBarrier(self.value)
 
     def __str__(self) -> str:
         return f"{' '.join(self.before)} | {' '.join(self.after)}"

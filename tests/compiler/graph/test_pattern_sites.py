@@ -15,7 +15,7 @@ from tests.compiler.graph.graph_helpers import (
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.pattern_sites import PatternSites
-from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan, Spelled
+from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan, KeepDecomposed
 from tunefarm.compiler.plan.optimise import optimise, sites_of
 
 
@@ -51,7 +51,7 @@ def attention(maker: GraphMaker, spelled: bool = True) -> tuple[str, str]:
 
 def planned(graph: Graph, *values: str) -> tuple[list[str], PatternSites]:
     """The operators of the optimised graph, which means the same, and what was found."""
-    plan = GraphPlan(tuple(map(Spelled, values)))
+    plan = GraphPlan(tuple(map(KeepDecomposed, values)))
     sites = sites_of(plan)
     result = optimise(graph, None, plan=plan, sites=sites)
     assert random_inputs(graph)

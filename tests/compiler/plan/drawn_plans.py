@@ -14,11 +14,11 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     RULES,
     Chain,
     Decision,
+    FusionBarrier,
     GraphPlan,
+    KeepDecomposed,
     Layout,
     Merged,
-    Separate,
-    Spelled,
 )
 from tunefarm.compiler.plan.decisions.plan_names import PlanNames
 from tunefarm.compiler.plan.fusion.chain_groups import GroupChains
@@ -71,7 +71,7 @@ def _drawn(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
 
 def candidates_of(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
     """Every decision that may be worth something, and some that are not; layouts are drawn."""
-    yield from (Spelled(site.value) for site in sites.patterns)
+    yield from (KeepDecomposed(site.value) for site in sites.patterns)
     yield from (cut.decision for cut in sites.cuts)
     yield from sites.merges
     groups = fuse(sites.optimised)
@@ -95,8 +95,8 @@ def _wild(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
     values = [*sites.planned.inputs, *(node.output for node in sites.planned.nodes)]
     for _ in range(WILD):
         value, other = rng.choice(values), rng.choice(values)
-        yield Separate(value)
-        yield Spelled(value)
+        yield FusionBarrier(value)
+        yield KeepDecomposed(value)
         yield Chain(value)
         yield Layout(value, rng.choice((PLAIN, 2, 3, 16, 100)))
         if value != other:

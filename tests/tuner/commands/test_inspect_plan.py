@@ -10,7 +10,7 @@ import pytest
 from tests.tuner.building.test_recorded_plan import PLAIN_CONV, Setting
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, GraphPlan, Layout, Separate
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, FusionBarrier, GraphPlan, Layout
 from tunefarm.configs.settings import Settings, load_settings
 from tunefarm.db.store import Store
 from tunefarm.tuner.commands.inspect_model import inspect_model
@@ -46,7 +46,7 @@ def test_recorded_plan_is_shown_and_its_kernels_are(setting: Setting) -> None:
 
 
 def test_recorded_plan_that_no_longer_fits_is_said_and_left(setting: Setting) -> None:
-    gone = GraphPlan((Layout("c", PLAIN), Separate("nothing")))
+    gone = GraphPlan((Layout("c", PLAIN), FusionBarrier("nothing")))
     setting.record(GraphChoice(gone, "gone"))
     text = shown(setting)
     assert text.startswith("# the recorded plan does not fit the model, the rules decide: separate")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.db.examples import plan as other_plan
 from tests.db.examples import populate
-from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan, Layout, Separate
+from tunefarm.compiler.plan.decisions.graph_plan import FusionBarrier, GraphPlan, Layout
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import load_settings
 from tunefarm.db import model_queries
@@ -21,7 +21,7 @@ from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.prune import plan_pruning, prune
 
 CHOICE = GraphChoice(
-    GraphPlan((Layout("conv1", 24), Separate("add7"))),
+    GraphPlan((Layout("conv1", 24), FusionBarrier("add7"))),
     "NHWC24 at conv1, separate add7",
     1.08,
     1.06,

@@ -8,7 +8,7 @@ from tests.compiler.graph.graph_helpers import GraphMaker
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.choices.program_steps import program_steps
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, FusionBarrier, GraphPlan
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import load_settings
 from tunefarm.tuner.confirm.applied_graph import with_graphs
@@ -16,8 +16,8 @@ from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import ModelStep, ModelTimes
 
 TARGET = host_target()
-SEPARATE = GraphPlan((Separate("matmul_0"),))
-UNKNOWN = GraphPlan((Separate("other"),))
+SEPARATE = GraphPlan((FusionBarrier("matmul_0"),))
+UNKNOWN = GraphPlan((FusionBarrier("other"),))
 
 
 def network() -> Graph:

@@ -16,9 +16,9 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     PLAIN,
     RULES,
     Chain,
+    FusionBarrier,
     GraphPlan,
     Layout,
-    Separate,
 )
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
@@ -36,7 +36,7 @@ def programs(tmp_path: Path) -> Programs:
 
 
 def part(value: str, touches: str, **calls: int) -> Part:
-    return Part((Separate(value),), calls, frozenset(touches))
+    return Part((FusionBarrier(value),), calls, frozenset(touches))
 
 
 COSTS = {"old": 4.0, "new": 1.0, "tail": 2.0, "broken": math.inf}
@@ -49,13 +49,13 @@ def seconds(key: str) -> float:
 def test_parts_that_gain_are_taken_together() -> None:
     parts = [part("a", "x", old=-1, new=1), part("b", "y", old=-1, tail=1), part("c", "z", new=1)]
     found = LocalParts(Kind.CUTS, parts).solve(seconds)
-    assert found.decisions == (Separate("a"), Separate("b"))
+    assert found.decisions == (FusionBarrier("a"), FusionBarrier("b"))
     assert found.calls == {"old": 2, "new": 1, "tail": 1}
 
 
 def test_of_parts_that_change_the_same_kernel_the_better_one_is_taken() -> None:
     parts = [part("a", "xy", old=-1, tail=1), part("b", "yz", old=-1, new=1)]
-    assert LocalParts(Kind.CUTS, parts).solve(seconds).decisions == (Separate("b"),)
+    assert LocalParts(Kind.CUTS, parts).solve(seconds).decisions == (FusionBarrier("b"),)
 
 
 def test_a_gain_that_is_in_doubt_is_not_taken() -> None:
@@ -79,11 +79,11 @@ def test_the_program_of_a_plan_is_made_once(programs: Programs) -> None:
     assert first.changed_from(programs.of(RULES))
     assert set(first.calls) <= programs.kernels.keys()
     assert first.arena_bytes > 0
-    assert programs.fitting(GraphPlan((Separate("nothing"),))) is None
+    assert programs.fitting(GraphPlan((FusionBarrier("nothing"),))) is None
 
 
 def test_kernels_of_other_plans_are_those_of_this_one(programs: Programs) -> None:
-    for plan in (RULES, GraphPlan((Layout("c", PLAIN),)), GraphPlan((Separate("c"),))):
+    for plan in (RULES, GraphPlan((Layout("c", PLAIN),)), GraphPlan((FusionBarrier("c"),))):
         alone = kernels_of(programs.graph, programs.target, plan=plan)
         assert programs.of(plan).calls == calls_in_run(alone)
         assert all(
@@ -92,7 +92,7 @@ def test_kernels_of_other_plans_are_those_of_this_one(programs: Programs) -> Non
 
 
 def test_a_part_is_what_its_decision_changes(programs: Programs) -> None:
-    wanted = (Separate("c"),)
+    wanted = (FusionBarrier("c"),)
     (found,) = parts_of(programs, RULES, [wanted, (Chain("nothing"),), wanted])
     rules, cut = programs.of(RULES), programs.of(GraphPlan(wanted))
     assert found.decisions == wanted

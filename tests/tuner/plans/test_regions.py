@@ -14,9 +14,9 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     RULES,
     Chain,
     Decision,
+    FusionBarrier,
     GraphPlan,
     Layout,
-    Separate,
 )
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
@@ -73,13 +73,13 @@ def test_connected_values_of_one_layout_are_a_region(
 def test_those_that_are_expected_to_gain_most_come_first(
     programs: Programs, values: ModelValues
 ) -> None:
-    found = regions(programs, values, [*layouts(24, [0, 1]), Separate("c3")])
+    found = regions(programs, values, [*layouts(24, [0, 1]), FusionBarrier("c3")])
     assert [region.rival for region in found] == ["NCHW16c", "fused"]
     assert found[0].expected > found[1].expected  # a cut is a kernel more
 
 
 def test_cuts_of_the_same_kernels_are_one_region(programs: Programs, values: ModelValues) -> None:
-    (found,) = regions(programs, values, [Separate("c2"), Separate("c3")])
+    (found,) = regions(programs, values, [FusionBarrier("c2"), FusionBarrier("c3")])
     assert found.described == "separate c2, separate c3"
 
 
@@ -88,7 +88,7 @@ def test_what_changes_nothing_is_in_no_region(programs: Programs, values: ModelV
 
 
 def test_what_the_base_decides_is_in_no_region(programs: Programs, values: ModelValues) -> None:
-    base = GraphPlan((Separate("c2"),))
+    base = GraphPlan((FusionBarrier("c2"),))
     (found,) = regions(programs, values, [*base.decisions, *layouts(24, [4])], base)
     assert found.plan == GraphPlan(tuple(layouts(24, [4]))) and found.rival == "without them"
 
@@ -97,13 +97,13 @@ def test_layouts_that_the_rules_choose_anyway_are_left_out(
     programs: Programs, values: ModelValues
 ) -> None:
     own = layouts(24, [0, 1])
-    plan = GraphPlan((*own, *layouts(16, [3, 4]), Separate("c2")))
+    plan = GraphPlan((*own, *layouts(16, [3, 4]), FusionBarrier("c2")))
     found = values.simplified(programs, plan)
-    assert found == GraphPlan((*own, Separate("c2")))
+    assert found == GraphPlan((*own, FusionBarrier("c2")))
     assert programs.of(found).is_same(programs.of(plan))
     assert values.simplified(programs, found) == found
     assert values.simplified(programs, plan, plan) == plan
-    unfit = GraphPlan((*layouts(16, [3]), Separate("nothing")))
+    unfit = GraphPlan((*layouts(16, [3]), FusionBarrier("nothing")))
     assert values.simplified(programs, unfit) == unfit
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tunefarm.compiler.errors import PlanError
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate
+from tunefarm.compiler.plan.decisions.graph_plan import RULES, FusionBarrier, GraphPlan
 from tunefarm.tuner.plans.costs import KernelCost, KernelCosts
 from tunefarm.tuner.plans.problems import Kind, LocalParts, Part, PlanProblem
 from tunefarm.tuner.plans.programs import PlannedProgram, Programs
@@ -25,7 +25,7 @@ class FakePrograms:
         self.kernels: dict[str, Any] = {name: name for v in values for name in (v, f"{v}'")}
 
     def of(self, plan: GraphPlan) -> PlannedProgram:
-        cut = {decision.value for decision in plan.of(Separate)}
+        cut = {decision.value for decision in plan.of(FusionBarrier)}
         if cut - set(self.values):
             raise PlanError("does not fit")
         makers = {value: f"{value}'" if value in cut else value for value in self.values}
@@ -69,7 +69,7 @@ def cuts(
     values: Sequence[str], kind: Kind = Kind.CUTS
 ) -> Callable[[Programs, GraphPlan], PlanProblem]:
     def make(programs: Programs, before: GraphPlan) -> PlanProblem:
-        parts = [Part((Separate(v),), {v: -1, f"{v}'": 1}, frozenset([v])) for v in values]
+        parts = [Part((FusionBarrier(v),), {v: -1, f"{v}'": 1}, frozenset([v])) for v in values]
         return LocalParts(kind, parts)
 
     return make
@@ -106,7 +106,7 @@ REAL = {"a": 1.0, "a'": 0.5, "b": 1.0, "b'": 2.0, "c": 1.0, "c'": 0.9}
 def test_what_is_faster_is_proposed() -> None:
     found, _ = search(FakePrograms("abc"), FakeCosts(REAL, {}))
     assert found.joint is not None
-    assert found.joint.plan == GraphPlan((Separate("a"), Separate("c")))
+    assert found.joint.plan == GraphPlan((FusionBarrier("a"), FusionBarrier("c")))
     assert found.joint.gain == pytest.approx(0.6 / 3)
     assert found.candidates == {"cuts": 3}
 
@@ -160,13 +160,15 @@ def test_kinds_are_proposed_together_and_one_by_one() -> None:
     kinds = [cuts("a", Kind.MERGES), cuts("bc")]
     found, _ = search(FakePrograms("abc"), FakeCosts({**REAL, "b'": 0.3}, {}), kinds=kinds)
     assert found.joint is not None and found.joint.kind == "merges and cuts"
-    assert found.joint.plan == RULES.with_decisions(Separate("a"), Separate("b"), Separate("c"))
+    assert found.joint.plan == RULES.with_decisions(
+        FusionBarrier("a"), FusionBarrier("b"), FusionBarrier("c")
+    )
     assert [item.kind for item in found.single] == ["cuts", "merges"]
 
 
 def test_other_plans_are_proposed_by_themselves() -> None:
     """What is known of their kernels by then says which; nothing is measured for them."""
-    plans = [GraphPlan((Separate(value),)) for value in ("a", "b", "c", "nothing")]
+    plans = [GraphPlan((FusionBarrier(value),)) for value in ("a", "b", "c", "nothing")]
     costs = FakeCosts(REAL, {})
     found = PlanSearch(
         cast(Programs, FakePrograms("abc")),
@@ -188,7 +190,7 @@ def test_chains_within_their_doubt_are_for_the_whole_model_to_decide(kind: Kind)
 
 
 def test_guesses_are_proposed_though_their_kernels_take_longer_alone() -> None:
-    guess = GraphPlan((Separate("b"),))
+    guess = GraphPlan((FusionBarrier("b"),))
     found = PlanSearch(
         cast(Programs, FakePrograms("ab")),
         cast(KernelCosts, FakeCosts(REAL, {})),
@@ -196,5 +198,5 @@ def test_guesses_are_proposed_though_their_kernels_take_longer_alone() -> None:
         lambda _, kernels: list(kernels),
         guesses=lambda *_: [guess, RULES],
     ).run()
-    assert found.joint is not None and found.joint.plan == GraphPlan((Separate("a"),))
+    assert found.joint is not None and found.joint.plan == GraphPlan((FusionBarrier("a"),))
     assert [item.plan for item in found.single] == [guess, found.joint.plan]

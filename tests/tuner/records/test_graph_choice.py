@@ -11,10 +11,10 @@ from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import (
     RULES,
     Chain,
+    FusionBarrier,
     GraphPlan,
     Layout,
     Merged,
-    Separate,
 )
 from tunefarm.tuner.records.graph_choice import GraphChoice, described
 from tunefarm.tuner.records.plan_region import PlanRegion
@@ -86,7 +86,12 @@ def test_a_choice_says_what_it_gains() -> None:
 
 def test_layouts_are_told_from_where_to_where() -> None:
     plan = GraphPlan(
-        (*(Layout(name, 24) for name in "abd"), Layout("c", 0), Separate("e"), Merged(("q", "k")))
+        (
+            *(Layout(name, 24) for name in "abd"),
+            Layout("c", 0),
+            FusionBarrier("e"),
+            Merged(("q", "k")),
+        )
     )
     order = ("a", "b", "c", "d", "e", "q", "k")
     found = described(plan, order, dict.fromkeys(order, 48))
@@ -103,7 +108,7 @@ def test_nhwc_is_told_as_one_whatever_the_channels() -> None:
 
 
 def test_many_decisions_are_counted() -> None:
-    plan = GraphPlan(tuple(Separate(f"v{number}") for number in range(9)))
+    plan = GraphPlan(tuple(FusionBarrier(f"v{number}") for number in range(9)))
     assert described(plan) == "separate v0, separate v1, separate v2, 6 more separate decisions"
     four = GraphPlan(tuple(Chain(name) for name in "abcd"))
     assert described(four).endswith("chain c, 1 more chain decision")

@@ -9,7 +9,13 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.plan.choices.describe import PlanDescription, describe_plan
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites
 from tunefarm.compiler.plan.choices.plan_costs import PlanCosts
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Merged, Separate, Spelled
+from tunefarm.compiler.plan.decisions.graph_plan import (
+    RULES,
+    FusionBarrier,
+    GraphPlan,
+    KeepDecomposed,
+    Merged,
+)
 from tunefarm.compiler.target import host_target
 
 TARGET = host_target()
@@ -31,7 +37,7 @@ def test_every_question_has_its_choices_and_what_is_chosen() -> None:
 
 
 def test_decided_otherwise_is_chosen_otherwise() -> None:
-    plan = GraphPlan((Spelled("mul_4"), Separate("conv_0")))
+    plan = GraphPlan((KeepDecomposed("mul_4"), FusionBarrier("conv_0")))
     chosen = {item.places[0]: item.chosen for item in described(plan).questions}
     assert chosen["mul_4"] == "spelled"
     assert chosen["conv_0"] == "cut"

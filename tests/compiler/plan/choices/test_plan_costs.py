@@ -5,7 +5,12 @@ from __future__ import annotations
 from tests.compiler.plan.choices.test_verify_plan import network
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.choices.plan_costs import Cost, PlanCosts
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Separate, Spelled
+from tunefarm.compiler.plan.decisions.graph_plan import (
+    RULES,
+    FusionBarrier,
+    GraphPlan,
+    KeepDecomposed,
+)
 from tunefarm.compiler.target import host_target
 
 
@@ -17,11 +22,11 @@ def by_stages(kernel: FusedKernel) -> Cost:
 
 def test_cut_costs_its_two_kernels_against_one() -> None:
     costs = PlanCosts(network(), host_target(), by_stages)
-    fused, cut = costs.differing(RULES, Separate("conv_0"))
+    fused, cut = costs.differing(RULES, FusionBarrier("conv_0"))
     assert fused is not None and cut is not None
     assert cut.seconds > fused.seconds
     assert fused.is_measured and not cut.is_measured
-    total, other = costs.total(RULES), costs.total(GraphPlan((Separate("conv_0"),)))
+    total, other = costs.total(RULES), costs.total(GraphPlan((FusionBarrier("conv_0"),)))
     assert total is not None and other is not None
     assert other.seconds - total.seconds == cut.seconds - fused.seconds
 
@@ -34,7 +39,7 @@ def test_each_kernel_is_asked_about_once() -> None:
         return by_stages(kernel)
 
     costs = PlanCosts(network(), host_target(), cost)
-    for decision in (Separate("conv_0"), Separate("conv_2"), Spelled("mul_4")):
+    for decision in (FusionBarrier("conv_0"), FusionBarrier("conv_2"), KeepDecomposed("mul_4")):
         costs.differing(RULES, decision)
         costs.differing(RULES, decision)
     assert len(asked) == len(set(asked))
@@ -46,5 +51,5 @@ def test_what_nobody_knows_is_not_summed() -> None:
 
     costs = PlanCosts(network(), host_target(), cost)
     assert costs.total(RULES) is None
-    assert costs.differing(RULES, Separate("conv_0"))[0] is None
-    assert costs.differing(RULES, Separate("conv_2"))[0] is not None
+    assert costs.differing(RULES, FusionBarrier("conv_0"))[0] is None
+    assert costs.differing(RULES, FusionBarrier("conv_2"))[0] is not None

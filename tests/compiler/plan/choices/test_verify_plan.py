@@ -15,10 +15,10 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     RULES,
     Chain,
     Decision,
+    FusionBarrier,
     GraphPlan,
+    KeepDecomposed,
     Layout,
-    Separate,
-    Spelled,
 )
 from tunefarm.compiler.target import host_target
 
@@ -35,7 +35,7 @@ def network() -> Graph:
     return maker.graph(maker.node("mul", y, maker.node("sigmoid", y)))
 
 
-LEGAL = GraphPlan((Layout("conv_0", PLAIN), Separate("conv_2"), Spelled("mul_4")))
+LEGAL = GraphPlan((Layout("conv_0", PLAIN), FusionBarrier("conv_2"), KeepDecomposed("mul_4")))
 
 
 @pytest.mark.parametrize("plan", [RULES, LEGAL], ids=["rules", "legal"])
@@ -53,9 +53,12 @@ def test_decisions_are_followed() -> None:
     ("decision", "said"),
     [
         (Layout("conv_00", PLAIN), "layout conv_00 NCHW: no node computes"),
-        (Separate("conv_22"), "separate conv_22: no node computes 'conv_22' (did you mean"),
-        (Spelled("mul_44"), "spelled mul_44: no pattern ends in 'mul_44' (did you mean mul_4?"),
-        (Spelled("conv_2"), "spelled conv_2: no pattern ends in 'conv_2'"),
+        (FusionBarrier("conv_22"), "separate conv_22: no node computes 'conv_22' (did you mean"),
+        (
+            KeepDecomposed("mul_44"),
+            "spelled mul_44: no pattern ends in 'mul_44' (did you mean mul_4?",
+        ),
+        (KeepDecomposed("conv_2"), "spelled conv_2: no pattern ends in 'conv_2'"),
     ],
     ids=lambda item: item.split(":")[0] if isinstance(item, str) else "",
 )
@@ -80,12 +83,12 @@ def test_plan_of_a_record_that_no_longer_fits_says_what_to_do() -> None:
 
 def test_contradiction_is_seen_without_a_graph() -> None:
     with pytest.raises(PlanError, match="ends a kernel behind 'a' as well"):
-        check_plan(GraphPlan((Chain("a"), Separate("a"))))
-    check_plan(GraphPlan((Chain("a"), Separate("b"))))
+        check_plan(GraphPlan((Chain("a"), FusionBarrier("a"))))
+    check_plan(GraphPlan((Chain("a"), FusionBarrier("b"))))
 
 
 def test_unknown_values_are_seen_without_applying_a_plan() -> None:
     known = [node.output for node in graph_sites(network(), TARGET).planned.nodes]
-    check_plan(GraphPlan((Separate("conv_0"), Spelled("gone"))), known)
+    check_plan(GraphPlan((FusionBarrier("conv_0"), KeepDecomposed("gone"))), known)
     with pytest.raises(PlanError, match="no node computes 'conv_1'"):
-        check_plan(GraphPlan((Separate("conv_1"),)), known)
+        check_plan(GraphPlan((FusionBarrier("conv_1"),)), known)

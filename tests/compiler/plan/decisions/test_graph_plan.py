@@ -8,15 +8,21 @@ from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import (
     RULES,
     Chain,
+    FusionBarrier,
     GraphPlan,
+    KeepDecomposed,
     Layout,
     Merged,
-    Separate,
-    Spelled,
 )
 
 EVERY = GraphPlan(
-    (Separate("add"), Layout("conv", 16), Spelled("gelu"), Chain("dw"), Merged(("q", "k", "v")))
+    (
+        FusionBarrier("add"),
+        Layout("conv", 16),
+        KeepDecomposed("gelu"),
+        Chain("dw"),
+        Merged(("q", "k", "v")),
+    )
 )
 
 
@@ -35,7 +41,7 @@ def test_new_decisions_replace_those_of_the_same_values() -> None:
     changed = EVERY.with_decisions(Layout("conv", 0), Merged(("q", "k")))
     assert Layout("conv", 16) not in changed.decisions
     assert list(changed.of(Merged)) == [Merged(("q", "k"))]
-    assert list(changed.of(Separate)) == [Separate("add")]
+    assert list(changed.of(FusionBarrier)) == [FusionBarrier("add")]
 
 
 @pytest.mark.parametrize(

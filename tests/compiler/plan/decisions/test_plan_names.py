@@ -9,7 +9,7 @@ from tests.compiler.graph.graph_helpers import (
 )
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan, Separate
+from tunefarm.compiler.plan.decisions.graph_plan import FusionBarrier, GraphPlan
 from tunefarm.compiler.plan.decisions.plan_names import PlanNames
 from tunefarm.compiler.plan.fusion.fuse import fuse
 from tunefarm.compiler.plan.optimise import optimise
@@ -18,7 +18,7 @@ from tunefarm.compiler.types.numerics import BF16_NUMERICS
 
 
 def kernels(graph: Graph, *values: str) -> list[str]:
-    plan = GraphPlan(tuple(map(Separate, values)))
+    plan = GraphPlan(tuple(map(FusionBarrier, values)))
     return ["_".join(n.operator for n in group.nodes) for group in fuse(graph, plan=plan)]
 
 

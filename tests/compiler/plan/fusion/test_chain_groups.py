@@ -16,7 +16,7 @@ from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.chain import chain_parts, rows_read
 from tunefarm.compiler.kernels.kernel import KernelCall
-from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Separate
+from tunefarm.compiler.plan.decisions.graph_plan import Chain, FusionBarrier, GraphPlan
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 
 
@@ -161,7 +161,7 @@ def test_chains_that_do_not_fit_are_refused(
 def test_a_kernel_that_ends_before_its_reader_is_not_chained() -> None:
     maker = GraphMaker()
     y, between = residual(maker)
-    plan = GraphPlan((Chain(between[0]), Separate(between[0])))
+    plan = GraphPlan((Chain(between[0]), FusionBarrier(between[0])))
     with pytest.raises(PlanError, match="is not the data of"):
         extract_kernels(maker.graph(y), plan=plan)
 
