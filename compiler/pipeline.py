@@ -30,7 +30,7 @@ from tunefarm.compiler.llvm.machine import object_code
 from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.plan.choices.estimated_chains import estimated_chains
 from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels, MadeKernels
 from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise_for
@@ -114,7 +114,7 @@ def compile_model(
     fallback: bool = False,
     keep_llvm: bool = False,
     guards: Sequence[SizeGuard] = (),
-    plan: GraphPlan | None = RULES,
+    plan: GraphPlan | None = DEFAULT_PLAN,
 ) -> Compiled:
     """Compile a model (an ONNX file or a Graph) to machine code for `target`, default this CPU.
 
@@ -170,7 +170,7 @@ def kernels_of(
     dump_after: DumpAfter = None,
     limits: Limits | None = None,
     numerics: Numerics | str = DEFAULT_NUMERICS,
-    plan: GraphPlan = RULES,
+    plan: GraphPlan = DEFAULT_PLAN,
     made: MadeKernels | None = None,
 ) -> KernelProgram:
     """The fused kernels of a model, in order: what a tuner tunes. `plan` as in `compile_model`.
@@ -195,7 +195,7 @@ def _to_kernels(
 
     The program's outputs are the graph's in order; one that is an input too has a name of its own.
     """
-    target, numerics, plan = spaces.target, spaces.numerics, decided or RULES
+    target, numerics, plan = spaces.target, spaces.numerics, decided or DEFAULT_PLAN
     imported = stages.run("import", lambda: _imported(model, shapes, allowance))
     if decided is None:
         plan = estimated_merges(imported, spaces, allowance)

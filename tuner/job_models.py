@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.plan.decisions.graph_plan import RULES
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.machine.check_target import can_run
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
@@ -99,7 +99,7 @@ class JobModels:
         if (points := len(self.points)) > 1:
             self.time.keep_for_sizes(points * len(tasks), points)
         for target in self.targets:
-            untuned, _ = replace(self._builds(target), plan=RULES).compile(target, None)
+            untuned, _ = replace(self._builds(target), plan=DEFAULT_PLAN).compile(target, None)
             self.untuned[target.key] = untuned
         self.place(tasks)
         self.time.build_seconds = time.monotonic() - begin
@@ -123,7 +123,7 @@ class JobModels:
         """Have kernels timed where the models' calls have their buffers, under their plans."""
         for target in self.targets:
             untuned, builds = self.untuned[target.key], self._builds(target)
-            if builds.plan != RULES:
+            if builds.plan != DEFAULT_PLAN:
                 untuned, _ = builds.compile(target, None)
             own = tasks_for(tasks, target)
             placements = model_placements(untuned, {task.built_as: task.kernel for task in own})
@@ -260,7 +260,7 @@ class JobModels:
     def _former_builds(self, target: Target) -> ModelBuilds:
         """Builds as they were before the job."""
         former = self.plans.recorded.get(target.key)
-        return replace(self._builds(target), plan=RULES if former is None else former.plan)
+        return replace(self._builds(target), plan=DEFAULT_PLAN if former is None else former.plan)
 
 
 def _settled_for(settled: Iterable[Settled], target: Target) -> list[Settled]:

@@ -14,7 +14,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.passes import before_layouts, run_passes
 from tunefarm.compiler.graph.verify import verify_graph
 from tunefarm.compiler.limits import Allowance
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.optimise import sites_of
 from tunefarm.compiler.plan.precision import quantise
 from tunefarm.compiler.plan.precision.contractions import contractions
@@ -25,7 +25,9 @@ from tunefarm.compiler.types.precision import Precision, PrecisionPlan
 _STORAGE = {Precision.BF16: DType.BF16, Precision.F16: DType.F16}
 
 
-def prepare(graph: Graph, allowance: Allowance | None = None, plan: GraphPlan = RULES) -> Graph:
+def prepare(
+    graph: Graph, allowance: Allowance | None = None, plan: GraphPlan = DEFAULT_PLAN
+) -> Graph:
     """The graph after the passes that need no target, each contraction with its own source.
 
     Identities of precisions and calibrations are of this graph. The patterns that stay decomposed

@@ -19,7 +19,7 @@ from tunefarm.compiler.graph.passes import (
 from tunefarm.compiler.graph.pattern_sites import PatternSites
 from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.plan import share_memory, transposed_convolutions
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, KeepDecomposed
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, KeepDecomposed
 from tunefarm.compiler.plan.fusion import merge_contractions, split_moves
 from tunefarm.compiler.plan.fusion.merge_contractions import followed
 from tunefarm.compiler.plan.layouts import choose_layouts, rows_as_planes
@@ -40,7 +40,7 @@ def passes(
     numerics: Numerics = DEFAULT_NUMERICS,
     activations: DType = DType.U8,
     summed: Collection[DType] = choose_precision.NARROW,
-    plan: GraphPlan = RULES,
+    plan: GraphPlan = DEFAULT_PLAN,
     sites: PatternSites | None = None,
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Name and pass, in order, for a target with vectors of `block` elements, to be run once.
@@ -96,7 +96,7 @@ def optimise(
     numerics: Numerics = DEFAULT_NUMERICS,
     activations: DType = DType.U8,
     summed: Collection[DType] = choose_precision.NARROW,
-    plan: GraphPlan = RULES,
+    plan: GraphPlan = DEFAULT_PLAN,
     sites: PatternSites | None = None,
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
@@ -120,7 +120,7 @@ def optimise_for(
     observe: Observe | None = None,
     allowance: Allowance | None = None,
     numerics: Numerics = DEFAULT_NUMERICS,
-    plan: GraphPlan = RULES,
+    plan: GraphPlan = DEFAULT_PLAN,
     sites: PatternSites | None = None,
 ) -> Graph:
     """`optimise` with what a target has: its lanes and its instructions for narrow types."""

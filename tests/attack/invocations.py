@@ -86,7 +86,7 @@ _WORDS = {
     "build": ("m.onnx", "m.onnx/x", _LONG),
     "optuna": ("m.onnx", "s.db", "no folder/x", "folder", _LONG),
     "threads": ("", "x", "0", "-1", "1" + "0" * 5000),
-    "plan": ("serach", "", "RULES", "\udcff", _LONG),
+    "plan": ("serach", "", "DEFAULT_PLAN", "\udcff", _LONG),
     "max_memory": ("", "lots", "0", "-3", "64X", "1e9999M", "nan", "\udcff", _LONG),
     "ids": ("nothing", "\udcff", _LONG),
     "until": ("", "25:00", "7", "2020-01-01", "\udcff", _LONG),

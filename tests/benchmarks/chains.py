@@ -28,7 +28,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.llvm import compile_kernel
 from tunefarm.compiler.plan.choices.estimate import Estimator
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain, GraphPlan
 from tunefarm.compiler.plan.fusion.chain_candidates import chain_candidates
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
@@ -213,7 +213,7 @@ def searched(
 def plans_of(block: Block) -> dict[str, GraphPlan]:
     """Nothing chained, each value alone, and all of them."""
     values = block.values
-    plans = {"apart": RULES}
+    plans = {"apart": DEFAULT_PLAN}
     names = ("chained",) if len(values) == 1 else ("pw+dw", "dw+pw")
     for name, value in zip(names, values, strict=True):
         plans[name] = GraphPlan((Chain(value),))
@@ -251,7 +251,7 @@ def measure(block: Block, trials: int, rounds: int) -> tuple[float, float]:
     found = [ratios(times_of(builts, rounds)) for _ in range(2)]
     names = list(plans)
     offered = [
-        RULES,
+        DEFAULT_PLAN,
         *(GraphPlan(x.chains) for x in chain_candidates(GroupKernels(block.graph), target)),
     ]
     estimate = Estimator(Spaces(target))

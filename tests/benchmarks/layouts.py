@@ -32,7 +32,7 @@ from tunefarm.compiler.plan.choices.estimate import estimate
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites
 from tunefarm.compiler.plan.choices.layout_costs import Seconds
 from tunefarm.compiler.plan.choices.layout_problem import layout_problem
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.plan.layouts.layout_classes import layout_classes
 from tunefarm.compiler.plan.solving.solver import solve
 from tunefarm.compiler.schedule.spaces import default_schedule
@@ -129,7 +129,7 @@ def measure(path: Path, threads: int, seconds: float, with_times: bool) -> None:
     if with_times:
         with pinned(1):
             plans["measured"] = solved_plan(graph, measured)
-    builds = {"rules": planned_build(graph, threads, RULES)}
+    builds = {"rules": planned_build(graph, threads, DEFAULT_PLAN)}
     builds |= {name: planned_build(graph, threads, plan) for name, plan in plans.items()}
     inputs = aligned_inputs(builds["rules"])
     expected = builds["rules"].run(inputs)

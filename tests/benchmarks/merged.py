@@ -29,7 +29,7 @@ from tunefarm.compiler.frontend.zoo import write_model
 from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder
 from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.schedule.spaces import Spaces
 from tunefarm.compiler.target import host_target
 from tunefarm.measure.compare import compare_paired
@@ -113,7 +113,7 @@ def measure(path: Path, threads: int, seconds: float, each: bool) -> None:
     if not sets:
         print(f"{path.stem:16} {threads} threads: nothing to merge", flush=True)
         return
-    before = planned_build(graph, threads, RULES)
+    before = planned_build(graph, threads, DEFAULT_PLAN)
     inputs = aligned_inputs(before)
     for name, plan in plans.items():
         after = planned_build(graph, threads, plan)

@@ -14,7 +14,7 @@ import pytest
 from tests.tuner.plans.conv_net import conv_net
 from tests.tuner.plans.test_job_plans import FakeRunner, latency
 from tunefarm.compiler.pipeline import kernels_of
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.execution.executable import load
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.target import host_target
@@ -57,7 +57,7 @@ class Walk:
         output = str(self.folder / "net.tuned")
         found = build(BuildRequest(str(self.model), output, self.settings(), untuned=untuned))
         plan = found.report.plan
-        return Path(output).read_bytes(), RULES if plan is None else plan.plan
+        return Path(output).read_bytes(), DEFAULT_PLAN if plan is None else plan.plan
 
     def run(self, *, untuned: bool = False) -> np.ndarray:
         self.build(untuned=untuned)
@@ -89,12 +89,12 @@ def test_a_job_tunes_and_a_build_takes_the_plan_that_was_confirmed(
     monkeypatch.setattr("tunefarm.tuner.job_models.compare_here", twice_as_fast)
     walk = Walk(tmp_path)
     result = walk.tune(FakeRunner(), **{"search.trials_per_task": 1})
-    assert result.plan is not None and result.plan.plan != RULES
+    assert result.plan is not None and result.plan.plan != DEFAULT_PLAN
     assert f"plan: {result.plan}" in summary_lines(result, "next")
     assert result.to_json()["plan"]["decisions"] == result.plan.plan.to_json()
     _, plan = walk.build()
     assert plan == result.plan.plan
-    assert walk.job_keys() == walk.keys(plan) != walk.keys(RULES)
+    assert walk.job_keys() == walk.keys(plan) != walk.keys(DEFAULT_PLAN)
     assert [task.key for task in result.tasks] == walk.job_keys()
     expected = walk.run(untuned=True)
     np.testing.assert_allclose(walk.run(), expected, rtol=1e-4, atol=1e-5)
@@ -110,7 +110,7 @@ def test_what_was_measured_for_a_plan_is_not_measured_by_the_search(
     )
     runner = FakeRunner()
     result = Walk(tmp_path).tune(runner, **{"search.trials_per_task": 1})
-    assert result.plan is not None and result.plan.plan == RULES
+    assert result.plan is not None and result.plan.plan == DEFAULT_PLAN
     assert len(set(runner.asked)) == len(runner.asked) == result.measured
     assert {task.trials for task in result.tasks} == {1}
     assert result.new.trials == len(result.tasks) and result.known.trials == 0

@@ -29,7 +29,7 @@ from tunefarm.compiler.content_cache import (
 )
 from tunefarm.compiler.errors import ArtefactError, TunefarmError
 from tunefarm.compiler.function_modules import modules_digests
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.artefact.large_files import ChangedFileError, copy_file
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.target import Target
@@ -77,7 +77,7 @@ class KnownModel:
 
     model_hash: str
     kernels: Mapping[str, FusedKernel]
-    plan: GraphPlan = RULES
+    plan: GraphPlan = DEFAULT_PLAN
 
 
 class BuildCache:

@@ -8,7 +8,7 @@ from tunefarm.compiler.content_cache import ContentCache
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.pipeline import Compiled, compile_model
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.schedule.choice import ChooseSchedule
 from tunefarm.compiler.target import Target
@@ -29,7 +29,7 @@ def compile_with(
     keep_llvm: bool = False,
     numerics: Numerics | None = None,
     guards: Sequence[SizeGuard] = (),
-    plan: GraphPlan | None = RULES,
+    plan: GraphPlan | None = DEFAULT_PLAN,
 ) -> Compiled:
     """Compile a model with the schedules that `choose` gives (None: default schedules).
 

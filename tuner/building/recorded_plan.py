@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tunefarm import compiler
 from tunefarm.compiler.errors import LimitError, PlanError
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.target import Target
 from tunefarm.configs.settings import Settings
 from tunefarm.tuner.building.keep_plan import keep_plan
@@ -41,22 +41,22 @@ class PlanToApply:
     @property
     def plan(self) -> GraphPlan:
         """Its decisions; none where the rules decide."""
-        return RULES if self.choice is None else self.choice.plan
+        return DEFAULT_PLAN if self.choice is None else self.choice.plan
 
     def compile(
         self, compile: Callable[[GraphPlan | None], Compiled]
     ) -> tuple[Compiled, PlanToApply]:
         """What `compile` makes under the plan, or under the rules where that does not fit the model
         or the memory that is allowed; and what was applied."""
-        if self.plan == RULES:
-            return compile(None if self.by_estimates else RULES), self
+        if self.plan == DEFAULT_PLAN:
+            return compile(None if self.by_estimates else DEFAULT_PLAN), self
         try:
             return compile(self.plan), self
         except PlanError as error:
             note = f"the recorded plan does not fit the model, the rules decide: {error.message}"
         except LimitError as error:
             note = f"the recorded plan goes beyond the limits, the rules decide: {error.message}"
-        return compile(RULES), PlanToApply(None, (*self.notes, note))
+        return compile(DEFAULT_PLAN), PlanToApply(None, (*self.notes, note))
 
 
 def plan_to_apply(
@@ -90,7 +90,7 @@ def plan_to_apply(
     except PlanError as error:
         note = f"the recorded plan {found.id} cannot be read, the rules decide: {error.message}"
         return PlanToApply(None, (note,))
-    return PlanToApply(None if choice.plan == RULES else choice)
+    return PlanToApply(None if choice.plan == DEFAULT_PLAN else choice)
 
 
 def record_plan(

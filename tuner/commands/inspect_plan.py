@@ -17,7 +17,7 @@ from tunefarm.compiler.plan.choices.graph_sites import graph_sites
 from tunefarm.compiler.plan.choices.layout_questions import layout_questions
 from tunefarm.compiler.plan.choices.plan_costs import Cost, KernelCost, PlanCosts
 from tunefarm.compiler.plan.choices.verify_plan import verify_plan
-from tunefarm.compiler.plan.decisions.graph_plan import RULES
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.schedule.spaces import Spaces
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
@@ -48,8 +48,10 @@ def applied_plan(
     if found.by_estimates:
         spaces = Spaces(target, settings.compile.threads, lowered.numerics)
         plan = estimated_plan(lowered.graph, spaces, allowance)
-        return PlanToApply() if plan == RULES else PlanToApply(GraphChoice(plan, BY_ESTIMATES))
-    if found.plan == RULES:
+        return (
+            PlanToApply() if plan == DEFAULT_PLAN else PlanToApply(GraphChoice(plan, BY_ESTIMATES))
+        )
+    if found.plan == DEFAULT_PLAN:
         return found
     problem = verify_plan(lowered.graph, found.plan, target, lowered.numerics, allowance)
     if problem is None:

@@ -9,7 +9,7 @@ from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.choices.program_steps import ProgramStep, program_steps
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.settings import Settings
@@ -37,9 +37,9 @@ def with_graphs(
         limits = limits_of(settings)
         return program_steps(kernels_of(graph, target, None, None, limits, admitted, plan))
 
-    rules = steps(RULES)
+    rules = steps(DEFAULT_PLAN)
     for plan in plans:
-        if plan == RULES:
+        if plan == DEFAULT_PLAN:
             continue
         try:
             planned = steps(plan)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.choice import ChooseSchedule
@@ -46,7 +46,7 @@ class ModelBuilds:
     settings: Settings
     numerics: Numerics | None
     store: Store
-    plan: GraphPlan = RULES
+    plan: GraphPlan = DEFAULT_PLAN
 
     def compile(
         self, target: Target, choose: ChooseSchedule | None

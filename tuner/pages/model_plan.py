@@ -147,7 +147,7 @@ def _count(plan: GraphPlan, kind: type[Chain | Merged | Separate | Spelled]) -> 
 def _gain_class(choice: GraphChoice) -> str:
     """As that of other gains; plans that need less memory may be slower than the rules."""
     low, high = choice.low, choice.high
-    if choice.plan == RULES or low is None or high is None or not 0.0 < low <= high:
+    if choice.plan == DEFAULT_PLAN or low is None or high is None or not 0.0 < low <= high:
         return "same"
     return gain_class(1.0 / high, 1.0 / low)
 

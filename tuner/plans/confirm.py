@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.tuner.confirm.latency import SLOWER, ModelLatency
 from tunefarm.tuner.confirm.whole_model import CompareSpecs
@@ -58,7 +58,7 @@ class ConfirmPlans:
         describe: Describe,
         tell: Callable[[str], None],
         is_late: Callable[[], bool] = lambda: False,
-        before: GraphPlan = RULES,
+        before: GraphPlan = DEFAULT_PLAN,
     ) -> None:
         """What is proposed has to be faster than the model under the plan `before`."""
         self.build, self.compare = build, compare
@@ -102,13 +102,13 @@ class ConfirmPlans:
             self.tell(f"plan: {name} is not faster than {self._rival} ({times})")
             return None
         note = f"{name}: {_percent(latency)} faster than {self._rival}, confirmed"
-        notes = () if self.before == RULES else (note,)
+        notes = () if self.before == DEFAULT_PLAN else (note,)
         choice = GraphChoice(plan, name, arena_bytes=arena_bytes, notes=notes)
         return confirmed_choice(choice, latency)
 
     @property
     def _rival(self) -> str:
-        return "the rules" if self.before == RULES else "the plan before"
+        return "the rules" if self.before == DEFAULT_PLAN else "the plan before"
 
 
 def _percent(latency: ModelLatency) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.measure.compare import LogRatio, pooled
 from tunefarm.tuner.confirm.latency import ModelLatency
@@ -39,7 +39,7 @@ class ConfirmRegions:
         arena_of: Callable[[GraphPlan], int | None],
         is_late: Callable[[], bool] = lambda: False,
         is_over: Callable[[], bool] = lambda: False,
-        base: GraphPlan = RULES,
+        base: GraphPlan = DEFAULT_PLAN,
     ) -> None:
         """Regions are on top of what `base` decides. Whole plans are compared as `plans` does.
 

@@ -18,7 +18,7 @@ from tunefarm.compiler.errors import LimitError, MeasureError, PlanError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.choices.estimate import Estimator
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.spaces import Spaces
 from tunefarm.compiler.target import Target
@@ -98,7 +98,7 @@ class JobPlans:
         if not self.are_searched:
             for target in targets:
                 if self._needs_less(target):
-                    needed = self._programs(target).of(RULES).arena_bytes
+                    needed = self._programs(target).of(DEFAULT_PLAN).arena_bytes
                     raise LimitError(
                         f"the values between kernels take {needed} bytes by the rules, and "
                         f"{self._memory} are allowed",
@@ -129,7 +129,7 @@ class JobPlans:
     def of(self, target: Target) -> GraphPlan:
         """What is decided of the graph for a target."""
         choice = self.chosen.get(target.key)
-        return RULES if choice is None else choice.plan
+        return DEFAULT_PLAN if choice is None else choice.plan
 
     def told(self, target: Target) -> GraphChoice | None:
         """What is to be told of a target's plan; None where none was searched or recorded."""
@@ -162,7 +162,7 @@ class JobPlans:
         if not self._may_search(planning):
             return forced
         before = self.of(target)
-        base = before if self._needs_less(target) else RULES
+        base = before if self._needs_less(target) else DEFAULT_PLAN
         proposals, measured = self._proposals(
             programs, make_runner, interrupt, job, planning, base, values
         )
@@ -218,7 +218,7 @@ class JobPlans:
             return replace(builds, plan=plan).compile(target, choose)[0]
 
         try:
-            latency = compare((built(RULES), built(choice.plan)))
+            latency = compare((built(DEFAULT_PLAN), built(choice.plan)))
         except MeasureError as error:
             if self._needs_less(target):  # and it was recorded when it was chosen
                 self.tell(
@@ -259,7 +259,7 @@ class JobPlans:
         """Whether the rules need more memory than is allowed."""
         if self._memory is None:
             return False
-        return self._programs(target).of(RULES).arena_bytes > self._memory
+        return self._programs(target).of(DEFAULT_PLAN).arena_bytes > self._memory
 
     def _force(
         self,

@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tunefarm.compiler.errors import LimitError
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, Decision, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import (
+    DEFAULT_PLAN,
+    PLAIN,
+    Decision,
+    GraphPlan,
+    Layout,
+)
 from tunefarm.tuner.plans.kinds import local_decisions
 from tunefarm.tuner.plans.programs import PlannedProgram, Programs
 
@@ -20,7 +26,7 @@ def within_memory(
 
     Raises LimitError if none was found, which names the minimum.
     """
-    least = programs.of(RULES)
+    least = programs.of(DEFAULT_PLAN)
     while least.arena_bytes > most_bytes:
         smaller = _smaller(programs, least, is_late)
         if smaller is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.plan.layouts.choose_layouts import forms_by_rules
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.tuner.plans.programs import Programs
@@ -23,7 +23,7 @@ class ModelValues:
     @staticmethod
     def of(programs: Programs) -> ModelValues:
         """Those of the model that these are the programs of."""
-        graph = programs.sites(RULES).planned
+        graph = programs.sites(DEFAULT_PLAN).planned
         lanes = programs.target.lanes(DType.F32)
         forms = forms_by_rules(graph, lanes).forms if lanes > 1 else {}
         names = [node.output for node in graph.nodes]
@@ -56,7 +56,7 @@ class ModelValues:
         return shorter if is_same else plan
 
 
-def without(plan: GraphPlan, region: GraphPlan, base: GraphPlan = RULES) -> GraphPlan:
+def without(plan: GraphPlan, region: GraphPlan, base: GraphPlan = DEFAULT_PLAN) -> GraphPlan:
     """The plan with these decisions left out: the base decides there again."""
     left_out = set(region.decisions)
     return base.with_decisions(*(item for item in plan.decisions if item not in left_out))

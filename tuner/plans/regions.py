@@ -15,7 +15,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.plan.choices.graph_sites import GraphSites
 from tunefarm.compiler.plan.choices.layout_problem import layout_name
 from tunefarm.compiler.plan.decisions.graph_plan import (
-    RULES,
+    DEFAULT_PLAN,
     Chain,
     Decision,
     FusionBarrier,
@@ -33,7 +33,7 @@ def regions_of(
     plan: GraphPlan,
     seconds: Callable[[PlannedProgram], float],
     values: ModelValues,
-    base: GraphPlan = RULES,
+    base: GraphPlan = DEFAULT_PLAN,
 ) -> list[PlanRegion]:
     """The regions of a plan on top of its base, those that are expected to gain most first.
 
@@ -133,7 +133,7 @@ def _rival(region: GraphPlan, base: GraphPlan, values: ModelValues) -> str:
         return "apart"
     if kinds == {FusionBarrier.kind}:
         return "fused"
-    if kinds == {Layout.kind} and base == RULES:
+    if kinds == {Layout.kind} and base == DEFAULT_PLAN:
         return _ruled(region.of(Layout), values)
     return "without it" if len(region.decisions) == 1 else "without them"
 

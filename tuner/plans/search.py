@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, Decision, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Decision, GraphPlan
 from tunefarm.tuner.plans.costs import KernelCosts
 from tunefarm.tuner.plans.problems import Kind, PlanProblem, Solved
 from tunefarm.tuner.plans.programs import PlannedProgram, Programs
@@ -79,7 +79,7 @@ class PlanSearch:
         kinds: Sequence[MakeProblem],
         measure: Measure,
         most_bytes: int | None = None,
-        base: GraphPlan = RULES,
+        base: GraphPlan = DEFAULT_PLAN,
         others: Callable[[Programs, GraphPlan], Iterable[GraphPlan]] = lambda *_: (),
         guesses: Callable[[Programs, GraphPlan], Iterable[GraphPlan]] = lambda *_: (),
     ) -> None:

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any
 
 from tunefarm.compiler.errors import PlanError
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.records.plan_region import PlanRegion, figure, region_lines
 
@@ -38,7 +38,7 @@ class GraphChoice:
     there is to say; `found` counts what was looked at to find it.
     """
 
-    plan: GraphPlan = RULES
+    plan: GraphPlan = DEFAULT_PLAN
     described: str = ""
     speedup: float | None = None
     low: float | None = None
@@ -90,7 +90,7 @@ class GraphChoice:
 
     def __str__(self) -> str:
         name = self.described or described(self.plan)
-        if self.plan == RULES:
+        if self.plan == DEFAULT_PLAN:
             return name
         if self.speedup is None or self.low is None or self.high is None:
             return f"{name} (not confirmed)"

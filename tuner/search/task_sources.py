@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import kernels_of
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.settings import Settings
@@ -31,7 +31,7 @@ def task_source(
     numerics: Numerics,
     target: Target,
     settings: Settings,
-    plan: GraphPlan = RULES,
+    plan: GraphPlan = DEFAULT_PLAN,
 ) -> TaskSource:
     """The kernels that a model has for a target under a plan, and what the database knows of them.
 

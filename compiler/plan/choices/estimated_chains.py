@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.plan.choices.estimate import Estimator
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain, GraphPlan
 from tunefarm.compiler.plan.fusion.chain_candidates import chain_candidates
 from tunefarm.compiler.plan.fusion.chain_groups import GroupChains, is_part
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
@@ -36,7 +36,7 @@ class _Weighed:
 def estimated_chains(
     kernels: GroupKernels, spaces: Spaces, known: Collection[str] | None = None
 ) -> GraphPlan:
-    """The chains that are expected to save most together; `RULES` if none is.
+    """The chains that are expected to save most together; `DEFAULT_PLAN` if none is.
 
     `kernels` are those of the graph that is extracted from. `known` are the values that decisions
     can name, as for `chain_candidates`.
@@ -49,7 +49,7 @@ def estimated_chains(
         is_scheduled=lambda kernel, key: estimate(kernel, key).kind == "chain",
     )
     if not candidates:
-        return RULES
+        return DEFAULT_PLAN
     weigh = _Scales(GroupChains(kernels.graph, fuse(kernels.graph)), kernels, estimate)
     taken: set[str] = set()
     chosen: list[Chain] = []

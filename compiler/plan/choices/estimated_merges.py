@@ -15,7 +15,7 @@ from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.operators.registry import UNEXPRESSED, complete_attributes
 from tunefarm.compiler.plan.choices.estimate import Estimate, Estimator
 from tunefarm.compiler.plan.choices.graph_sites import BEFORE_MERGING
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Merged
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Merged
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
 from tunefarm.compiler.plan.fusion.merge_candidates import merge_candidates
@@ -30,7 +30,7 @@ _WINDOW = (3, 3)
 
 
 def estimated_merges(
-    graph: Graph, spaces: Spaces, allowance: Allowance | None = None, plan: GraphPlan = RULES
+    graph: Graph, spaces: Spaces, allowance: Allowance | None = None, plan: GraphPlan = DEFAULT_PLAN
 ) -> GraphPlan:
     """`plan` with the merges that are expected to pay with it.
 

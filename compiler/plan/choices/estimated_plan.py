@@ -10,14 +10,14 @@ from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.plan.choices.estimated_chains import estimated_chains
 from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
 from tunefarm.compiler.plan.choices.graph_sites import BEFORE_LAYOUTS
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
 from tunefarm.compiler.plan.optimise import optimise_for
 from tunefarm.compiler.schedule.spaces import Spaces
 
 
 def estimated_plan(
-    graph: Graph, spaces: Spaces, allowance: Allowance | None = None, plan: GraphPlan = RULES
+    graph: Graph, spaces: Spaces, allowance: Allowance | None = None, plan: GraphPlan = DEFAULT_PLAN
 ) -> GraphPlan:
     """`plan` with the merges and the chains that are expected to pay with it.
 

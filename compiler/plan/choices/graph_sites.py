@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.pattern_sites import PatternSite
 from tunefarm.compiler.limits import Allowance
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Merged
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Merged
 from tunefarm.compiler.plan.fusion.chain_candidates import ChainCandidate, chain_candidates
 from tunefarm.compiler.plan.fusion.fusion_candidates import Cut, fusion_candidates
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
@@ -44,7 +44,7 @@ def graph_sites(
     graph: Graph,
     target: Target,
     numerics: Numerics = DEFAULT_NUMERICS,
-    plan: GraphPlan = RULES,
+    plan: GraphPlan = DEFAULT_PLAN,
     allowance: Allowance | None = None,
 ) -> GraphSites:
     """What can be decided of an imported graph. The same graph gives the same, in one order.

@@ -21,7 +21,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import consumers
 from tunefarm.compiler.operators.registry import Pattern
 from tunefarm.compiler.plan.choices.layout_costs import AskedKernel, LayoutCosts, Seconds
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.plan.layouts.choose_layouts import forms_by_rules
 from tunefarm.compiler.plan.layouts.layout_classes import LayoutClass, layout_classes
@@ -58,7 +58,7 @@ class LayoutProblem:
 
 
 def layout_problem(
-    graph: Graph, lanes: int, seconds: Seconds, plan: GraphPlan = RULES
+    graph: Graph, lanes: int, seconds: Seconds, plan: GraphPlan = DEFAULT_PLAN
 ) -> LayoutProblem:
     """The layouts of a graph as it is before they are chosen, for vectors of so many f32 lanes.
 

@@ -1,7 +1,7 @@
 """GraphPlan: what the graph decides for its kernels, as data.
 
 A plan is a tuple of decisions, each about values by the names that they have in the graph before
-layouts are chosen. Where it says nothing, the rules of the passes decide: `RULES`, the plan without
+layouts are chosen. Where it says nothing, the rules of the passes decide: `DEFAULT_PLAN`, the plan without
 a decision, is what they do alone. Printed, it reads like
 
     layout conv1 NCHW16c
@@ -151,7 +151,7 @@ class GraphPlan:
         return "\n".join(map(str, self.decisions)) or "as the rules decide"
 
 
-RULES = GraphPlan()
+DEFAULT_PLAN = GraphPlan()
 """Decides nothing: the rules of each pass do."""
 
 

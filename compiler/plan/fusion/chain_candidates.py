@@ -17,7 +17,7 @@ from tunefarm.compiler.graph.rewriter import consumers
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.operators.windows import read_windows
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain, GraphPlan
 from tunefarm.compiler.plan.decisions.plan_names import PlanNames
 from tunefarm.compiler.plan.fusion.chain_groups import POOLS, GroupChains
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
@@ -43,7 +43,7 @@ class ChainCandidate:
 def chain_candidates(
     kernels: GroupKernels,
     target: Target,
-    plan: GraphPlan = RULES,
+    plan: GraphPlan = DEFAULT_PLAN,
     known: Collection[str] | None = None,
     is_scheduled: Callable[[FusedKernel, str], bool] | None = None,
 ) -> tuple[ChainCandidate, ...]:

@@ -24,7 +24,7 @@ from tunefarm.compiler.limits import Allowance
 from tunefarm.compiler.operators.function import reads_sizes, types_of_texts
 from tunefarm.compiler.operators.loop import LoopParts
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion.chain_groups import chain_groups
 from tunefarm.compiler.plan.fusion.find_guards import common_guards, conditions_first, find_guards
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
@@ -38,7 +38,7 @@ from tunefarm.compiler.types.tensor_type import Array, TensorType
 def extract_kernels(
     graph: Graph,
     allowance: Allowance | None = None,
-    plan: GraphPlan = RULES,
+    plan: GraphPlan = DEFAULT_PLAN,
     kernels: GroupKernels | None = None,
 ) -> KernelProgram:
     """The kernels of `graph` in execution order, each verified.

@@ -44,7 +44,7 @@ from tunefarm.compiler.operators.registry import (
     positions_of,
     turns,
 )
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.decisions.plan_names import kernel_ends
 from tunefarm.compiler.plan.sizes import place_fills
 from tunefarm.compiler.types.node import Node
@@ -79,7 +79,7 @@ class Group:
 
 
 def fuse(
-    graph: Graph, allowance: Allowance | None = None, plan: GraphPlan = RULES
+    graph: Graph, allowance: Allowance | None = None, plan: GraphPlan = DEFAULT_PLAN
 ) -> tuple[Group, ...]:
     """The groups in execution order; every node is in exactly one.
 

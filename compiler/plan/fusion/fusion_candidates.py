@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import consumers
 from tunefarm.compiler.operators.registry import Pattern, operator
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, FusionBarrier, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, FusionBarrier, GraphPlan
 from tunefarm.compiler.plan.decisions.plan_names import PlanNames
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.types.node import Node
@@ -53,7 +53,7 @@ class Cut:
 
 
 def fusion_candidates(
-    graph: Graph, plan: GraphPlan = RULES, known: Collection[str] | None = None
+    graph: Graph, plan: GraphPlan = DEFAULT_PLAN, known: Collection[str] | None = None
 ) -> tuple[Cut, ...]:
     """The cuts inside of the kernels that `fuse` makes of an optimised graph, in graph order.
 

@@ -28,7 +28,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, consumers
 from tunefarm.compiler.operators.evaluate_node import evaluate_node
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, infer_type, operator
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Layout, Merged
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Layout, Merged
 from tunefarm.compiler.plan.fusion.joint_results import (
     ChannelsResult,
     ColumnsResult,
@@ -46,7 +46,7 @@ _TURNED = "transpose_b"
 def run(
     graph: Graph,
     block: int | None = None,
-    plan: GraphPlan = RULES,
+    plan: GraphPlan = DEFAULT_PLAN,
     joint: dict[str, str] | None = None,
 ) -> Graph:
     """The graph with the contractions merged that `plan` says.

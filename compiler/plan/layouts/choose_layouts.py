@@ -33,7 +33,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.operators.conv import may_be_winograd
 from tunefarm.compiler.operators.registry import complete_attributes, multiplications, operator
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.plan.decisions.plan_names import unknown_value
 from tunefarm.compiler.plan.layouts.blocked_emission import BlockedEmitter
 from tunefarm.compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, BlockedForms, blocked_forms
@@ -49,7 +49,7 @@ WIDEST_BLOCK: Final = 64
 """Channels of a block that is wider than the value it holds, at most: the rest is padding."""
 
 
-def run(graph: Graph, block: int | None, decided: GraphPlan = RULES) -> Graph:
+def run(graph: Graph, block: int | None, decided: GraphPlan = DEFAULT_PLAN) -> Graph:
     """The graph with blocked layouts where they pay; `block` is the number of lanes.
 
     With fewer than two, or None, it stays as it is. What is `decided` goes before the rules. Raises

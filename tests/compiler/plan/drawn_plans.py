@@ -10,8 +10,8 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.plan.choices.graph_sites import GraphSites, graph_sites
 from tunefarm.compiler.plan.choices.verify_plan import verify_plan
 from tunefarm.compiler.plan.decisions.graph_plan import (
+    DEFAULT_PLAN,
     PLAIN,
-    RULES,
     Chain,
     Decision,
     FusionBarrier,
@@ -41,7 +41,7 @@ def drawn_plan(
 ) -> GraphPlan:
     """The plan of this seed: decisions one by one, each left out that does not fit those before."""
     rng = random.Random(seed)
-    plan = RULES
+    plan = DEFAULT_PLAN
     for decision in _drawn(graph_sites(graph, target, numerics), rng):
         try:
             wider = plan.with_decisions(decision)

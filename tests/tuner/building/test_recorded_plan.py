@@ -15,7 +15,7 @@ from tests.end_to_end.tiny_model import tiny_model
 from tunefarm import compiler
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.pipeline import kernels_of
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import Settings, load_settings
 from tunefarm.db import model_queries, queries
@@ -79,7 +79,7 @@ def test_a_build_applies_the_recorded_plan_and_names_it(setting: Setting) -> Non
     setting.record(PLAIN_CONV)
     planned, result = setting.build()
     assert planned != before
-    assert keys(result) == setting.keys(PLAIN_CONV.plan) != setting.keys(RULES)
+    assert keys(result) == setting.keys(PLAIN_CONV.plan) != setting.keys(DEFAULT_PLAN)
     assert result.report.plan == PLAIN_CONV
     assert result.lines()[0] == (
         "plan: NCHW at c (1.20x faster than the rules, 1.10-1.30, confirmed)"
@@ -90,7 +90,7 @@ def test_a_build_applies_the_recorded_plan_and_names_it(setting: Setting) -> Non
 def test_an_untuned_build_takes_no_plan(setting: Setting) -> None:
     setting.record(PLAIN_CONV)
     _, result = setting.build(untuned=True)
-    assert result.report.plan is None and keys(result) == setting.keys(RULES)
+    assert result.report.plan is None and keys(result) == setting.keys(DEFAULT_PLAN)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_plan_that_does_not_fit_is_said_and_the_rules_decide(setting: Setting)
 def test_a_plan_of_another_compiler_is_said_and_the_rules_decide(setting: Setting) -> None:
     setting.record(PLAIN_CONV, compiler_version="0")
     _, result = setting.build()
-    assert result.report.plan is None and keys(result) == setting.keys(RULES)
+    assert result.report.plan is None and keys(result) == setting.keys(DEFAULT_PLAN)
     (note,) = [note for note in result.notes if "plan" in note]
     assert note == (
         "the recorded plan (NCHW at c) is of version 0 of the compiler, this is "

@@ -8,7 +8,7 @@ from tests.compiler.graph.graph_helpers import GraphMaker
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.choices.program_steps import program_steps
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, FusionBarrier, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, FusionBarrier, GraphPlan
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import load_settings
 from tunefarm.tuner.confirm.applied_graph import with_graphs
@@ -38,9 +38,9 @@ def recorded(applied: GraphPlan, *plans: GraphPlan) -> ModelGraphs | None:
 @pytest.mark.parametrize(
     ("applied", "plans", "planned"),
     [
-        (RULES, (), 0),
-        (RULES, (SEPARATE,), 0),  # the plan lost
-        (SEPARATE, (UNKNOWN, RULES, SEPARATE), 2),
+        (DEFAULT_PLAN, (), 0),
+        (DEFAULT_PLAN, (SEPARATE,), 0),  # the plan lost
+        (SEPARATE, (UNKNOWN, DEFAULT_PLAN, SEPARATE), 2),
     ],
 )
 def test_the_graph_of_the_plan_that_is_applied_is_recorded(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tuner.plans.test_job_plans import latency
 from tunefarm.compiler.errors import LoweringError
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Layout
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.plans.confirm import ConfirmPlans, confirmed_choice
 from tunefarm.tuner.plans.search import Proposal, Proposals
@@ -40,7 +40,7 @@ def confirm(ratio_of: Callable[[GraphPlan], float]) -> tuple[GraphChoice | None,
 def test_what_is_faster_together_needs_no_more_runs() -> None:
     found, built = confirm(lambda plan: 0.8)
     assert found is not None and len(found.plan.decisions) == 2
-    assert built == [RULES, found.plan]
+    assert built == [DEFAULT_PLAN, found.plan]
 
 
 def test_kinds_are_tried_one_by_one_where_all_together_are_slower() -> None:
@@ -74,7 +74,7 @@ def test_a_plan_that_cannot_be_built_is_told_and_not_taken() -> None:
     said: list[str] = []
 
     def build(plan: GraphPlan) -> Any:
-        if plan != RULES:
+        if plan != DEFAULT_PLAN:
             raise LoweringError("no such loop")
 
     confirm = ConfirmPlans(build, _never, lambda _: "this plan", said.append)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tunefarm.compiler.errors import MeasureError
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, Chain, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain, GraphPlan
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.plans.confirm import ConfirmPlans
 from tunefarm.tuner.plans.confirm_regions import AGAIN, MOST, ConfirmRegions
@@ -53,7 +53,7 @@ class Models:
     def judged(
         self,
         arena_of: Callable[[GraphPlan], int | None] = lambda _: 64,
-        base: GraphPlan = RULES,
+        base: GraphPlan = DEFAULT_PLAN,
     ) -> GraphChoice:
         whole = plan("".join(self.gains))
         build: Callable[[GraphPlan], Any] = lambda plan: plan  # noqa: E731

@@ -14,7 +14,7 @@ from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.kernels.serialize import kernel_from_json
 from tunefarm.compiler.plan.choices.estimate import Estimator
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.spaces import Spaces
 from tunefarm.compiler.target import Target
@@ -182,7 +182,7 @@ def test_a_plan_that_whole_models_do_not_confirm_is_not_taken(setting: Setting) 
     setting.ratio = 0.995
     assert not setting.search()
     assert setting.compared >= 1 and setting.recorded() is None
-    assert setting.plans.of(TARGET) == RULES
+    assert setting.plans.of(TARGET) == DEFAULT_PLAN
     assert str(setting.plans.told(TARGET)) == "as the rules decide"
     assert any("is not faster than the rules (1.01x as fast, " in text for text in setting.said)
 
@@ -220,7 +220,7 @@ def test_the_rules_stay_if_the_tuned_model_is_slower_under_the_plan(setting: Set
     setting.search()
     setting.ratio = 1.05
     setting.confirm()
-    assert setting.recorded() is None and setting.plans.of(TARGET) == RULES
+    assert setting.recorded() is None and setting.plans.of(TARGET) == DEFAULT_PLAN
     assert setting.said[-1].endswith("is slower when tuned: the rules stay")
 
 
@@ -228,7 +228,7 @@ def test_the_rules_stay_if_their_tuned_model_is_that_of_the_plan(setting: Settin
     setting.search()
     same = ModelLatency(1e-3, 1e-3, 0.0, 0.0, 1.0, 1.0, 1.0)
     setting.plans.confirm(TARGET, setting.builds, lambda _: same, (), "tiny")
-    assert setting.recorded() is None and setting.plans.of(TARGET) == RULES
+    assert setting.recorded() is None and setting.plans.of(TARGET) == DEFAULT_PLAN
     assert setting.said[-1].endswith("is unchanged, the rules' build: the rules stay")
 
 
@@ -236,7 +236,7 @@ def test_the_rules_stay_if_their_tuned_model_is_that_of_the_plan(setting: Settin
 def test_what_was_applied_before_comes_back_if_the_whole_is_slower(setting: Setting) -> None:
     setting.search()
     setting.plans.give_up(TARGET, "tiny")
-    assert setting.recorded() is None and setting.plans.of(TARGET) == RULES
+    assert setting.recorded() is None and setting.plans.of(TARGET) == DEFAULT_PLAN
     setting.plans.give_up(TARGET, "tiny")
     setting.search()
     setting.plans = setting.new_plans()
@@ -280,7 +280,7 @@ def test_the_rules_decide_where_the_settings_say_so(tmp_path: Path, store: Store
     )
     setting.plans = setting.new_plans()
     assert not setting.search() and setting.runner.asked == []
-    assert setting.plans.told(TARGET) is None and setting.plans.of(TARGET) == RULES
+    assert setting.plans.told(TARGET) is None and setting.plans.of(TARGET) == DEFAULT_PLAN
 
 
 def test_with_little_time_the_rules_decide(setting: Setting) -> None:

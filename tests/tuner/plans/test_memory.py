@@ -12,7 +12,7 @@ from tests.tuner.plans.test_job_plans import Setting
 from tunefarm.compiler.errors import LimitError
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.limits import Limits
-from tunefarm.compiler.plan.decisions.graph_plan import RULES
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
 from tunefarm.configs.settings import load_settings
@@ -42,16 +42,16 @@ def programs(model: Path) -> Programs:
 
 
 def needs(programs: Programs) -> int:
-    return programs.of(RULES).arena_bytes
+    return programs.of(DEFAULT_PLAN).arena_bytes
 
 
 def test_the_rules_decide_where_they_need_little_enough(programs: Programs) -> None:
-    assert within_memory(programs, needs(programs)) == RULES
+    assert within_memory(programs, needs(programs)) == DEFAULT_PLAN
 
 
 def test_a_plan_that_needs_less_is_found(programs: Programs) -> None:
     plan = within_memory(programs, needs(programs) - 1)
-    assert plan != RULES and programs.of(plan).arena_bytes < needs(programs)
+    assert plan != DEFAULT_PLAN and programs.of(plan).arena_bytes < needs(programs)
 
 
 def test_the_least_is_named_where_nothing_needs_as_little(programs: Programs) -> None:

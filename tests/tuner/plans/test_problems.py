@@ -13,8 +13,8 @@ from tunefarm.compiler.kernels.calls_in_run import calls_in_run
 from tunefarm.compiler.limits import Limits
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.decisions.graph_plan import (
+    DEFAULT_PLAN,
     PLAIN,
-    RULES,
     Chain,
     FusionBarrier,
     GraphPlan,
@@ -76,14 +76,14 @@ def test_the_program_of_a_plan_is_made_once(programs: Programs) -> None:
     plain = GraphPlan((Layout("c", PLAIN),))
     first = programs.of(plain)
     assert programs.of(plain) is first
-    assert first.changed_from(programs.of(RULES))
+    assert first.changed_from(programs.of(DEFAULT_PLAN))
     assert set(first.calls) <= programs.kernels.keys()
     assert first.arena_bytes > 0
     assert programs.fitting(GraphPlan((FusionBarrier("nothing"),))) is None
 
 
 def test_kernels_of_other_plans_are_those_of_this_one(programs: Programs) -> None:
-    for plan in (RULES, GraphPlan((Layout("c", PLAIN),)), GraphPlan((FusionBarrier("c"),))):
+    for plan in (DEFAULT_PLAN, GraphPlan((Layout("c", PLAIN),)), GraphPlan((FusionBarrier("c"),))):
         alone = kernels_of(programs.graph, programs.target, plan=plan)
         assert programs.of(plan).calls == calls_in_run(alone)
         assert all(
@@ -93,22 +93,22 @@ def test_kernels_of_other_plans_are_those_of_this_one(programs: Programs) -> Non
 
 def test_a_part_is_what_its_decision_changes(programs: Programs) -> None:
     wanted = (FusionBarrier("c"),)
-    (found,) = parts_of(programs, RULES, [wanted, (Chain("nothing"),), wanted])
-    rules, cut = programs.of(RULES), programs.of(GraphPlan(wanted))
+    (found,) = parts_of(programs, DEFAULT_PLAN, [wanted, (Chain("nothing"),), wanted])
+    rules, cut = programs.of(DEFAULT_PLAN), programs.of(GraphPlan(wanted))
     assert found.decisions == wanted
     assert {key for key, count in found.calls.items() if count > 0} == {*cut.calls} - {*rules.calls}
     assert {key for key, count in found.calls.items() if count < 0} == {*rules.calls} - {*cut.calls}
     assert found.touches == cut.changed_from(rules)
-    assert parts_of(programs, RULES, [wanted], is_late=lambda: True) == []
+    assert parts_of(programs, DEFAULT_PLAN, [wanted], is_late=lambda: True) == []
 
 
 def test_every_kind_offers_only_plans_that_fit(programs: Programs) -> None:
-    kinds = [make(programs, RULES) for make in kinds_of_plans(lambda: False)]
+    kinds = [make(programs, DEFAULT_PLAN) for make in kinds_of_plans(lambda: False)]
     found = {kind.kind: kind.size for kind in kinds if kind is not None}
     assert found[Kind.LAYOUTS] >= 1 and found[Kind.CUTS] >= 1
-    assert "c" in programs.sites(RULES).planned.types
+    assert "c" in programs.sites(DEFAULT_PLAN).planned.types
 
 
 def test_uniform_layouts_are_what_operators_can(programs: Programs) -> None:
-    plans = uniform_layouts(programs, RULES)
+    plans = uniform_layouts(programs, DEFAULT_PLAN)
     assert len(plans) == 5 and all(programs.fitting(plan) is not None for plan in plans)

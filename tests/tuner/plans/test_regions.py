@@ -10,8 +10,8 @@ import pytest
 from tests.tuner.plans.conv_net import conv_net
 from tunefarm.compiler.limits import Limits
 from tunefarm.compiler.plan.decisions.graph_plan import (
+    DEFAULT_PLAN,
     PLAIN,
-    RULES,
     Chain,
     Decision,
     FusionBarrier,
@@ -44,7 +44,10 @@ def values(programs: Programs) -> ModelValues:
 
 
 def regions(
-    programs: Programs, values: ModelValues, decisions: Sequence[Decision], base: GraphPlan = RULES
+    programs: Programs,
+    values: ModelValues,
+    decisions: Sequence[Decision],
+    base: GraphPlan = DEFAULT_PLAN,
 ) -> list[PlanRegion]:
     def seconds(program: PlannedProgram) -> float:
         return 1.0 * sum(program.calls.values())

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tunefarm.compiler.errors import PlanError
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, FusionBarrier, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, FusionBarrier, GraphPlan
 from tunefarm.tuner.plans.costs import KernelCost, KernelCosts
 from tunefarm.tuner.plans.problems import Kind, LocalParts, Part, PlanProblem
 from tunefarm.tuner.plans.programs import PlannedProgram, Programs
@@ -160,7 +160,7 @@ def test_kinds_are_proposed_together_and_one_by_one() -> None:
     kinds = [cuts("a", Kind.MERGES), cuts("bc")]
     found, _ = search(FakePrograms("abc"), FakeCosts({**REAL, "b'": 0.3}, {}), kinds=kinds)
     assert found.joint is not None and found.joint.kind == "merges and cuts"
-    assert found.joint.plan == RULES.with_decisions(
+    assert found.joint.plan == DEFAULT_PLAN.with_decisions(
         FusionBarrier("a"), FusionBarrier("b"), FusionBarrier("c")
     )
     assert [item.kind for item in found.single] == ["cuts", "merges"]
@@ -196,7 +196,7 @@ def test_guesses_are_proposed_though_their_kernels_take_longer_alone() -> None:
         cast(KernelCosts, FakeCosts(REAL, {})),
         [cuts("a")],
         lambda _, kernels: list(kernels),
-        guesses=lambda *_: [guess, RULES],
+        guesses=lambda *_: [guess, DEFAULT_PLAN],
     ).run()
     assert found.joint is not None and found.joint.plan == GraphPlan((FusionBarrier("a"),))
     assert [item.plan for item in found.single] == [guess, found.joint.plan]

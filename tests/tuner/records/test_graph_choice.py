@@ -9,7 +9,7 @@ import pytest
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import (
-    RULES,
+    DEFAULT_PLAN,
     Chain,
     FusionBarrier,
     GraphPlan,
@@ -81,7 +81,7 @@ def test_a_choice_says_what_it_gains() -> None:
     slower = GraphChoice(PLAN, "plain", 0.97, 0.96, 0.98, 0.003)
     assert str(slower) == "plain (0.97x as fast as the rules, 0.96-0.98)"
     assert str(GraphChoice(GraphPlan((Layout("c", 16),)))) == "NCHW16c at c (not confirmed)"
-    assert str(GraphChoice(RULES)) == "as the rules decide"
+    assert str(GraphChoice(DEFAULT_PLAN)) == "as the rules decide"
 
 
 def test_layouts_are_told_from_where_to_where() -> None:

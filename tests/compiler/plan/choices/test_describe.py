@@ -10,7 +10,7 @@ from tunefarm.compiler.plan.choices.describe import PlanDescription, describe_pl
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites
 from tunefarm.compiler.plan.choices.plan_costs import PlanCosts
 from tunefarm.compiler.plan.decisions.graph_plan import (
-    RULES,
+    DEFAULT_PLAN,
     FusionBarrier,
     GraphPlan,
     KeepDecomposed,
@@ -21,7 +21,7 @@ from tunefarm.compiler.target import host_target
 TARGET = host_target()
 
 
-def described(plan: GraphPlan = RULES, graph: Graph | None = None) -> PlanDescription:
+def described(plan: GraphPlan = DEFAULT_PLAN, graph: Graph | None = None) -> PlanDescription:
     graph = network() if graph is None else graph
     costs = PlanCosts(graph, TARGET, by_stages)
     return describe_plan(costs, graph_sites(graph, TARGET, plan=plan), plan)

@@ -9,7 +9,7 @@ from tests.compiler.graph.graph_helpers import GraphMaker
 from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.plan.choices.estimated_chains import estimated_chains
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, Chain
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain
 from tunefarm.compiler.plan.fusion.chain_candidates import chain_candidates
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
@@ -36,7 +36,7 @@ def test_values_much_larger_than_the_cache_are_chained_once() -> None:
 def test_nothing_is_chained_where_all_stays_in_the_cache() -> None:
     block = residual(14, 16, 96, 32, 2, LANES)
     roomy = replace(TARGET, l2_bytes=64 << 20)
-    assert estimated_chains(GroupKernels(block.graph), Spaces(roomy)) == RULES
+    assert estimated_chains(GroupKernels(block.graph), Spaces(roomy)) == DEFAULT_PLAN
 
 
 def test_windows_over_channels_of_what_a_part_gives_are_left_to_a_search() -> None:
@@ -51,7 +51,7 @@ def test_windows_over_channels_of_what_a_part_gives_are_left_to_a_search() -> No
     kernels = GroupKernels(maker.graph(y))
     (candidate,) = chain_candidates(kernels, TARGET)
     assert candidate.chains == (Chain(values[0]),)
-    assert estimated_chains(kernels, Spaces(TARGET)) == RULES
+    assert estimated_chains(kernels, Spaces(TARGET)) == DEFAULT_PLAN
 
 
 def test_model_without_a_plan_computes_the_same() -> None:

@@ -11,7 +11,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.limits import Allowance, Limits
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, Merged
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Merged
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.schedule.spaces import Spaces
 from tunefarm.compiler.target import Target
@@ -60,18 +60,18 @@ def test_what_is_decided_stays() -> None:
     ],
 )
 def test_what_saves_little_stays_apart(graph: Graph) -> None:
-    assert estimated_merges(graph, SPACES) == RULES
+    assert estimated_merges(graph, SPACES) == DEFAULT_PLAN
 
 
 def test_only_what_was_measured_is_weighed() -> None:
     graph = heads(28, 32, 16, 32)
     narrow = Spaces(SPACES.target, 1, NUMERICS["bf16"])
-    assert estimated_merges(graph, narrow) == RULES
+    assert estimated_merges(graph, narrow) == DEFAULT_PLAN
     strict = Spaces(SPACES.target, 1, NUMERICS["strict"])
-    assert estimated_merges(graph, strict) == RULES
-    assert estimated_merges(graph, Spaces(SPACES.target, 2)) == RULES
+    assert estimated_merges(graph, strict) == DEFAULT_PLAN
+    assert estimated_merges(graph, Spaces(SPACES.target, 2)) == DEFAULT_PLAN
     limited = Allowance(replace(Limits(), arena=1 << 30))
-    assert estimated_merges(graph, SPACES, limited) == RULES
+    assert estimated_merges(graph, SPACES, limited) == DEFAULT_PLAN
 
 
 def test_model_without_a_plan_computes_the_same() -> None:

@@ -4,7 +4,7 @@ from tests.benchmarks.chains import residual
 from tests.compiler.plan.choices.test_estimated_merges import SPACES, heads
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, Chain, Merged
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain, Merged
 from tunefarm.compiler.schedule.spaces import Spaces
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
@@ -17,7 +17,7 @@ def test_merges_and_chains_are_in_one_plan() -> None:
 
 
 def test_nothing_pays_in_a_small_graph() -> None:
-    assert estimated_plan(heads(7, 16, 16), SPACES) == RULES
+    assert estimated_plan(heads(7, 16, 16), SPACES) == DEFAULT_PLAN
 
 
 def test_a_build_without_a_plan_has_the_kernels_of_the_estimated_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.compiler.plan.choices.test_verify_plan import network
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites
-from tunefarm.compiler.plan.decisions.graph_plan import RULES, KeepDecomposed
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, KeepDecomposed
 from tunefarm.compiler.target import host_target
 
 TARGET = host_target()
@@ -19,7 +19,7 @@ def test_sites_of_a_network() -> None:
 
 
 def test_pattern_that_stays_is_still_a_site() -> None:
-    plan = RULES.with_decisions(KeepDecomposed("mul_4"))
+    plan = DEFAULT_PLAN.with_decisions(KeepDecomposed("mul_4"))
     sites = graph_sites(network(), TARGET, plan=plan)
     assert [site.value for site in sites.patterns] == ["mul_4"]
     assert [str(cut) for cut in sites.cuts] == ["conv | relu", "conv | sigmoid mul"]

@@ -11,7 +11,7 @@ from tunefarm.compiler.plan.choices.describe import Question
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites
 from tunefarm.compiler.plan.choices.layout_questions import layout_questions
 from tunefarm.compiler.plan.choices.plan_costs import Cost, KernelCost, PlanCosts
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
 
@@ -19,7 +19,7 @@ TARGET = host_target()
 LANES = f"NCHW{TARGET.lanes(DType.F32)}c"
 
 
-def asked(plan: GraphPlan = RULES, cost: KernelCost = by_stages) -> dict[str, Question]:
+def asked(plan: GraphPlan = DEFAULT_PLAN, cost: KernelCost = by_stages) -> dict[str, Question]:
     graph = two_convolutions()
     sites = graph_sites(graph, TARGET, plan=plan)
     found = layout_questions(PlanCosts(graph, TARGET, cost), sites, plan)

@@ -6,7 +6,7 @@ from tests.compiler.plan.choices.test_verify_plan import network
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.choices.plan_costs import Cost, PlanCosts
 from tunefarm.compiler.plan.decisions.graph_plan import (
-    RULES,
+    DEFAULT_PLAN,
     FusionBarrier,
     GraphPlan,
     KeepDecomposed,
@@ -22,11 +22,11 @@ def by_stages(kernel: FusedKernel) -> Cost:
 
 def test_cut_costs_its_two_kernels_against_one() -> None:
     costs = PlanCosts(network(), host_target(), by_stages)
-    fused, cut = costs.differing(RULES, FusionBarrier("conv_0"))
+    fused, cut = costs.differing(DEFAULT_PLAN, FusionBarrier("conv_0"))
     assert fused is not None and cut is not None
     assert cut.seconds > fused.seconds
     assert fused.is_measured and not cut.is_measured
-    total, other = costs.total(RULES), costs.total(GraphPlan((FusionBarrier("conv_0"),)))
+    total, other = costs.total(DEFAULT_PLAN), costs.total(GraphPlan((FusionBarrier("conv_0"),)))
     assert total is not None and other is not None
     assert other.seconds - total.seconds == cut.seconds - fused.seconds
 
@@ -40,8 +40,8 @@ def test_each_kernel_is_asked_about_once() -> None:
 
     costs = PlanCosts(network(), host_target(), cost)
     for decision in (FusionBarrier("conv_0"), FusionBarrier("conv_2"), KeepDecomposed("mul_4")):
-        costs.differing(RULES, decision)
-        costs.differing(RULES, decision)
+        costs.differing(DEFAULT_PLAN, decision)
+        costs.differing(DEFAULT_PLAN, decision)
     assert len(asked) == len(set(asked))
 
 
@@ -50,6 +50,6 @@ def test_what_nobody_knows_is_not_summed() -> None:
         return None if kernel.name == "conv_relu" else by_stages(kernel)
 
     costs = PlanCosts(network(), host_target(), cost)
-    assert costs.total(RULES) is None
-    assert costs.differing(RULES, FusionBarrier("conv_0"))[0] is None
-    assert costs.differing(RULES, FusionBarrier("conv_2"))[0] is not None
+    assert costs.total(DEFAULT_PLAN) is None
+    assert costs.differing(DEFAULT_PLAN, FusionBarrier("conv_0"))[0] is None
+    assert costs.differing(DEFAULT_PLAN, FusionBarrier("conv_2"))[0] is not None

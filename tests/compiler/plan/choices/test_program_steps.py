@@ -10,7 +10,7 @@ from tests.compiler.graph.graph_helpers import GraphMaker
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.choices.program_steps import program_steps
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, RULES, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.plan.decisions.plan_names import is_blocked, plain_name
 from tunefarm.compiler.target import host_target
 
@@ -33,7 +33,7 @@ def in_blocks(block: int) -> GraphPlan:
 
 @pytest.mark.parametrize(
     ("plan", "layout"),
-    [(RULES, "NCHW16c"), (in_blocks(8), "NCHW8c"), (in_blocks(32), "NHWC")],
+    [(DEFAULT_PLAN, "NCHW16c"), (in_blocks(8), "NCHW8c"), (in_blocks(32), "NHWC")],
 )
 def test_steps_say_how_their_results_lie(plan: GraphPlan, layout: str) -> None:
     steps = program_steps(kernels_of(network(), TARGET, plan=plan))

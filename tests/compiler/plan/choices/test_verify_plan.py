@@ -11,8 +11,8 @@ from tunefarm.compiler.pipeline import compile_model, kernels_of
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites
 from tunefarm.compiler.plan.choices.verify_plan import check_plan, verify_plan
 from tunefarm.compiler.plan.decisions.graph_plan import (
+    DEFAULT_PLAN,
     PLAIN,
-    RULES,
     Chain,
     Decision,
     FusionBarrier,
@@ -38,7 +38,7 @@ def network() -> Graph:
 LEGAL = GraphPlan((Layout("conv_0", PLAIN), FusionBarrier("conv_2"), KeepDecomposed("mul_4")))
 
 
-@pytest.mark.parametrize("plan", [RULES, LEGAL], ids=["rules", "legal"])
+@pytest.mark.parametrize("plan", [DEFAULT_PLAN, LEGAL], ids=["rules", "legal"])
 def test_plan_that_fits_is_legal(plan: GraphPlan) -> None:
     assert verify_plan(network(), plan, TARGET) is None
 
@@ -63,7 +63,7 @@ def test_decisions_are_followed() -> None:
     ids=lambda item: item.split(":")[0] if isinstance(item, str) else "",
 )
 def test_build_says_what_the_verifier_says(decision: Decision, said: str) -> None:
-    plan = RULES.with_decisions(decision)
+    plan = DEFAULT_PLAN.with_decisions(decision)
     problem = verify_plan(network(), plan, TARGET)
     assert problem is not None and said in problem
     with pytest.raises(PlanError) as caught:

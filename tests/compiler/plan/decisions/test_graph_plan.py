@@ -6,7 +6,7 @@ import pytest
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import (
-    RULES,
+    DEFAULT_PLAN,
     Chain,
     FusionBarrier,
     GraphPlan,
@@ -30,7 +30,7 @@ def test_plan_prints_its_decisions_in_one_order() -> None:
     backwards = GraphPlan(EVERY.decisions[::-1])
     assert backwards == EVERY
     assert str(EVERY) == ("chain dw\nlayout conv NCHW16c\nmerged q k v\nseparate add\nspelled gelu")
-    assert str(RULES) == "as the rules decide"
+    assert str(DEFAULT_PLAN) == "as the rules decide"
 
 
 def test_json_gives_the_plan_back() -> None:
