@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from tunefarm.compiler.errors import LoweringError, ScheduleError, TunefarmError, VerifyError
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelProgram
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.llvm.compile_kernel import CompiledKernel, emit_loops
 from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.llvm.scalar_work import scalar_work
@@ -88,7 +88,7 @@ class KernelStages:
 
     stages: Stages
     spaces: Spaces
-    allowance: Allowance
+    allowance: ResourceBudget
     cache: ObjectCache | None = None
 
     def run(

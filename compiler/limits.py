@@ -38,7 +38,7 @@ class Limits:
     arena: int | None = None
 
 
-class Allowance:
+class ResourceBudget:
     """Limits whose time runs from now on; each `check` raises `LimitError` before the work."""
 
     def __init__(self, limits: Limits | None = None) -> None:

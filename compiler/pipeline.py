@@ -24,7 +24,7 @@ from tunefarm.compiler.kernels.kernel import (
     KernelCall,
     KernelProgram,
 )
-from tunefarm.compiler.limits import Allowance, Limits
+from tunefarm.compiler.limits import Limits, ResourceBudget
 from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
 from tunefarm.compiler.llvm.machine import object_code
 from tunefarm.compiler.llvm.object_cache import ObjectCache
@@ -137,7 +137,7 @@ def compile_model(
     numerics = Numerics.of(numerics)
     if denormals is not None:
         numerics = replace(numerics, denormals=denormals_of(denormals))
-    spaces, allowance = Spaces(target, threads, numerics), Allowance(limits)
+    spaces, allowance = Spaces(target, threads, numerics), ResourceBudget(limits)
     graph, program = _to_kernels(model, spaces, shapes, stages, allowance, plan)
     small = SmallPlanes(program)
     if graph.signature is not None and (plan is None or choose_schedule is None):
@@ -178,7 +178,7 @@ def kernels_of(
     `made` are kernels of other plans of models, with this precision; it comes to have this one's.
     """
     spaces = Spaces(host_target() if target is None else target, numerics=numerics)
-    stages, allowance = Stages(STAGES, dump_after), Allowance(limits)
+    stages, allowance = Stages(STAGES, dump_after), ResourceBudget(limits)
     return _to_kernels(model, spaces, shapes, stages, allowance, plan, made)[1]
 
 
@@ -187,7 +187,7 @@ def _to_kernels(
     spaces: Spaces,
     shapes: Shapes | None,
     stages: Stages,
-    allowance: Allowance,
+    allowance: ResourceBudget,
     decided: GraphPlan | None,
     made: MadeKernels | None = None,
 ) -> tuple[Graph, KernelProgram]:
@@ -221,7 +221,7 @@ def _limited(program: KernelProgram, graph: Graph) -> KernelProgram:
     return limit_kernels(ended, graph.outputs, signature, graph.unread)
 
 
-def _imported(model: Model, shapes: Shapes | None, allowance: Allowance) -> Graph:
+def _imported(model: Model, shapes: Shapes | None, allowance: ResourceBudget) -> Graph:
     if isinstance(model, Graph):
         return model
     from tunefarm.compiler.frontend.import_onnx import import_onnx  # most callers have a graph

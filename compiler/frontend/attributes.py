@@ -11,14 +11,14 @@ from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
 from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.onnx_node import AttributeValue
 from tunefarm.compiler.frontend.tensors import read_sparse, read_tensor
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 
 
 def decode_attributes(
     attributes: Iterable[AttributeProto],
     label: str,
     external: ExternalData | None,
-    allowance: Allowance,
+    allowance: ResourceBudget,
 ) -> Mapping[str, AttributeValue]:
     """The attributes of a node by name; `label` names the node for errors.
 
@@ -28,7 +28,7 @@ def decode_attributes(
 
 
 def _decode(
-    attribute: AttributeProto, label: str, external: ExternalData | None, allowance: Allowance
+    attribute: AttributeProto, label: str, external: ExternalData | None, allowance: ResourceBudget
 ) -> AttributeValue:
     what = f"{label}: the attribute {attribute.name!r}"
     match attribute.type:

@@ -15,7 +15,7 @@ from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.read_model import read_model
 from tunefarm.compiler.frontend.symbol_names import usual_bounds
 from tunefarm.compiler.frontend.tensors import initializers
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.metadata import Metadata
 
@@ -68,7 +68,7 @@ class DeclaredModel:
 
 def declared_model(path: str) -> DeclaredModel:
     """The ports of a file. Raises `ImportModelError` for one that is no model."""
-    model = read_model(Path(path), Allowance())
+    model = read_model(Path(path), ResourceBudget())
     initialized = initializers(model.graph)
     inputs = (info for info in model.graph.input if info.name not in initialized)
     names = overridable(model)

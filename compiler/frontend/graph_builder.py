@@ -14,7 +14,7 @@ from tunefarm.compiler.frontend.padded_values import PaddedValues
 from tunefarm.compiler.frontend.size_values import SizeValues
 from tunefarm.compiler.frontend.value import Sizes, Value
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.operators.evaluate_node import evaluate_node
 from tunefarm.compiler.operators.registry import infer_type
 from tunefarm.compiler.types.dims import Dims, extent_of, is_whole
@@ -33,7 +33,7 @@ class GraphBuilder(SizeValues):
     Whatever is computed at import counts with `allowance`, before memory is asked for.
     """
 
-    def __init__(self, name: str, allowance: Allowance) -> None:
+    def __init__(self, name: str, allowance: ResourceBudget) -> None:
         super().__init__()
         self.name = name
         self.allowance = allowance

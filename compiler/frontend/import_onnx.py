@@ -51,7 +51,7 @@ from tunefarm.compiler.frontend.tensors import (
 )
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.widen_places import widen_places
-from tunefarm.compiler.limits import Allowance, Limits
+from tunefarm.compiler.limits import Limits, ResourceBudget
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.extents import (
     Extent,
@@ -90,7 +90,7 @@ def import_onnx(
     ShapeError for shapes that do not fit or are not known before run time, and LimitError for what
     goes beyond `limits`.
     """
-    file, allowance = Path(path), Allowance(limits)
+    file, allowance = Path(path), ResourceBudget(limits)
     model = read_model(file, allowance)
     check_text(model)
     return _import(model, shapes or {}, ExternalData.of(file), allowance)
@@ -108,14 +108,14 @@ def import_model_proto(
     """
     check_text(model)
     external = None if base_dir is None else ExternalData((base_dir,))
-    return _import(model, shapes or {}, external, Allowance(limits))
+    return _import(model, shapes or {}, external, ResourceBudget(limits))
 
 
 def _import(
     model: onnx.ModelProto,
     shapes: Shapes,
     external: ExternalData | None,
-    allowance: Allowance,
+    allowance: ResourceBudget,
 ) -> Graph:
     check_lists(shapes)
     read_opsets(model)
@@ -143,7 +143,7 @@ def _graph(
     model: onnx.ModelProto,
     shapes: Shapes,
     external: ExternalData | None,
-    allowance: Allowance,
+    allowance: ResourceBudget,
     defaults: Set[str],
 ) -> Graph:
     """The model, whose inputs `defaults` callers may give."""
@@ -174,7 +174,7 @@ def _followed_sizes(
     for high in bounds:
         any_size = {name: found.get(name, Extent(name, 1, high)) for name in symbols}
         trial_shapes = {**shapes, **shapes_for(any_size, inputs, given)}
-        allowance = Allowance(replace(limits, bytes=2**60))
+        allowance = ResourceBudget(replace(limits, bytes=2**60))
         trial = _Import(model, trial_shapes, external, allowance, defaults)
         try:
             trial.convert()
@@ -204,7 +204,7 @@ class _Import:
         model: onnx.ModelProto,
         shapes: Shapes,
         external: ExternalData | None,
-        allowance: Allowance,
+        allowance: ResourceBudget,
         defaults: Set[str],
     ) -> None:
         self._model, self._shapes, self._defaults = model, shapes, defaults

@@ -14,7 +14,7 @@ from onnx import ValueInfoProto
 from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.symbol_names import expression_names, expression_size, usual_bounds
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types import extents
 from tunefarm.compiler.types.dims import Dims, true_shape
 from tunefarm.compiler.types.dtypes import DType
@@ -41,7 +41,9 @@ class InputType:
 
 
 def input_types(
-    inputs: Sequence[ValueInfoProto], shapes: Mapping[str, Sequence[Given]], allowance: Allowance
+    inputs: Sequence[ValueInfoProto],
+    shapes: Mapping[str, Sequence[Given]],
+    allowance: ResourceBudget,
 ) -> dict[str, InputType]:
     """The type of every input; `shapes` has extents by input, or a single one by symbol.
 
@@ -342,7 +344,7 @@ def _declared(info: ValueInfoProto) -> tuple[int, Declared]:
 
 
 def input_type(
-    name: str, dtype: DType, shape: tuple[Dimension, ...], allowance: Allowance
+    name: str, dtype: DType, shape: tuple[Dimension, ...], allowance: ResourceBudget
 ) -> InputType:
     """The type of an input of this shape. Raises ImportModelError for one that cannot be."""
     type = TensorType(dtype, _greatest(shape))

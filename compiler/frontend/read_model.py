@@ -11,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from tunefarm.compiler.errors import ImportModelError, LimitError
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.configs.file_kinds import kind_of
 from tunefarm.configs.regular_file import read_regular
 
@@ -20,7 +20,7 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 _HINT = "the file must be an ONNX model in its binary form (.onnx)"
 
 
-def read_model(path: Path, allowance: Allowance) -> onnx.ModelProto:
+def read_model(path: Path, allowance: ResourceBudget) -> onnx.ModelProto:
     """Read and parse an ONNX file. Raises ImportModelError when that is not possible, and says
     what the file is instead where it can be told."""
     try:

@@ -12,7 +12,7 @@ from onnx import GraphProto, SparseTensorProto, TensorProto
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.external_data import ExternalData
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array
 
@@ -44,7 +44,7 @@ def element_type(tensor: Initializer, name: str) -> DType:
 
 
 def read_initializer(
-    tensor: Initializer, name: str, external: ExternalData | None, allowance: Allowance
+    tensor: Initializer, name: str, external: ExternalData | None, allowance: ResourceBudget
 ) -> Array:
     """The contents of an initializer as a read-only array. Raises ImportModelError."""
     what = f"initializer {name!r}"
@@ -54,7 +54,7 @@ def read_initializer(
 
 
 def read_tensor(
-    tensor: TensorProto, what: str, external: ExternalData | None, allowance: Allowance
+    tensor: TensorProto, what: str, external: ExternalData | None, allowance: ResourceBudget
 ) -> Array:
     """The contents of a tensor as a read-only array.
 
@@ -86,7 +86,7 @@ def read_tensor(
 
 
 def read_sparse(
-    tensor: SparseTensorProto, what: str, external: ExternalData | None, allowance: Allowance
+    tensor: SparseTensorProto, what: str, external: ExternalData | None, allowance: ResourceBudget
 ) -> Array:
     """The contents of a sparse tensor as a read-only array, with 0 ("" of strings) elsewhere.
 

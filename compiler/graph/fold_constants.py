@@ -5,7 +5,7 @@ from __future__ import annotations
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
 from tunefarm.compiler.kernels.count_work import kernel_iterations
-from tunefarm.compiler.limits import MAXIMUM_RANK, Allowance
+from tunefarm.compiler.limits import MAXIMUM_RANK, ResourceBudget
 from tunefarm.compiler.operators.evaluate_node import evaluate_as_run, node_kernel
 from tunefarm.compiler.operators.registry import MEMORY, Pattern, operator
 from tunefarm.compiler.types.node import Node
@@ -19,7 +19,7 @@ WORK_LIMIT = 1 << 31
 
 
 def early(
-    graph: Graph, allowance: Allowance | None = None, *, denormals: Denormals = FLUSH
+    graph: Graph, allowance: ResourceBudget | None = None, *, denormals: Denormals = FLUSH
 ) -> Graph:
     """The same as `run`, but for operators that stay until passes have read them (`folds_late`)."""
     return run(graph, allowance, late=False, denormals=denormals)
@@ -27,7 +27,7 @@ def early(
 
 def run(
     graph: Graph,
-    allowance: Allowance | None = None,
+    allowance: ResourceBudget | None = None,
     late: bool = True,
     *,
     denormals: Denormals = FLUSH,
@@ -39,7 +39,7 @@ def run(
     the allowed bytes. What no node reads any more is let go. `denormals` become what they would
     become in a run. Raises `LimitError` when the time is over.
     """
-    allowance = allowance or Allowance()
+    allowance = allowance or ResourceBudget()
     rewriter = Rewriter(graph)
     uses = use_counts(graph)
     free = allowance.limits.bytes - sum(array.nbytes for array in graph.constants.values())

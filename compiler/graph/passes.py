@@ -20,11 +20,11 @@ from tunefarm.compiler.graph import (
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.pattern_sites import PatternSites
 from tunefarm.compiler.graph.verify import verify_graph
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import FLUSH, Denormals
 
-GraphPass: TypeAlias = Callable[[Graph, Allowance], Graph]
+GraphPass: TypeAlias = Callable[[Graph, ResourceBudget], Graph]
 Observe: TypeAlias = Callable[[str, Graph], None]
 
 
@@ -89,7 +89,7 @@ def after_layouts(denormals: Denormals = FLUSH) -> tuple[tuple[str, GraphPass], 
     )
 
 
-def check_graph(graph: Graph, allowance: Allowance) -> None:
+def check_graph(graph: Graph, allowance: ResourceBudget) -> None:
     """Raise `LimitError` for more nodes, values of a higher rank, larger constants than allowed."""
     allowance.check_nodes("the model", len(graph.nodes))
     for node in graph.nodes:
@@ -103,7 +103,7 @@ def run_passes(
     graph: Graph,
     passes: Iterable[tuple[str, GraphPass]],
     observe: Observe | None,
-    allowance: Allowance,
+    allowance: ResourceBudget,
 ) -> Graph:
     """The graph after all passes, with the same inputs, outputs and meaning.
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.passes import before_layouts, run_passes
 from tunefarm.compiler.graph.verify import verify_graph
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.optimise import sites_of
 from tunefarm.compiler.plan.precision import quantise
@@ -26,7 +26,7 @@ _STORAGE = {Precision.BF16: DType.BF16, Precision.F16: DType.F16}
 
 
 def prepare(
-    graph: Graph, allowance: Allowance | None = None, plan: GraphPlan = DEFAULT_PLAN
+    graph: Graph, allowance: ResourceBudget | None = None, plan: GraphPlan = DEFAULT_PLAN
 ) -> Graph:
     """The graph after the passes that need no target, each contraction with its own source.
 
@@ -34,7 +34,7 @@ def prepare(
     by `plan` do so. Raises `VerifyError`, `LimitError` and `PlanError` as `optimise` does.
     """
     passes = before_layouts(sites=sites_of(plan))
-    prepared = run_passes(graph, passes, None, allowance or Allowance())
+    prepared = run_passes(graph, passes, None, allowance or ResourceBudget())
     return _with_own_sources(prepared)
 
 

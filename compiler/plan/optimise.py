@@ -17,7 +17,7 @@ from tunefarm.compiler.graph.passes import (
     run_passes,
 )
 from tunefarm.compiler.graph.pattern_sites import PatternSites
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan import share_memory, transposed_convolutions
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, KeepDecomposed
 from tunefarm.compiler.plan.fusion import merge_contractions, split_moves
@@ -92,7 +92,7 @@ def optimise(
     graph: Graph,
     block: int | None,
     observe: Observe | None = None,
-    allowance: Allowance | None = None,
+    allowance: ResourceBudget | None = None,
     numerics: Numerics = DEFAULT_NUMERICS,
     activations: DType = DType.U8,
     summed: Collection[DType] = choose_precision.NARROW,
@@ -111,14 +111,14 @@ def optimise(
     goes beyond the `allowance` (this machine's if None).
     """
     found = passes(block, numerics, activations, summed, plan, sites)
-    return run_passes(graph, found, observe, allowance or Allowance())
+    return run_passes(graph, found, observe, allowance or ResourceBudget())
 
 
 def optimise_for(
     graph: Graph,
     target: Target,
     observe: Observe | None = None,
-    allowance: Allowance | None = None,
+    allowance: ResourceBudget | None = None,
     numerics: Numerics = DEFAULT_NUMERICS,
     plan: GraphPlan = DEFAULT_PLAN,
     sites: PatternSites | None = None,

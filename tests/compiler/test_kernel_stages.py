@@ -11,7 +11,7 @@ from tunefarm.compiler import kernel_stages
 from tunefarm.compiler.content_cache import ContentCache
 from tunefarm.compiler.errors import LimitError
 from tunefarm.compiler.kernel_stages import KERNEL_STAGES, ChosenSchedule, KernelStages
-from tunefarm.compiler.limits import Allowance, Limits
+from tunefarm.compiler.limits import Limits, ResourceBudget
 from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.loops.ir import LoopNest
 from tunefarm.compiler.schedule.choice import ScheduleChoice
@@ -28,7 +28,7 @@ MISFIT = ScheduleChoice(Schedule((Vectorize("nothing", "i"),)), "tuned", "r1")
 def stages(
     cache: ObjectCache | None = None, keep: tuple[str, ...] = (), seconds: float = 60.0
 ) -> KernelStages:
-    allowance = Allowance(Limits(seconds=seconds))
+    allowance = ResourceBudget(Limits(seconds=seconds))
     return KernelStages(Stages(KERNEL_STAGES, keep=keep), Spaces(host_target()), allowance, cache)
 
 

@@ -15,7 +15,7 @@ from tunefarm.compiler.errors import ArtefactError, LimitError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph import fold_constants
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.limits import Allowance, Limits
+from tunefarm.compiler.limits import Limits, ResourceBudget
 from tunefarm.compiler.pipeline import compile_model, kernels_of
 from tunefarm.compiler.plan.optimise import optimise
 from tunefarm.compiler.runtime.execution.executable import Executable
@@ -108,7 +108,7 @@ def test_constants_are_folded_only_as_far_as_they_are_allowed() -> None:
     graph = import_model_proto(model(nodes, [tensor("x", [1])], ["y"], constants))
 
     def operators(limit: int) -> list[str]:
-        allowance = Allowance(Limits(bytes=limit))
+        allowance = ResourceBudget(Limits(bytes=limit))
         return [kept.operator for kept in fold_constants.run(graph, allowance).nodes]
 
     assert operators(10_000_000) == ["add"]
@@ -136,7 +136,7 @@ def relu_chain() -> Graph:
     [
         lambda graph, limits: compile_model(graph, limits=limits),
         lambda graph, limits: kernels_of(graph, limits=limits),
-        lambda graph, limits: optimise(graph, None, allowance=Allowance(limits)),
+        lambda graph, limits: optimise(graph, None, allowance=ResourceBudget(limits)),
     ],
     ids=["compile_model", "kernels_of", "optimise"],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tunefarm.compiler.errors import SettingsError
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.structure import plain
 from tunefarm.compiler.types.tensor_type import Array
@@ -51,7 +51,7 @@ def is_quantised(model: str) -> bool:
     """Whether the file's network computes on integers that stand for real numbers."""
     from tunefarm.compiler.frontend.read_model import read_model
 
-    proto = read_model(Path(model), Allowance())
+    proto = read_model(Path(model), ResourceBudget())
     return any(node.op_type in _OF_QUANTISED for node in proto.graph.node)
 
 

@@ -12,7 +12,7 @@ from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.kernel_stages import ChosenSchedule, KernelStages
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.printer import format_kernel
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.llvm.machine import assembly
 from tunefarm.compiler.pipeline import STAGES, kernels_of
 from tunefarm.compiler.schedule.choice import ChooseSchedule
@@ -94,7 +94,7 @@ def inspect_model(
         return texts["optimise"]
     if stage == "plan":
         return plan_text(applied, lowered, settings, target, store)
-    show = _printer(stage, target, options, choose, Allowance(limits))
+    show = _printer(stage, target, options, choose, ResourceBudget(limits))
     return "\n\n".join(
         f"# {item.name} <{key}>, {len(calls[key])} times\n{show(key, item)}"
         for key, item in selected.items()
@@ -122,7 +122,7 @@ def _printer(
     target: Target,
     options: CompileSettings,
     choose: ChooseSchedule | None,
-    allowance: Allowance,
+    allowance: ResourceBudget,
 ) -> Callable[[str, FusedKernel], str]:
     """What shows a kernel, given its workload key and the kernel itself, after `stage`."""
     if stage == "kernels":

@@ -9,7 +9,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.workload_key import workload_key
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.choices.describe import describe_plan
 from tunefarm.compiler.plan.choices.estimate import Estimator
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
@@ -44,7 +44,7 @@ def applied_plan(
     """The plan that a build of the model takes from the store, or by estimates where there is none;
     what does not fit is said."""
     found = plan_to_apply(store, structural_hash(imported), settings, target)
-    allowance = Allowance(limits_of(settings))
+    allowance = ResourceBudget(limits_of(settings))
     if found.by_estimates:
         spaces = Spaces(target, settings.compile.threads, lowered.numerics)
         plan = estimated_plan(lowered.graph, spaces, allowance)
@@ -73,7 +73,7 @@ def plan_text(
     passes raise for a graph.
     """
     graph, numerics, plan = lowered.graph, lowered.numerics, applied.plan
-    allowance = Allowance(limits_of(settings))
+    allowance = ResourceBudget(limits_of(settings))
     cost = kernel_cost(settings, target, store, numerics)
     costs = PlanCosts(graph, target, cost, numerics, allowance)
     sites = graph_sites(graph, target, numerics, plan, allowance)

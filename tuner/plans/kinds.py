@@ -12,7 +12,7 @@ from typing import TypeAlias
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.workload_key import workload_key
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
 from tunefarm.compiler.plan.choices.graph_sites import GraphSites
 from tunefarm.compiler.plan.choices.layout_problem import LayoutProblem, layout_problem
@@ -134,7 +134,7 @@ def uniform_layouts(programs: Programs, base: GraphPlan) -> list[GraphPlan]:
 def by_estimates(programs: Programs, base: GraphPlan, threads: int) -> list[GraphPlan]:
     """The plan with what an untuned build would merge and chain, on top of the base."""
     spaces = Spaces(programs.target, threads, programs.numerics)
-    plan = estimated_plan(programs.graph, spaces, Allowance(programs.limits), base)
+    plan = estimated_plan(programs.graph, spaces, ResourceBudget(programs.limits), base)
     return [plan] if plan != base else []
 
 

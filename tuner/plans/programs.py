@@ -13,7 +13,7 @@ from tunefarm.compiler.errors import LoweringError, PlanError, ScheduleError, Ve
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.calls_in_run import calls_in_run
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
-from tunefarm.compiler.limits import Allowance, Limits
+from tunefarm.compiler.limits import Limits, ResourceBudget
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.choices.graph_sites import GraphSites, graph_sites
 from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
@@ -106,7 +106,7 @@ class Programs:
 
 def arena_of(program: KernelProgram) -> int:
     """Bytes of the values between kernels, as the memory plan lays them out."""
-    unlimited = Allowance(Limits(bytes=1 << 62))
+    unlimited = ResourceBudget(Limits(bytes=1 << 62))
     return plan_memory(program, [0] * len(program.calls), unlimited).arena_bytes
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.operators.registry import UNEXPRESSED, complete_attributes
 from tunefarm.compiler.plan.choices.estimate import Estimate, Estimator
 from tunefarm.compiler.plan.choices.graph_sites import BEFORE_MERGING
@@ -30,7 +30,10 @@ _WINDOW = (3, 3)
 
 
 def estimated_merges(
-    graph: Graph, spaces: Spaces, allowance: Allowance | None = None, plan: GraphPlan = DEFAULT_PLAN
+    graph: Graph,
+    spaces: Spaces,
+    allowance: ResourceBudget | None = None,
+    plan: GraphPlan = DEFAULT_PLAN,
 ) -> GraphPlan:
     """`plan` with the merges that are expected to pay with it.
 
@@ -40,7 +43,7 @@ def estimated_merges(
     took 1.03 of its time; nor in other types than f32 or for dynamic sizes: that was not measured.
     Raises what `optimise_for` raises.
     """
-    allowance = Allowance() if allowance is None else allowance
+    allowance = ResourceBudget() if allowance is None else allowance
     is_weighed = graph.signature is None and spaces.numerics.narrow is None and spaces.threads == 1
     if not is_weighed or allowance.limits.arena is not None or not _has_siblings(graph):
         return plan

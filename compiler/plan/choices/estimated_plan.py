@@ -6,7 +6,7 @@ The pipeline decides the same on its way, of the graph that it optimises for its
 from __future__ import annotations
 
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.choices.estimated_chains import estimated_chains
 from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
 from tunefarm.compiler.plan.choices.graph_sites import BEFORE_LAYOUTS
@@ -17,7 +17,10 @@ from tunefarm.compiler.schedule.spaces import Spaces
 
 
 def estimated_plan(
-    graph: Graph, spaces: Spaces, allowance: Allowance | None = None, plan: GraphPlan = DEFAULT_PLAN
+    graph: Graph,
+    spaces: Spaces,
+    allowance: ResourceBudget | None = None,
+    plan: GraphPlan = DEFAULT_PLAN,
 ) -> GraphPlan:
     """`plan` with the merges and the chains that are expected to pay with it.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.pattern_sites import PatternSite
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Merged
 from tunefarm.compiler.plan.fusion.chain_candidates import ChainCandidate, chain_candidates
 from tunefarm.compiler.plan.fusion.fusion_candidates import Cut, fusion_candidates
@@ -45,7 +45,7 @@ def graph_sites(
     target: Target,
     numerics: Numerics = DEFAULT_NUMERICS,
     plan: GraphPlan = DEFAULT_PLAN,
-    allowance: Allowance | None = None,
+    allowance: ResourceBudget | None = None,
 ) -> GraphSites:
     """What can be decided of an imported graph. The same graph gives the same, in one order.
 

@@ -11,7 +11,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.calls_in_run import calls_in_run
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelProgram
 from tunefarm.compiler.kernels.workload_key import workload_key
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.decisions.graph_plan import (
     Decision,
     GraphPlan,
@@ -62,12 +62,12 @@ class PlanCosts:
         target: Target,
         cost: KernelCost,
         numerics: Numerics = DEFAULT_NUMERICS,
-        allowance: Allowance | None = None,
+        allowance: ResourceBudget | None = None,
     ) -> None:
         self.graph = graph
         self.target = target
         self.numerics = numerics
-        self.allowance = Allowance() if allowance is None else allowance
+        self.allowance = ResourceBudget() if allowance is None else allowance
         self._cost = cost
         self._known: dict[str, Cost | None] = {}
         self._optimised: dict[GraphPlan, Graph] = {}

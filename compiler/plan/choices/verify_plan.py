@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.decisions.graph_plan import (
     Chain,
     FusionBarrier,
@@ -26,7 +26,7 @@ def verify_plan(
     plan: GraphPlan,
     target: Target,
     numerics: Numerics = DEFAULT_NUMERICS,
-    allowance: Allowance | None = None,
+    allowance: ResourceBudget | None = None,
 ) -> str | None:
     """Why a plan does not fit an imported graph; None if it does.
 
@@ -35,7 +35,7 @@ def verify_plan(
     """
     try:
         check_plan(plan)
-        allowance = Allowance() if allowance is None else allowance
+        allowance = ResourceBudget() if allowance is None else allowance
         optimised = optimise_for(graph, target, None, allowance, numerics, plan)
         chain_groups(optimised, fuse(optimised, allowance, plan), plan)
     except PlanError as error:

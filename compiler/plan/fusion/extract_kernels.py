@@ -20,7 +20,7 @@ from tunefarm.compiler.kernels.kernel import (
 )
 from tunefarm.compiler.kernels.verify import verify_kernel
 from tunefarm.compiler.kernels.workload_key import workload_key
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.operators.function import reads_sizes, types_of_texts
 from tunefarm.compiler.operators.loop import LoopParts
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
@@ -37,7 +37,7 @@ from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 def extract_kernels(
     graph: Graph,
-    allowance: Allowance | None = None,
+    allowance: ResourceBudget | None = None,
     plan: GraphPlan = DEFAULT_PLAN,
     kernels: GroupKernels | None = None,
 ) -> KernelProgram:
@@ -50,12 +50,14 @@ def extract_kernels(
     `kernels` are the graph's, where some are made already or operators round each result. Raises
     `LimitError` when the time is over.
     """
-    return _Extractor(graph, allowance or Allowance(), plan, kernels or GroupKernels(graph)).run()
+    return _Extractor(
+        graph, allowance or ResourceBudget(), plan, kernels or GroupKernels(graph)
+    ).run()
 
 
 class _Extractor:
     def __init__(
-        self, graph: Graph, allowance: Allowance, plan: GraphPlan, kernels: GroupKernels
+        self, graph: Graph, allowance: ResourceBudget, plan: GraphPlan, kernels: GroupKernels
     ) -> None:
         self.graph = graph
         self.plan = plan

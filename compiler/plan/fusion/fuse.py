@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.loop_regions import loop_regions
 from tunefarm.compiler.graph.rewriter import consumers
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.operators.registry import (
     Pattern,
     Positions,
@@ -79,18 +79,18 @@ class Group:
 
 
 def fuse(
-    graph: Graph, allowance: Allowance | None = None, plan: GraphPlan = DEFAULT_PLAN
+    graph: Graph, allowance: ResourceBudget | None = None, plan: GraphPlan = DEFAULT_PLAN
 ) -> tuple[Group, ...]:
     """The groups in execution order; every node is in exactly one.
 
     What `plan` says goes before the rules. Raises `LimitError` when the time is over, and
     `PlanError` for what is decided of a value that no node makes.
     """
-    return _Fuser(graph, allowance or Allowance(), plan).run()
+    return _Fuser(graph, allowance or ResourceBudget(), plan).run()
 
 
 class _Fuser:
-    def __init__(self, graph: Graph, allowance: Allowance, plan: GraphPlan) -> None:
+    def __init__(self, graph: Graph, allowance: ResourceBudget, plan: GraphPlan) -> None:
         self.graph = graph
         self.separate = kernel_ends(graph, plan)
         self.allowance = allowance

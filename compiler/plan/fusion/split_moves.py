@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.operators.registry import (
     Transpose,
     complete_attributes,
@@ -22,7 +22,7 @@ from tunefarm.compiler.plan.fusion.fuse import fuse
 from tunefarm.compiler.types.node import Node
 
 
-def run(graph: Graph, allowance: Allowance) -> Graph:
+def run(graph: Graph, allowance: ResourceBudget) -> Graph:
     """The graph with such moves between views."""
     if all(operator(node.operator).transpose is None for node in graph.nodes):
         return graph

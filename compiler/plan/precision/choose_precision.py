@@ -30,7 +30,7 @@ import numpy as np
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.operators.blocked import PLAIN_TO_BLOCKED
 from tunefarm.compiler.operators.registry import (
     Pattern,
@@ -57,7 +57,7 @@ COPIED = 1024
 
 
 def run(
-    graph: Graph, allowance: Allowance, numerics: Numerics, summed: Collection[DType] = NARROW
+    graph: Graph, allowance: ResourceBudget, numerics: Numerics, summed: Collection[DType] = NARROW
 ) -> Graph:
     """The graph with contractions, and what lies between them, in the storage of `numerics`.
 

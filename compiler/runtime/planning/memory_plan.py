@@ -25,7 +25,7 @@ from tunefarm.compiler.kernels.kernel import (
     reads_of,
     written_by,
 )
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, Location, Place, aligned
 from tunefarm.compiler.runtime.spec.loop_spans import Loops
 
@@ -94,7 +94,7 @@ class MemoryPlan:
 
 
 def plan_memory(
-    program: KernelProgram, workspace_bytes: Sequence[int], allowance: Allowance | None = None
+    program: KernelProgram, workspace_bytes: Sequence[int], allowance: ResourceBudget | None = None
 ) -> MemoryPlan:
     """Place the intermediate values and workspaces of a program in one arena.
 
@@ -103,7 +103,7 @@ def plan_memory(
     buffer. Raises `LimitError` for a run that needs more memory than allowed, and `VerifyError` if
     the plan breaks its own rules (a bug here).
     """
-    allowance = allowance or Allowance()
+    allowance = allowance or ResourceBudget()
     storage = storage_of(program)
     made_by: dict[str, int] = {}  # the first step that writes to the memory
     loops = Loops.of(program)
@@ -157,7 +157,7 @@ def plan_memory(
     )
 
 
-def _check_run(buffers: Sequence[BufferLife], ports: int, allowance: Allowance) -> None:
+def _check_run(buffers: Sequence[BufferLife], ports: int, allowance: ResourceBudget) -> None:
     """Refuse runs that need too much for what is live at one step, inputs and outputs (`ports`)."""
     largest = max(buffers, key=lambda buffer: buffer.bytes, default=None)
     named = "" if largest is None else f" (the largest value in between is {largest.name!r})"
@@ -265,13 +265,15 @@ _ORDERS: tuple[Callable[[BufferLife], tuple[int, ...]], ...] = (
 )
 
 
-def place_buffers(buffers: Sequence[BufferLife], allowance: Allowance | None = None) -> list[int]:
+def place_buffers(
+    buffers: Sequence[BufferLife], allowance: ResourceBudget | None = None
+) -> list[int]:
     """An offset per buffer, so that buffers live at the same step do not overlap.
 
     Greedy best fit, tried in several orders (largest first, largest bytes x lifetime first, in
     order of execution, longest-lived first) until one reaches the lower bound; else the smallest.
     """
-    allowance = allowance or Allowance()
+    allowance = allowance or ResourceBudget()
     bound = lower_bound(buffers)
     best: list[int] | None = None
     best_bytes = 0
@@ -294,7 +296,7 @@ def _by(
 
 
 def _place_in_order(
-    buffers: Sequence[BufferLife], order: Sequence[int], allowance: Allowance
+    buffers: Sequence[BufferLife], order: Sequence[int], allowance: ResourceBudget
 ) -> list[int]:
     """Give each buffer, in `order`, the smallest gap that holds it between those placed."""
     offsets = [0] * len(buffers)
@@ -321,13 +323,13 @@ def _extent(buffers: Sequence[BufferLife], offsets: Sequence[int]) -> int:
 
 
 def verify_placement(
-    buffers: Sequence[BufferLife], offsets: Sequence[int], allowance: Allowance | None = None
+    buffers: Sequence[BufferLife], offsets: Sequence[int], allowance: ResourceBudget | None = None
 ) -> None:
     """Raise `VerifyError` unless offsets are aligned and live buffers never share a byte.
 
     Walks the steps and compares neighbours by offset among the buffers live at that step.
     """
-    allowance = allowance or Allowance()
+    allowance = allowance or ResourceBudget()
     starting: dict[int, list[int]] = {}
     for i, buffer in enumerate(buffers):
         if offsets[i] < 0 or offsets[i] % ALIGNMENT:

@@ -18,7 +18,7 @@ from tunefarm.compiler.kernels.kernel import (
     LoopBegin,
     LoopEnd,
 )
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
 from tunefarm.compiler.runtime.planning.memory_plan import storage_of
@@ -56,7 +56,7 @@ class PackedConstants:
 def pack_constants(
     program: KernelProgram,
     compiled: Mapping[str, CompiledKernel],
-    allowance: Allowance | None = None,
+    allowance: ResourceBudget | None = None,
     denormals: Denormals = KEEP,
 ) -> PackedConstants:
     """Pack every constant that a kernel reads; `compiled` is by workload key.
@@ -100,7 +100,7 @@ def pack_constants(
         if storage[name].root in program.constants and program.types[name].bytes
     }
     total = sum(_packed_bytes(program.constants[use[0]], use[1], use[2]) for use in numbers)
-    (allowance or Allowance()).check_bytes("the packed constants of the model", total)
+    (allowance or ResourceBudget()).check_bytes("the packed constants of the model", total)
     arrays = in_threads(lambda use: _packed(program.constants[use[0]], *use[1:]), numbers)
     return PackedConstants(tuple(arrays), reads, outputs)
 

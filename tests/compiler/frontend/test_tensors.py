@@ -13,7 +13,7 @@ from tests.compiler.frontend.onnx_models import model, tensor
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
 from tunefarm.compiler.frontend.tensors import read_sparse, read_tensor
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types.dtypes import DType
 
 TYPES = "float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
@@ -28,7 +28,7 @@ def test_all_element_types_are_read(name: str, raw: bool) -> None:
     else:
         number = helper.np_dtype_to_tensor_dtype(expected.dtype)
         proto = helper.make_tensor("t", number, expected.shape, expected.reshape(-1).tolist())
-    array = read_tensor(proto, "t", None, Allowance())
+    array = read_tensor(proto, "t", None, ResourceBudget())
     assert array.dtype == expected.dtype
     assert not array.flags.writeable
     np.testing.assert_array_equal(array, expected)
@@ -36,7 +36,9 @@ def test_all_element_types_are_read(name: str, raw: bool) -> None:
 
 def test_scalar_keeps_its_rank() -> None:
     assert (
-        read_tensor(numpy_helper.from_array(np.array(3, np.float32)), "t", None, Allowance()).shape
+        read_tensor(
+            numpy_helper.from_array(np.array(3, np.float32)), "t", None, ResourceBudget()
+        ).shape
         == ()
     )
 
@@ -62,7 +64,7 @@ def test_scalar_keeps_its_rank() -> None:
 )
 def test_malformed_tensors_are_refused(proto: TensorProto, reason: str) -> None:
     with pytest.raises(ImportModelError, match=reason):
-        read_tensor(proto, "initializer 'w'", None, Allowance())
+        read_tensor(proto, "initializer 'w'", None, ResourceBudget())
 
 
 def external_model(entries: dict[str, str]) -> onnx.ModelProto:
@@ -131,7 +133,7 @@ def test_narrow_elements_are_read_as_onnx_writes_them(dtype: DType, form: str) -
         packed = dtype.bits < 8
         data = np.frombuffer(proto.raw_data, np.uint8 if packed else f"u{dtype.bytes}")
         proto = TensorProto(data_type=proto.data_type, dims=[1, 7], int32_data=data.tolist())
-    read = read_tensor(proto, "initializer 'w'", None, Allowance())
+    read = read_tensor(proto, "initializer 'w'", None, ResourceBudget())
     assert (read.dtype, read.shape) == (array.dtype, array.shape)
     assert read.tobytes() == array.tobytes()
 
@@ -140,5 +142,5 @@ def test_strings_that_a_sparse_tensor_has_not_are_empty() -> None:
     values = numpy_helper.from_array(np.array(["a", "b"], object), "words")
     places = numpy_helper.from_array(np.array([[1, 0], [0, 2]]), "places")
     sparse = helper.make_sparse_tensor(values, places, [2, 3])
-    found = read_sparse(sparse, "w", None, Allowance())
+    found = read_sparse(sparse, "w", None, ResourceBudget())
     assert found.tolist() == [["", "", "b"], ["a", "", ""]]

@@ -18,7 +18,7 @@ from tests.compiler.graph.graph_helpers import (
 )
 from tunefarm.compiler.graph import attention, fold_constants, infer_types
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types.dtypes import DType
 
 B, H, M, N, D, V = 2, 3, 5, 7, 4, 6
@@ -180,7 +180,7 @@ OTHERS = {"reshape", "not", "reduce_max", "equal", "transpose", "where"}
 
 
 def _fused(graph: Graph) -> Graph:
-    return attention.run(fold_constants.run(infer_types.run(graph), Allowance()))
+    return attention.run(fold_constants.run(infer_types.run(graph), ResourceBudget()))
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda spelling: spelling.__name__)

@@ -7,7 +7,7 @@ import numpy as np
 from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph, random_inputs
 from tests.compiler.plan.precision.test_quantise import calibration, residual
 from tunefarm.compiler.graph.serialize import structurally_equal
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
 from tunefarm.compiler.plan.precision.contractions import contractions
@@ -78,7 +78,7 @@ def test_a_plan_that_went_through_json_makes_the_same_graph() -> None:
 def test_a_quantised_graph_is_the_same_after_the_passes_ran_again() -> None:
     graph, _ = apply_precisions(prepare(residual()), plan_of(*[Precision.INT8] * 3))
     inputs = random_inputs(graph)
-    again = prepare(graph, Allowance())
+    again = prepare(graph, ResourceBudget())
     (expected,), (actual,) = evaluate_graph(graph, inputs), evaluate_graph(again, inputs)
     assert (
         np.abs(np.subtract(actual, expected)).max() <= 0.01 * np.abs(expected).max()

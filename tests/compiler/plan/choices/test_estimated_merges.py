@@ -8,7 +8,7 @@ import pytest
 from tests.compiler.graph.graph_helpers import GraphMaker, random_inputs
 from tunefarm.compiler.graph.evaluate_graph import evaluate_graph
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.limits import Allowance, Limits
+from tunefarm.compiler.limits import Limits, ResourceBudget
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Merged
@@ -70,7 +70,7 @@ def test_only_what_was_measured_is_weighed() -> None:
     strict = Spaces(SPACES.target, 1, NUMERICS["strict"])
     assert estimated_merges(graph, strict) == DEFAULT_PLAN
     assert estimated_merges(graph, Spaces(SPACES.target, 2)) == DEFAULT_PLAN
-    limited = Allowance(replace(Limits(), arena=1 << 30))
+    limited = ResourceBudget(replace(Limits(), arena=1 << 30))
     assert estimated_merges(graph, SPACES, limited) == DEFAULT_PLAN
 
 

@@ -23,7 +23,7 @@ from tunefarm.compiler.frontend.zoo.models import build_model
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import structurally_equal
 from tunefarm.compiler.graph.verify import verify_graph
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.optimise import optimise
 from tunefarm.compiler.plan.precision import choose_precision
@@ -35,9 +35,9 @@ ERROR = 0.02  # of the largest element, in a whole network
 
 
 def narrowed(graph: Graph, numerics: Numerics = BF16_NUMERICS) -> Graph:
-    result = choose_precision.run(graph, Allowance(), numerics)
+    result = choose_precision.run(graph, ResourceBudget(), numerics)
     assert_same_meaning(graph, result, ERROR)
-    assert structurally_equal(choose_precision.run(result, Allowance(), numerics), result)
+    assert structurally_equal(choose_precision.run(result, ResourceBudget(), numerics), result)
     return result
 
 
@@ -172,7 +172,7 @@ def test_without_sums_of_narrow_products_only_what_is_bound_by_its_constants_is_
     for rows, wanted in ((4, "bf16"), (5, "f32")):
         maker = GraphMaker()
         graph = maker.graph(dense(maker, maker.node("tanh", maker.input(rows, 32)), 32))
-        result = choose_precision.run(graph, Allowance(), BF16_NUMERICS, summed=())
+        result = choose_precision.run(graph, ResourceBudget(), BF16_NUMERICS, summed=())
         assert contractions(result) == [wanted]
 
 
@@ -199,11 +199,11 @@ def test_single_contractions_have_the_storage_that_the_numerics_say() -> None:
 def test_other_types_and_numerics_of_the_model_leave_a_graph_as_it_is() -> None:
     maker = GraphMaker()
     graph = maker.graph(dense(maker, maker.input(4, 4), 4))
-    assert choose_precision.run(graph, Allowance(), DEFAULT_NUMERICS) is graph
+    assert choose_precision.run(graph, ResourceBudget(), DEFAULT_NUMERICS) is graph
     maker = GraphMaker()
     integers = maker.node("matmul", *(maker.input(4, 4, dtype=DType.I32) for _ in range(2)))
     graph = maker.graph(integers)
-    assert choose_precision.run(graph, Allowance(), BF16_NUMERICS) is graph
+    assert choose_precision.run(graph, ResourceBudget(), BF16_NUMERICS) is graph
 
 
 @pytest.mark.parametrize("numerics", [BF16_NUMERICS, F16_NUMERICS], ids=lambda item: item.name)
