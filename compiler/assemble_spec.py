@@ -24,7 +24,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
 )
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -44,7 +44,7 @@ class Parts:
 
 
 def assemble_spec(
-    parts: Parts, spaces: Spaces, *, fallback: bool, guards: tuple[SizeGuard, ...]
+    parts: Parts, spaces: SpaceCache, *, fallback: bool, guards: tuple[SizeGuard, ...]
 ) -> ExecutableSpec:
     """The executable of these parts, but for the code of its entry. `spaces` have what its kernels
     were scheduled for; `fallback` and `guards` are those of the executable."""

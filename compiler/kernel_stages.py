@@ -18,7 +18,7 @@ from tunefarm.compiler.runtime.spec.kernel_report import DEFAULT, NAIVE
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.spaces import Spaces, naive_schedule
+from tunefarm.compiler.schedule.spaces import SpaceCache, naive_schedule
 from tunefarm.compiler.stages import Stages
 
 KERNEL_STAGES = ("schedule", "loops", "llvm", "object_code")
@@ -87,7 +87,7 @@ class KernelStages:
     """
 
     stages: Stages
-    spaces: Spaces
+    spaces: SpaceCache
     allowance: ResourceBudget
     cache: ObjectCache | None = None
 

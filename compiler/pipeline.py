@@ -47,7 +47,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
 from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.stages import DumpAfter, Stages
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.extents import Shapes
@@ -137,7 +137,7 @@ def compile_model(
     numerics = Numerics.of(numerics)
     if denormals is not None:
         numerics = replace(numerics, denormals=denormals_of(denormals))
-    spaces, allowance = Spaces(target, threads, numerics), ResourceBudget(limits)
+    spaces, allowance = SpaceCache(target, threads, numerics), ResourceBudget(limits)
     graph, program = _to_kernels(model, spaces, shapes, stages, allowance, plan)
     small = SmallPlanes(program)
     if graph.signature is not None and (plan is None or choose_schedule is None):
@@ -177,14 +177,14 @@ def kernels_of(
 
     `made` are kernels of other plans of models, with this precision; it comes to have this one's.
     """
-    spaces = Spaces(host_target() if target is None else target, numerics=numerics)
+    spaces = SpaceCache(host_target() if target is None else target, numerics=numerics)
     stages, allowance = Stages(STAGES, dump_after), ResourceBudget(limits)
     return _to_kernels(model, spaces, shapes, stages, allowance, plan, made)[1]
 
 
 def _to_kernels(
     model: Model,
-    spaces: Spaces,
+    spaces: SpaceCache,
     shapes: Shapes | None,
     stages: Stages,
     allowance: ResourceBudget,

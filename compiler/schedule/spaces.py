@@ -71,7 +71,7 @@ def _sketched(
     return ScheduleSpace(sorted(admitted, key=lambda sketch: not sketch.leads))
 
 
-class Spaces:
+class SpaceCache:
     """Spaces for one target, number of threads and precision; that of a kernel is made once."""
 
     def __init__(

@@ -35,7 +35,7 @@ from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.spaces import Spaces, default_schedule, schedule_space
+from tunefarm.compiler.schedule.spaces import SpaceCache, default_schedule, schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute
@@ -254,7 +254,7 @@ def measure(block: Block, trials: int, rounds: int) -> tuple[float, float]:
         DEFAULT_PLAN,
         *(GraphPlan(x.chains) for x in chain_candidates(GroupKernels(block.graph), target)),
     ]
-    estimate = Estimator(Spaces(target))
+    estimate = Estimator(SpaceCache(target))
     estimates = [
         sum(estimate(call.kernel).seconds for call in built.calls) if plan in offered else math.inf
         for plan, built in zip(plans.values(), builts, strict=True)

@@ -30,7 +30,7 @@ from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder
 from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.target import host_target
 from tunefarm.measure.compare import compare_paired
 from tunefarm.tuner.confirm.latency import (
@@ -105,7 +105,7 @@ def measure(path: Path, threads: int, seconds: float, each: bool) -> None:
     graph = import_onnx(path)
     sets = graph_sites(graph, host_target()).merges
     plans = {f"all {len(sets)}": GraphPlan(sets)}
-    estimated = estimated_merges(graph, Spaces(host_target(), threads))
+    estimated = estimated_merges(graph, SpaceCache(host_target(), threads))
     if estimated.decisions:
         plans[f"by estimates {len(estimated.decisions)}"] = estimated
     if each:

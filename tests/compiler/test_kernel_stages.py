@@ -16,7 +16,7 @@ from tunefarm.compiler.llvm.object_cache import ObjectCache
 from tunefarm.compiler.loops.ir import LoopNest
 from tunefarm.compiler.schedule.choice import ScheduleChoice
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.spaces import Spaces, default_schedule
+from tunefarm.compiler.schedule.spaces import SpaceCache, default_schedule
 from tunefarm.compiler.schedule.steps.vectorize import Vectorize
 from tunefarm.compiler.stages import Stages
 from tunefarm.compiler.target import host_target
@@ -29,7 +29,9 @@ def stages(
     cache: ObjectCache | None = None, keep: tuple[str, ...] = (), seconds: float = 60.0
 ) -> KernelStages:
     allowance = ResourceBudget(Limits(seconds=seconds))
-    return KernelStages(Stages(KERNEL_STAGES, keep=keep), Spaces(host_target()), allowance, cache)
+    return KernelStages(
+        Stages(KERNEL_STAGES, keep=keep), SpaceCache(host_target()), allowance, cache
+    )
 
 
 def test_a_chosen_schedule_is_used_as_it_is() -> None:

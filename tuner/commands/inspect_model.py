@@ -16,7 +16,7 @@ from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.llvm.machine import assembly
 from tunefarm.compiler.pipeline import STAGES, kernels_of
 from tunefarm.compiler.schedule.choice import ChooseSchedule
-from tunefarm.compiler.schedule.spaces import Spaces, schedule_space
+from tunefarm.compiler.schedule.spaces import SpaceCache, schedule_space
 from tunefarm.compiler.stages import Stages, check_stage, format_program
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.extents import Shapes
@@ -131,7 +131,7 @@ def _printer(
         return lambda key, kernel: format_space(kernel, target, options)
     made_by = "llvm" if stage == "asm" else stage
     stages = Stages(STAGES, keep=(made_by,))
-    kernels = KernelStages(stages, Spaces(target, options.threads, options.numerics), allowance)
+    kernels = KernelStages(stages, SpaceCache(target, options.threads, options.numerics), allowance)
 
     def lowered(key: str, kernel: FusedKernel) -> str:
         chosen = ChosenSchedule(kernel, None if choose is None else choose(kernel))

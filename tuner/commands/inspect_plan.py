@@ -18,7 +18,7 @@ from tunefarm.compiler.plan.choices.layout_questions import layout_questions
 from tunefarm.compiler.plan.choices.plan_costs import Cost, KernelCost, PlanCosts
 from tunefarm.compiler.plan.choices.verify_plan import verify_plan
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.settings import Settings
@@ -46,7 +46,7 @@ def applied_plan(
     found = plan_to_apply(store, structural_hash(imported), settings, target)
     allowance = ResourceBudget(limits_of(settings))
     if found.by_estimates:
-        spaces = Spaces(target, settings.compile.threads, lowered.numerics)
+        spaces = SpaceCache(target, settings.compile.threads, lowered.numerics)
         plan = estimated_plan(lowered.graph, spaces, allowance)
         return (
             PlanToApply() if plan == DEFAULT_PLAN else PlanToApply(GraphChoice(plan, BY_ESTIMATES))
@@ -87,7 +87,7 @@ def kernel_cost(
 ) -> KernelCost:
     """What kernels cost: as the store's records have it, else estimated."""
     threads, name = settings.compile.threads, settings.compile.numerics
-    estimator = Estimator(Spaces(target, threads, numerics))
+    estimator = Estimator(SpaceCache(target, threads, numerics))
     kernels: dict[str, FusedKernel] = {}
 
     recorded = None

@@ -20,7 +20,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.choices.estimate import Estimator
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.settings import Settings
@@ -348,7 +348,7 @@ class JobPlans:
             self.store,
             programs.kernels,
             lambda key: task_key(key, target, compile.threads, compile.numerics),
-            Estimator(Spaces(target, compile.threads, compile.numerics)),
+            Estimator(SpaceCache(target, compile.threads, compile.numerics)),
         )
 
     def _programs(self, target: Target) -> Programs:

@@ -26,7 +26,7 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
 from tunefarm.compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, blocked_forms
 from tunefarm.compiler.plan.layouts.choose_layouts import with_kept_dimensions
 from tunefarm.compiler.plan.solving.solver import solve
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.tuner.plans.problems import (
     Kind,

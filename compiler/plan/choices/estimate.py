@@ -31,7 +31,7 @@ from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.schedule.nest_shape import NestShape
 from tunefarm.compiler.schedule.sketches.even_shares import waiting
 from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
@@ -113,7 +113,7 @@ class Estimator:
     Each kernel is looked at once.
     """
 
-    def __init__(self, spaces: Spaces) -> None:
+    def __init__(self, spaces: SpaceCache) -> None:
         self.spaces = spaces
         self._known: dict[str, Estimate] = {}
 
@@ -139,7 +139,7 @@ def estimate(
     numerics: Numerics | str = DEFAULT_NUMERICS,
 ) -> Estimate:
     """What the kernel takes under its default schedule, in a model where its data is near."""
-    return Estimator(Spaces(target, threads, numerics))(kernel)
+    return Estimator(SpaceCache(target, threads, numerics))(kernel)
 
 
 def _of_default(

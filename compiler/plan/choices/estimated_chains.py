@@ -18,7 +18,7 @@ from tunefarm.compiler.plan.fusion.chain_candidates import chain_candidates
 from tunefarm.compiler.plan.fusion.chain_groups import GroupChains, is_part
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 
 LEAST_GAIN = 0.03
 """Of the time of the kernels that a chain joins, which it must be expected to save."""
@@ -34,7 +34,7 @@ class _Weighed:
 
 
 def estimated_chains(
-    kernels: GroupKernels, spaces: Spaces, known: Collection[str] | None = None
+    kernels: GroupKernels, spaces: SpaceCache, known: Collection[str] | None = None
 ) -> GraphPlan:
     """The chains that are expected to save most together; `DEFAULT_PLAN` if none is.
 

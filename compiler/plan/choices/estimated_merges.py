@@ -20,7 +20,7 @@ from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
 from tunefarm.compiler.plan.fusion.merge_candidates import merge_candidates
 from tunefarm.compiler.plan.optimise import optimise_for
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.types.node import Node
 
 LEAST_GAIN = 0.045
@@ -31,7 +31,7 @@ _WINDOW = (3, 3)
 
 def estimated_merges(
     graph: Graph,
-    spaces: Spaces,
+    spaces: SpaceCache,
     allowance: ResourceBudget | None = None,
     plan: GraphPlan = DEFAULT_PLAN,
 ) -> GraphPlan:

@@ -13,12 +13,12 @@ from tunefarm.compiler.plan.choices.graph_sites import BEFORE_LAYOUTS
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
 from tunefarm.compiler.plan.optimise import optimise_for
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 
 
 def estimated_plan(
     graph: Graph,
-    spaces: Spaces,
+    spaces: SpaceCache,
     allowance: ResourceBudget | None = None,
     plan: GraphPlan = DEFAULT_PLAN,
 ) -> GraphPlan:

@@ -1,8 +1,8 @@
 """GraphPlan: what the graph decides for its kernels, as data.
 
 A plan is a tuple of decisions, each about values by the names that they have in the graph before
-layouts are chosen. Where it says nothing, the rules of the passes decide: `DEFAULT_PLAN`, the plan without
-a decision, is what they do alone. Printed, it reads like
+layouts are chosen. Where it says nothing, the rules of the passes decide: `DEFAULT_PLAN`, the plan
+without a decision, is what they do alone. Printed, it reads like
 
     layout conv1 NCHW16c
     separate add7

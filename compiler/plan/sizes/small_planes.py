@@ -30,7 +30,7 @@ from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.sketches.winograd_cycles import direct_below, direct_gain
 from tunefarm.compiler.schedule.space import Sketch
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.types.signature import SIZES, Signature
@@ -109,7 +109,7 @@ class SmallPlanes:
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
 
 
-def small_planes(program: KernelProgram, signature: Signature, spaces: Spaces) -> SmallPlanes:
+def small_planes(program: KernelProgram, signature: Signature, spaces: SpaceCache) -> SmallPlanes:
     """The program with two calls for convolutions whose default schedule is Winograd's.
 
     Where the minimum sizes are too large for the direct form, or the maximum small enough for it,
@@ -144,7 +144,7 @@ def _bounds(sizes: Sequence[Dimension]) -> tuple[Sizes, Sizes]:
     return tuple(low for low, _ in bounds), tuple(high for _, high in bounds)
 
 
-def _weighed(program: KernelProgram, least: Sizes, spaces: Spaces) -> dict[int, _Few]:
+def _weighed(program: KernelProgram, least: Sizes, spaces: SpaceCache) -> dict[int, _Few]:
     """The calls that may have a direct form, too, by their numbers."""
     found = {}
     for number, call in enumerate(program.calls):
@@ -178,7 +178,7 @@ def _affordable(
     return found
 
 
-def _few(program: KernelProgram, call: KernelCall, least: Sizes, spaces: Spaces) -> _Few | None:
+def _few(program: KernelProgram, call: KernelCall, least: Sizes, spaces: SpaceCache) -> _Few | None:
     """When the direct form of a kernel is faster than Winograd's, which is its default."""
     kernel = call.kernel
     conv = blocked_conv(kernel)

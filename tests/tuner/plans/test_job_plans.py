@@ -16,7 +16,7 @@ from tunefarm.compiler.kernels.serialize import kernel_from_json
 from tunefarm.compiler.plan.choices.estimate import Estimator
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.target import Target
 from tunefarm.configs.settings import load_settings, load_target
 from tunefarm.db import queries
@@ -32,7 +32,7 @@ from tunefarm.tuner.plans.planning_time import MEASURABLE_SECONDS
 from tunefarm.tuner.records.graph_choice import GraphChoice
 
 TARGET = Target.from_json(load_target("x86-64-v4").model_dump())
-ESTIMATES = Estimator(Spaces(TARGET))
+ESTIMATES = Estimator(SpaceCache(TARGET))
 
 
 def latency(ratio: float, doubt: float = 0.01) -> ModelLatency:

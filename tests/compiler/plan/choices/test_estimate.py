@@ -8,7 +8,7 @@ from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.choices.estimate import CALL, HERTZ, KINDS, Estimator, estimate
 from tunefarm.compiler.schedule.space import ScheduleSpace, Sketch
-from tunefarm.compiler.schedule.spaces import Spaces, naive_schedule, schedule_space
+from tunefarm.compiler.schedule.spaces import SpaceCache, naive_schedule, schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import STRICT_NUMERICS
 from tunefarm.compiler.types.tensor_type import Attribute
@@ -175,15 +175,15 @@ def test_a_kernel_without_vectors_is_dear_and_uncertain(monkeypatch: pytest.Monk
     kernel = conv(32, 32, 14)
     fast = estimate(kernel, AVX512)
     naive = Sketch("naive", (), lambda _: naive_schedule(), ())
-    monkeypatch.setattr(Spaces, "of", lambda *_: ScheduleSpace([naive]))
+    monkeypatch.setattr(SpaceCache, "of", lambda *_: ScheduleSpace([naive]))
     slow = estimate(kernel, AVX512)
     assert slow.kind == "scalar" and slow.seconds > 20 * fast.seconds
     assert slow.deviation > fast.deviation
 
 
 def test_each_kernel_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimator, kernel = Estimator(Spaces(AVX512)), conv(32, 32, 14)
+    estimator, kernel = Estimator(SpaceCache(AVX512)), conv(32, 32, 14)
     first = estimator(kernel)
     assert first == estimate(kernel, AVX512)
-    monkeypatch.setattr(Spaces, "of", None)
+    monkeypatch.setattr(SpaceCache, "of", None)
     assert estimator(conv(32, 32, 14)) is first

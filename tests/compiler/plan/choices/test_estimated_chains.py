@@ -14,7 +14,7 @@ from tunefarm.compiler.plan.fusion.chain_candidates import chain_candidates
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute
@@ -26,7 +26,7 @@ LANES = TARGET.lanes(DType.F32)
 
 def test_values_much_larger_than_the_cache_are_chained_once() -> None:
     block = residual(112, 16, 96, 32, 2, LANES)
-    plan = estimated_chains(GroupKernels(block.graph), Spaces(TARGET))
+    plan = estimated_chains(GroupKernels(block.graph), SpaceCache(TARGET))
     chosen = [chain.value for chain in plan.of(Chain)]
     assert chosen and set(chosen) <= set(block.values)
     apart = extract_kernels(block.graph).kernel_calls()
@@ -36,7 +36,7 @@ def test_values_much_larger_than_the_cache_are_chained_once() -> None:
 def test_nothing_is_chained_where_all_stays_in_the_cache() -> None:
     block = residual(14, 16, 96, 32, 2, LANES)
     roomy = replace(TARGET, l2_bytes=64 << 20)
-    assert estimated_chains(GroupKernels(block.graph), Spaces(roomy)) == DEFAULT_PLAN
+    assert estimated_chains(GroupKernels(block.graph), SpaceCache(roomy)) == DEFAULT_PLAN
 
 
 def test_windows_over_channels_of_what_a_part_gives_are_left_to_a_search() -> None:
@@ -51,7 +51,7 @@ def test_windows_over_channels_of_what_a_part_gives_are_left_to_a_search() -> No
     kernels = GroupKernels(maker.graph(y))
     (candidate,) = chain_candidates(kernels, TARGET)
     assert candidate.chains == (Chain(values[0]),)
-    assert estimated_chains(kernels, Spaces(TARGET)) == DEFAULT_PLAN
+    assert estimated_chains(kernels, SpaceCache(TARGET)) == DEFAULT_PLAN
 
 
 def test_model_without_a_plan_computes_the_same() -> None:

@@ -13,12 +13,12 @@ from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.plan.choices.estimated_merges import estimated_merges
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Merged
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import NUMERICS
 from tunefarm.configs.settings import load_target
 
-SPACES = Spaces(Target.from_json(load_target("sapphirerapids").model_dump()))
+SPACES = SpaceCache(Target.from_json(load_target("sapphirerapids").model_dump()))
 
 
 def heads(extent: int, channels: int, *branches: int, window: int = 3, stride: int = 1) -> Graph:
@@ -65,11 +65,11 @@ def test_what_saves_little_stays_apart(graph: Graph) -> None:
 
 def test_only_what_was_measured_is_weighed() -> None:
     graph = heads(28, 32, 16, 32)
-    narrow = Spaces(SPACES.target, 1, NUMERICS["bf16"])
+    narrow = SpaceCache(SPACES.target, 1, NUMERICS["bf16"])
     assert estimated_merges(graph, narrow) == DEFAULT_PLAN
-    strict = Spaces(SPACES.target, 1, NUMERICS["strict"])
+    strict = SpaceCache(SPACES.target, 1, NUMERICS["strict"])
     assert estimated_merges(graph, strict) == DEFAULT_PLAN
-    assert estimated_merges(graph, Spaces(SPACES.target, 2)) == DEFAULT_PLAN
+    assert estimated_merges(graph, SpaceCache(SPACES.target, 2)) == DEFAULT_PLAN
     limited = ResourceBudget(replace(Limits(), arena=1 << 30))
     assert estimated_merges(graph, SPACES, limited) == DEFAULT_PLAN
 

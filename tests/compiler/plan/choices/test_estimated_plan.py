@@ -5,7 +5,7 @@ from tests.compiler.plan.choices.test_estimated_merges import SPACES, heads
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain, Merged
-from tunefarm.compiler.schedule.spaces import Spaces
+from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
 
@@ -22,6 +22,6 @@ def test_nothing_pays_in_a_small_graph() -> None:
 
 def test_a_build_without_a_plan_has_the_kernels_of_the_estimated_one() -> None:
     graph = heads(12, 16, 16, 24)
-    plan = estimated_plan(graph, Spaces(host_target()))
+    plan = estimated_plan(graph, SpaceCache(host_target()))
     found = compile_model(graph, plan=None).program.kernel_calls()
     assert list(found) == list(compile_model(graph, plan=plan).program.kernel_calls())
