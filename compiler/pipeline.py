@@ -36,7 +36,7 @@ from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels, MadeKernel
 from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise_for
 from tunefarm.compiler.plan.sizes.end_sums import end_sums
 from tunefarm.compiler.plan.sizes.live_extents import limit_kernels
-from tunefarm.compiler.plan.sizes.small_planes import SmallPlanes, small_planes
+from tunefarm.compiler.plan.sizes.small_image_variant import SmallImageVariant, small_image_variant
 from tunefarm.compiler.runtime.artefact.seal import seal_of
 from tunefarm.compiler.runtime.entry.entry import entry_of
 from tunefarm.compiler.runtime.planning.memory_plan import plan_memory
@@ -61,7 +61,7 @@ STAGES = (
     "optimise",
     "extract_kernels",
     "live_extents",
-    "small_planes",  # of builds that take no records
+    "small_image_variant",  # of builds that take no records
     "choose_schedules",
     *KERNEL_STAGES,  # each kernel by itself
     "pack_constants",
@@ -139,10 +139,10 @@ def compile_model(
         numerics = replace(numerics, denormals=denormals_of(denormals))
     spaces, allowance = SpaceCache(target, threads, numerics), ResourceBudget(limits)
     graph, program = _to_kernels(model, spaces, shapes, stages, allowance, plan)
-    small = SmallPlanes(program)
+    small = SmallImageVariant(program)
     if graph.signature is not None and (plan is None or choose_schedule is None):
-        small = small_planes(program, graph.signature, spaces)
-    program = stages.run("small_planes", lambda: small.program)
+        small = small_image_variant(program, graph.signature, spaces)
+    program = stages.run("small_image_variant", lambda: small.program)
     choose = partial(choose_schedules, program, choose_schedule, small.schedules)
     chosen = stages.run("choose_schedules", choose)
     schedules, code = KernelStages(stages, spaces, allowance, cache).run(chosen)

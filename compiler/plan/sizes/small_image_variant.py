@@ -99,7 +99,7 @@ class _Few:
 
 
 @dataclass(frozen=True, slots=True)
-class SmallPlanes:
+class SmallImageVariant:
     """A program with a second call for some convolutions, and schedules of their kernels.
 
     Schedules are by workload key.
@@ -109,7 +109,9 @@ class SmallPlanes:
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
 
 
-def small_planes(program: KernelProgram, signature: Signature, spaces: SpaceCache) -> SmallPlanes:
+def small_image_variant(
+    program: KernelProgram, signature: Signature, spaces: SpaceCache
+) -> SmallImageVariant:
     """The program with two calls for convolutions whose default schedule is Winograd's.
 
     Where the minimum sizes are too large for the direct form, or the maximum small enough for it,
@@ -117,11 +119,11 @@ def small_planes(program: KernelProgram, signature: Signature, spaces: SpaceCach
     """
     least, most = _bounds(signature.sizes)
     if SIZES not in program.types:
-        return SmallPlanes(program)
+        return SmallImageVariant(program)
     weighed = _weighed(program, least, spaces)
     found = _affordable(program, weighed, least, most)
     if not found:
-        return SmallPlanes(program)
+        return SmallImageVariant(program)
     conditions = list(dict.fromkeys(few.condition for few in found.values()))
     types, schedules = dict(program.types), {}
     calls = list(_asked(program, conditions, types))
@@ -135,7 +137,7 @@ def small_planes(program: KernelProgram, signature: Signature, spaces: SpaceCach
             calls.append(replace(own, guards=(Guard(flag, True),)))
             call = replace(call, guards=(Guard(flag, False),))
         calls.append(call)
-    return SmallPlanes(replace(program, calls=tuple(calls), types=types), schedules)
+    return SmallImageVariant(replace(program, calls=tuple(calls), types=types), schedules)
 
 
 def _bounds(sizes: Sequence[Dimension]) -> tuple[Sizes, Sizes]:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tunefarm import compiler
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.pipeline import Compiled, compile_model
-from tunefarm.compiler.plan.sizes.small_planes import FEW
+from tunefarm.compiler.plan.sizes.small_image_variant import FEW
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.configs.settings import load_target
@@ -87,7 +87,7 @@ def test_planes_that_are_always_large_have_one_form(model: Path, target: Target)
 def test_filters_of_both_forms_are_stored_where_the_artefact_stays_small(
     model: Path, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunefarm.compiler.plan.sizes.small_planes.MOST_BYTES", 1.3)
+    monkeypatch.setattr("tunefarm.compiler.plan.sizes.small_image_variant.MOST_BYTES", 1.3)
     assert forms(built(model, target, "2..30")) == [(Algorithm.winograd(4), "")]
 
 
