@@ -10,7 +10,7 @@ import numpy as np
 
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.types.dims import Axis, is_whole, whole
+from tunefarm.compiler.types.dims import Axis, is_unpadded, whole
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, Size, Symbol
 
@@ -41,7 +41,7 @@ def iota(count: int, graph: GraphBuilder) -> Value:
 
 def flags_of(axis: Axis, extent: int, graph: GraphBuilder) -> Value | None:
     """Which elements of an axis are there, a vector of bools; None where all are."""
-    if is_whole(axis):
+    if is_unpadded(axis):
         return None
     ones = graph.constant(np.ones(extent, np.bool_))
     return all_there(graph.padded.filled(graph.with_dims(ones, (axis,)), 0, "zero"), graph)

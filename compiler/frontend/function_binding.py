@@ -21,7 +21,7 @@ from tunefarm.compiler.frontend.rule_sizes import (
 )
 from tunefarm.compiler.frontend.run_time_sizes import symbols_text
 from tunefarm.compiler.operators.function import ABSENT, type_text
-from tunefarm.compiler.types.dims import Dims, is_whole, true_shape
+from tunefarm.compiler.types.dims import Dims, is_unpadded, true_shape
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.open_axes import bound_shape
 from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of
@@ -67,7 +67,7 @@ def bind(node: OnnxNode, function: RegisteredFunction, graph: GraphBuilder) -> S
         "call": graph.fresh_number(),
     }
     wanted = range(len(node.outputs))
-    if all(is_whole(axis) for item in types for axis in item.dims):
+    if all(is_unpadded(axis) for item in types for axis in item.dims):
         return [graph.emit("function", *values, **common, number=number) for number in wanted]
     operands = (*values, vector)
     return [

@@ -17,7 +17,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.operators.evaluate_node import evaluate_node
 from tunefarm.compiler.operators.registry import infer_type
-from tunefarm.compiler.types.dims import Dims, extent_of, is_whole
+from tunefarm.compiler.types.dims import Dims, extent_of, is_unpadded
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.signature import SIZES, Check, Equality, ResultSource, Signature
@@ -159,7 +159,7 @@ class GraphBuilder(SizeValues):
 
     def with_dims(self, value: Value, dims: Dims | None) -> Value:
         """The value of which only so much of each axis is there."""
-        if dims is None or all(is_whole(axis) for axis in dims):
+        if dims is None or all(is_unpadded(axis) for axis in dims):
             return value if value.padded is None else replace(value, padded=None)
         if tuple(map(extent_of, dims)) != value.shape:
             raise ValueError(f"{self.source}: axes {dims} are none of {value.type}")

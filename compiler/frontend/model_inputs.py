@@ -19,7 +19,7 @@ from tunefarm.compiler.types import extents
 from tunefarm.compiler.types.dims import Dims, true_shape
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.extents import Extent, FixedInput, Given
-from tunefarm.compiler.types.sizes import Dimension, Symbol, bounds_of, known
+from tunefarm.compiler.types.sizes import Dimension, Symbol, bounds_of, static_shape
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 Declared: TypeAlias = tuple[int | str, ...] | None
@@ -351,7 +351,7 @@ def input_type(
     allowance.check_array(f"input {name!r}", type.shape, type.dtype.bytes)
     if any(extent < 0 for extent in type.shape):
         raise ShapeError(f"input {name!r} has a negative dimension: {_text(type.shape)}")
-    if known(shape) is not None:
+    if static_shape(shape) is not None:
         return InputType(type)
     return InputType(
         type, tuple(((true, extent),) for true, extent in zip(shape, type.shape, strict=True))

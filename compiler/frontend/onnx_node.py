@@ -18,7 +18,7 @@ from tunefarm.compiler.frontend.structured_values import (
     SequenceValue,
     StackedSequence,
 )
-from tunefarm.compiler.types.sizes import Dimension, known
+from tunefarm.compiler.types.sizes import Dimension, static_shape
 from tunefarm.compiler.types.tensor_type import Array
 
 AttributeValue: TypeAlias = (
@@ -103,7 +103,7 @@ class OnnxNode:
     def declared_shape(self, output: int = 0) -> tuple[int, ...] | None:
         """The shape of numbers that the model declares of an output, or lets one conclude."""
         sizes = self.declared_sizes(output)
-        return None if sizes is None else known(sizes)
+        return None if sizes is None else static_shape(sizes)
 
     def declared_sizes(self, output: int = 0) -> tuple[Dimension, ...] | None:
         """As `declared_shape`, of which some may be dynamic."""

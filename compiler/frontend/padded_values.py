@@ -20,14 +20,14 @@ from tunefarm.compiler.types.dims import (
     Axis,
     Dims,
     extent_of,
-    is_whole,
+    is_unpadded,
     reshaped,
     size_of,
     whole,
     whole_dims,
 )
 from tunefarm.compiler.types.node import Node
-from tunefarm.compiler.types.sizes import Dimension, known
+from tunefarm.compiler.types.sizes import Dimension, static_shape
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class PaddedValues:
     def filled(self, value: Value, axis: int, content: str) -> Value:
         """The value with its padding along an axis replaced: zero, one, lowest or highest."""
         dims = value.dims[axis]
-        if is_whole(dims) or self._known.get((value.name, axis)) == (dims, content):
+        if is_unpadded(dims) or self._known.get((value.name, axis)) == (dims, content):
             return value
         key = (value.name, axis, dims, content)
         if key not in self._filled:
@@ -139,8 +139,8 @@ class PaddedValues:
             return
         before = self._anything.setdefault(value.name, list(dims))
         for number, (old, new) in enumerate(zip(before, dims, strict=True)):
-            if old is not None and not is_whole(new):
-                before[number] = new if is_whole(old) or old == new else None
+            if old is not None and not is_unpadded(new):
+                before[number] = new if is_unpadded(old) or old == new else None
 
     def unread(self, run_time: RunTimeSizes, types: Mapping[str, TensorType]) -> dict[str, Dims]:
         """The axes of values behind whose sizes nobody reads anything, as far as these are known
@@ -154,7 +154,7 @@ class PaddedValues:
                 else whole(extent)
                 for number, (axis, extent) in enumerate(zip(dims, shape, strict=False))
             )
-            if not all(map(is_whole, axes)):
+            if not all(map(is_unpadded, axes)):
                 found[name] = axes
         return found
 
@@ -200,7 +200,7 @@ class PaddedValues:
 
     def begins(self, value: Value, dims: Dims) -> Value:
         """A constant of which only so much is there: no constant any more, which is there whole."""
-        if all(map(is_whole, dims)):
+        if all(map(is_unpadded, dims)):
             return value
         return self._graph.with_dims(self._graph.append("identity", (value,), {}), dims)
 
@@ -217,7 +217,7 @@ class PaddedValues:
 
     def view(self, value: Value, shape: Sequence[Dimension]) -> Value | None:
         """The value under another true shape; None where its elements would have to be moved."""
-        numbers = known(shape)
+        numbers = static_shape(shape)
         if value.padded is None and numbers is not None:
             return self._graph.reshape(value, numbers)
         found = reshaped(value.dims, shape)
@@ -322,7 +322,7 @@ class PaddedValues:
         """Padding stays 0 where the operator makes 0 of zeros."""
         data = [operands[position] for position in _OF_ZEROS.get(operator, ())]
         for axis, dims in enumerate(value.dims if data else ()):
-            if not is_whole(dims) and all(self._is_zero(item, axis, value) for item in data):
+            if not is_unpadded(dims) and all(self._is_zero(item, axis, value) for item in data):
                 self.fills(value, axis, "zero")
 
     def _is_zero(self, operand: Value | None, axis: int, value: Value) -> bool:

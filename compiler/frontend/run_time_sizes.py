@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tunefarm.compiler.types.dims import Axis, Dims, is_whole, symbols_of_dims, true_shape
+from tunefarm.compiler.types.dims import Axis, Dims, is_unpadded, symbols_of_dims, true_shape
 from tunefarm.compiler.types.signature import (
     AxisSource,
     Check,
@@ -60,7 +60,7 @@ class RunTimeSizes:
         """What is there of a value; an axis that is only looked at as whole stays padded."""
         before = self._padded.get(name, dims)
         self._padded[name] = tuple(
-            old if is_whole(new) else new for old, new in zip(before, dims, strict=True)
+            old if is_unpadded(new) else new for old, new in zip(before, dims, strict=True)
         )
 
     def padded(self, signature: Signature) -> dict[str, Dims]:

@@ -14,7 +14,7 @@ from tunefarm.compiler.frontend.run_time_sizes import MOST_SIZES, RunTimeSizes, 
 from tunefarm.compiler.frontend.value import Sizes, Value
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import SIZES, ResultSource
-from tunefarm.compiler.types.sizes import Atom, Dimension, Size, Symbol, known, symbols_of
+from tunefarm.compiler.types.sizes import Atom, Dimension, Size, Symbol, static_shape, symbols_of
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
@@ -82,7 +82,7 @@ class SizeValues(Emitter):
 
     def size_vector(self, sizes: Sequence[Dimension], dtype: DType = DType.I64) -> Value:
         """Sizes as a vector that nodes can read."""
-        numbers = known(sizes)
+        numbers = static_shape(sizes)
         if numbers is not None:
             return self.cast(self.integers(numbers), dtype)
         if any(symbol in self._computed for size in sizes for symbol in symbols_of(size)):
@@ -92,7 +92,7 @@ class SizeValues(Emitter):
 
     def integers_of(self, sizes: Sizes, dtype: DType = DType.I64) -> Value:
         """Integers that are computed of sizes; constants where they depend on no symbol."""
-        numbers = known(sizes.reshape(-1).tolist())
+        numbers = static_shape(sizes.reshape(-1).tolist())
         if numbers is not None:
             return self.constant(np.array(numbers, dtype.numpy).reshape(sizes.shape))
         self.is_padded = True

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
-from tunefarm.compiler.types.dims import is_whole
+from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.dtypes import DType
 
 Numbers = npt.NDArray[np.int64]
@@ -152,7 +152,7 @@ class Forest:
         if self.nan_first[~self.leaves].any():
             tables.append(graph.constant(self.nan_first))
         depth = self.depth(roots)
-        if depth and len(roots) >= _MANY_TREES and not is_whole(data.dims[0]):
+        if depth and len(roots) >= _MANY_TREES and not is_unpadded(data.dims[0]):
             nodes = graph.constant(roots.reshape(1, -1), DType.I32)
             for _ in range(depth):
                 nodes = graph.emit("tree_step_by_rows", nodes, data, *tables)

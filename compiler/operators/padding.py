@@ -15,7 +15,7 @@ from typing import TypeAlias
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.operators.registry import Pattern, operator
 from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.types.dims import ONE, Axis, Dims, is_whole, regrouped, size_of
+from tunefarm.compiler.types.dims import ONE, Axis, Dims, is_unpadded, regrouped, size_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, bounds_of
 
@@ -53,13 +53,13 @@ class PaddedUse:
 
     def fill(self, operand: int, axis: int, value: str) -> None:
         """Ask that the padding of an operand's axis is replaced; nothing where it has none."""
-        if not is_whole(self.operand(operand)[axis]):
+        if not is_unpadded(self.operand(operand)[axis]):
             self.fills[operand, axis] = value
 
     def require_whole(self, operand: int, axis: int, what: str) -> None:
         """Raise `ShapeError` where an axis is padded that must not be."""
         axis_dims = self.operand(operand)[axis]
-        if not is_whole(axis_dims):
+        if not is_unpadded(axis_dims):
             raise ShapeError(f"{what} would have the size {size_of(axis_dims)}")
 
     def require_in_one_piece(self, operand: int, axis: int, what: str) -> None:

@@ -9,7 +9,7 @@ from tunefarm.compiler.types.dims import (
     Axis,
     Dims,
     extent_of,
-    is_whole,
+    is_unpadded,
     joined,
     size_of,
     whole,
@@ -68,9 +68,9 @@ def _expand(use: PaddedUse) -> Dims:
     wanted = (1,) * (rank - len(shape)) + shape
     result = []
     for axis, extent in zip(given, wanted, strict=True):
-        if not is_whole(axis) and extent not in (1, extent_of(axis)):
+        if not is_unpadded(axis) and extent not in (1, extent_of(axis)):
             raise ShapeError(f"an axis of {size_of(axis)} does not expand to {extent}")
-        result.append(whole(extent) if is_whole(axis) and extent != 1 else axis)
+        result.append(whole(extent) if is_unpadded(axis) and extent != 1 else axis)
     return tuple(result)
 
 

@@ -6,7 +6,7 @@ from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule, padding_rule
 from tunefarm.compiler.operators.recurrence import FIRST, HIDDEN, LAST
 from tunefarm.compiler.operators.windows import Windows, read_windows
-from tunefarm.compiler.types.dims import ONE, Axis, Dims, extent_of, is_whole, whole
+from tunefarm.compiler.types.dims import ONE, Axis, Dims, extent_of, is_unpadded, whole
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 
 
@@ -34,7 +34,7 @@ def _slid(
 ) -> Axis:
     """The axis of windows over an axis, of which there are `count` over the padded one."""
     axis = use.operand(0)[2 + number]
-    if is_whole(axis) and count is not None:
+    if is_unpadded(axis) and count is not None:
         return whole(count)
     reach, stride = windows.reach(number), windows.strides[number]
     more = windows.begins[number] + windows.ends[number]
@@ -43,7 +43,7 @@ def _slid(
     use.require_in_one_piece(0, 2 + number, "windows over an axis")
     if count is None:
         count = (extent_of(axis) + more - reach) // stride + 1
-    if is_whole(axis):
+    if is_unpadded(axis):
         return whole(count)
     return ((window_count(axis[0][0], reach, stride, more, cut=cut), count),)
 
@@ -95,7 +95,7 @@ def _conv_transpose(use: PaddedUse) -> Dims:
     result: list[Axis] = []
     for number, extent in enumerate(use.attributes.integers("shape")):
         axis = data[2 + number]
-        if is_whole(axis):
+        if is_unpadded(axis):
             result.append(whole(extent))
             continue
         use.require_in_one_piece(0, 2 + number, "windows over an axis")
@@ -150,7 +150,7 @@ def _frames(use: PaddedUse) -> Dims:
     data, axis = use.operand(0), use.attributes.integer("axis")
     count, length, step = (use.attributes.integer(name) for name in ("count", "length", "step"))
     frames = whole(count)
-    if not is_whole(data[axis]):
+    if not is_unpadded(data[axis]):
         use.require_in_one_piece(0, axis, "frames of an axis")
         frames = ((window_count(data[axis][0][0], length, step, 0), count),)
     return *data[:axis], frames, whole(length), *data[axis + 1 :]

@@ -36,7 +36,7 @@ def whole_dims(shape: Sequence[int]) -> Dims:
     return tuple(((extent, extent),) for extent in shape)
 
 
-def is_whole(axis: Axis) -> bool:
+def is_unpadded(axis: Axis) -> bool:
     """Whether an axis has no padding, whatever the symbols are."""
     return all(true == extent for true, extent in axis)
 
@@ -59,7 +59,7 @@ def shared_padding(first: Dims, second: Dims) -> Dims | None:
         left if left == right else whole(extent_of(left))
         for left, right in zip(first, second, strict=True)
     )
-    return None if all(map(is_whole, shared)) else shared
+    return None if all(map(is_unpadded, shared)) else shared
 
 
 def true_shape(dims: Dims) -> tuple[Dimension, ...]:

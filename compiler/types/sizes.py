@@ -232,7 +232,7 @@ def _replaced_atom(atom: Atom, by: Mapping[Symbol, Dimension]) -> Dimension:
     return {"//": divide, "%": remainder, "min": smaller, "max": greater}[atom.name](left, right)
 
 
-def known(shape: Sequence[Dimension]) -> tuple[int, ...] | None:
+def static_shape(shape: Sequence[Dimension]) -> tuple[int, ...] | None:
     """A shape of numbers; None where one of its dimensions is not known before run time."""
     numbers = tuple(dimension for dimension in shape if isinstance(dimension, int))
     return numbers if len(numbers) == len(shape) else None

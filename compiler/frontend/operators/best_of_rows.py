@@ -11,7 +11,7 @@ import numpy as np
 
 from tunefarm.compiler.frontend.data_sizes import with_axis
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
-from tunefarm.compiler.types.dims import ONE, is_whole, size_of, whole
+from tunefarm.compiler.types.dims import ONE, is_unpadded, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import smaller
 from tunefarm.compiler.types.tensor_type import Attribute
@@ -33,7 +33,7 @@ def best_of_rows(graph: GraphBuilder, rows: Value, most: int, *, largest: bool) 
         return _ordered(graph, operator, rows, most)
     taken = _positions(graph, _taken(graph, _keys(graph, rows, largest), most), most)
     axis = rows.dims[1]
-    if not is_whole(axis):
+    if not is_unpadded(axis):
         size = smaller(most, size_of(axis))
         taken = with_axis(taken, 1, size, graph)
     values = graph.emit("gather_elements", rows, taken, axis=1)
@@ -122,7 +122,7 @@ def _positions(graph: GraphBuilder, flags: Value, most: int) -> Value:
 def _ordered(graph: GraphBuilder, operator: str, rows: Value, most: int) -> Value:
     """As `best_of_rows`: each element's rank says where it goes."""
     axis = rows.dims[1]
-    end = None if is_whole(axis) else graph.reshape(graph.size(size_of(axis)), (1,))
+    end = None if is_unpadded(axis) else graph.reshape(graph.size(size_of(axis)), (1,))
     ranks = graph.emit(operator, rows, None, end)
     return _placed(graph, ranks, most)
 

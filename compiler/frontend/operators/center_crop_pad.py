@@ -7,7 +7,7 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.padded_moves import pad_axis
 from tunefarm.compiler.frontend.settle import settled, sized
-from tunefarm.compiler.types.sizes import Dimension, divide, greater, known
+from tunefarm.compiler.types.sizes import Dimension, divide, greater, static_shape
 
 
 @computed("CenterCropPad", at=(1,), sized=True)
@@ -19,7 +19,7 @@ def center_crop_pad(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     wanted = node.sizes(1, "the shape")
     if len(wanted) != len(axes):
         raise node.bad_shape(f"{len(wanted)} sizes do not fit {len(axes)} axes of {data.type}")
-    if data.padded is None and known(wanted) is not None:
+    if data.padded is None and static_shape(wanted) is not None:
         return node
     for axis, size in zip(axes, wanted, strict=True):
         missing = size - data.true_shape[axis]
@@ -40,7 +40,7 @@ def _settled_shape(node: OnnxNode, graph: GraphBuilder, axes: list[int]) -> Valu
     if declared is None:
         raise node.not_settled(1, "the shape")
     wanted: list[Dimension] = [declared[axis] for axis in axes]
-    numbers = known(wanted)
+    numbers = static_shape(wanted)
     if numbers is None:
         return sized(node, graph, 1, wanted, "the shape")
     return settled(node, graph, 1, numbers, "the shape")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.types.dims import Axis, is_whole, size_of, true_shape
+from tunefarm.compiler.types.dims import Axis, is_unpadded, size_of, true_shape
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import bounds_of
 
@@ -39,8 +39,8 @@ def are_there(indices: Value, dims: Axis) -> bool:
     """Whether constant positions on an axis are those of elements that are there, at any size."""
     if indices.array is None or indices.array.size == 0:
         return False
-    if is_whole(dims) or len(dims) > 1:
-        return is_whole(dims)
+    if is_unpadded(dims) or len(dims) > 1:
+        return is_unpadded(dims)
     least = bounds_of(size_of(dims))[0]
     return int(indices.array.min()) >= 0 and int(indices.array.max()) < least
 

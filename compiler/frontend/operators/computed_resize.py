@@ -25,7 +25,7 @@ from tunefarm.compiler.frontend.operators.sized_resize import resized_by_compute
 from tunefarm.compiler.frontend.resize_taps import MAX_TAPS, TIE, Interpolation
 from tunefarm.compiler.frontend.settle import declared, require, settled, sized
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.sizes import known
+from tunefarm.compiler.types.sizes import static_shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +51,7 @@ def upsample(node: OnnxNode, graph: GraphBuilder) -> Value:
 def _upsampled(node: OnnxNode, graph: GraphBuilder) -> Value:
     axes = tuple(range(node.input(0).rank))
     declared_sizes = node.declared_sizes() or told_sizes(node, graph, 1, axes)
-    if declared_sizes is not None and known(declared_sizes) is None:
+    if declared_sizes is not None and static_shape(declared_sizes) is None:
         how = upsample_interpolation(node)
         return resized_by_computed_scales(node, graph, 1, axes, declared_sizes, how)
     if node.input(0).padded is not None:
@@ -75,7 +75,7 @@ def resize(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
         told = told_sizes(node, graph, 2, axes)
         if told is not None:
             return resized_by_computed_scales(node, graph, 2, axes, told, how)
-    if sizes is not None and known(sizes) is None and node.is_computed(at):
+    if sizes is not None and static_shape(sizes) is None and node.is_computed(at):
         if at == 2:
             return resized_by_computed_scales(node, graph, 2, axes, sizes, how)
         listed = [sizes[axis] for axis in axes]

@@ -21,12 +21,12 @@ from tunefarm.compiler.frontend.size_arithmetic import contents_of
 from tunefarm.compiler.frontend.size_tables import Between, UndecidedError, applied, whole_number
 from tunefarm.compiler.operators.rules import broadcast_shapes
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater, known
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater, static_shape
 
 
 def _is_sized(sizes: Sequence[Dimension] | None) -> TypeGuard[Sequence[Dimension]]:
     """Whether a declared shape has dynamic sizes."""
-    return sizes is not None and known(sizes) is None
+    return sizes is not None and static_shape(sizes) is None
 
 
 @computed("Reshape", at=(1,), padded=True)

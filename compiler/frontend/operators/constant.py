@@ -13,7 +13,7 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.sized_shapes import sized_fill, sized_range
 from tunefarm.compiler.frontend.run_time_sizes import object_array
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.sizes import known, product_of
+from tunefarm.compiler.types.sizes import product_of, static_shape
 from tunefarm.compiler.types.tensor_type import Array
 
 
@@ -40,7 +40,7 @@ def shape(node: OnnxNode, graph: GraphBuilder) -> Value:
     start = node.integer("start", 0)
     end = node.integer("end", value.rank)
     sizes = value.true_shape[start if start >= -value.rank else 0 : end]
-    numbers = known(sizes)
+    numbers = static_shape(sizes)
     return graph.integers_of(object_array(sizes)) if numbers is None else graph.integers(numbers)
 
 

@@ -19,7 +19,7 @@ from tunefarm.compiler.frontend.operators.fused import DOMAIN
 from tunefarm.compiler.frontend.operators.padded_moves import positions, window
 from tunefarm.compiler.frontend.operators.quantise import Parameters
 from tunefarm.compiler.frontend.structured_values import Entity
-from tunefarm.compiler.types.dims import ONE, Axis, extent_of, is_whole, size_of
+from tunefarm.compiler.types.dims import ONE, Axis, extent_of, is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension
 
@@ -97,7 +97,7 @@ def _weights(scores: Value, sink: Value | None, graph: GraphBuilder) -> Value:
         return graph.emit("softmax", scores, axis=last)
     column = graph.emit("expand", sink, shape=(*scores.shape[:-1], 1))
     column = graph.with_dims(column, (*scores.dims[:-1], ONE))
-    if not is_whole(scores.dims[last]):  # the column is where it begins, as its end is nowhere
+    if not is_unpadded(scores.dims[last]):  # the column is where it begins, as its end is nowhere
         joined = graph.emit("softmax", graph.concat([column, scores], last), axis=last)
         return window(joined, last, 1, size_of(scores.dims[last]), graph)
     whole = graph.emit("softmax", graph.concat([scores, column], last), axis=last)
@@ -112,7 +112,7 @@ def causal_mask(query: Value, key: Value, graph: GraphBuilder) -> Value:
     """[queries, keys], their axis 2: the last query sees all keys, each one before it one less."""
     queries, keys = query.shape[2], key.shape[2]
     graph.check_array((queries, keys), 1)
-    if is_whole(query.dims[2]) and is_whole(key.dims[2]):
+    if is_unpadded(query.dims[2]) and is_unpadded(key.dims[2]):
         places = np.arange(keys) <= np.arange(queries)[:, None] + (keys - queries)
         return graph.constant(places)
     behind = size_of(key.dims[2]) - size_of(query.dims[2])
@@ -141,7 +141,7 @@ def _padding_mask(
     elif mask.rank == 2:
         counts = graph.emit("greater", mask, graph.scalar(0, mask.dtype))
         counts = graph.reshape(counts, (mask.shape[0], 1, 1, mask.shape[1]))
-    elif mask.padded is not None or not is_whole(key.dims[2]):
+    elif mask.padded is not None or not is_unpadded(key.dims[2]):
         counts = _counted_keys(node, mask, key, rows, graph)
     elif mask.shape in ((batch,), (2 * batch,)):
         places = graph.constant(np.arange(keys, dtype=mask.dtype.numpy).reshape(1, 1, 1, keys))

@@ -14,7 +14,7 @@ from tunefarm.compiler.frontend.operators.padded_moves import as_whole
 from tunefarm.compiler.frontend.operators.sized_shapes import under_shape
 from tunefarm.compiler.frontend.operators.sized_windows import conv_windows
 from tunefarm.compiler.frontend.operators.windows import Windows, window_attributes, windows
-from tunefarm.compiler.types.dims import is_whole
+from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide
 
 
@@ -49,7 +49,7 @@ def conv_transpose(node: OnnxNode, graph: GraphBuilder) -> Value:
     rank = len(given.kernel)
     extra = node.integers("output_padding", (0,) * rank)
     wanted = node.integers("output_shape", ())
-    if wanted and data.padded is not None and not all(map(is_whole, data.dims[2:])):
+    if wanted and data.padded is not None and not all(map(is_unpadded, data.dims[2:])):
         raise graph.refusal("output_shape of an axis", [data])
     if len(extra) != rank or len(wanted) not in (0, rank) or any(value < 0 for value in extra):
         raise node.bad_shape(f"output_padding and output_shape need {rank} entries")
@@ -92,7 +92,7 @@ def col2im(node: OnnxNode, graph: GraphBuilder) -> Value:
     if data.rank != 3 or data.shape[1] % area:
         raise node.bad_shape(f"{data.type} has no columns of blocks {list(block)}")
     found = windows(node, image, block)
-    is_open = image != sizes or not is_whole(data.dims[2])
+    is_open = image != sizes or not is_unpadded(data.dims[2])
     if not is_open and math.prod(found.shape) != data.shape[2]:
         raise node.bad_shape(f"{data.type} has not one column for each of {list(found.shape)}")
     channels = data.shape[1] // area

@@ -8,7 +8,7 @@ from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.data_sizes import iota
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
 
 
@@ -17,7 +17,7 @@ def det(node: OnnxNode, graph: GraphBuilder) -> Value:
     data = node.input(0)
     if data.rank < 2 or data.shape[-1] != data.shape[-2]:
         raise node.bad_shape(f"{data.type} is no batch of square matrices")
-    if not all(map(is_whole, data.dims[-2:])):
+    if not all(map(is_unpadded, data.dims[-2:])):
         raise graph.refusal(f"a determinant of {size_of(data.dims[-1])} rows", [data])
     wide = DType.F64 if data.dtype is DType.F64 else DType.F32
     rows = graph.cast(data, wide)

@@ -18,7 +18,7 @@ from tunefarm.compiler.frontend.operators.data_dependent import compress_compute
 from tunefarm.compiler.frontend.operators.padded_moves import as_whole, from_start, with_axis
 from tunefarm.compiler.frontend.operators.rearranged import compacted
 from tunefarm.compiler.frontend.size_arithmetic import one_hot_of
-from tunefarm.compiler.types.dims import is_whole
+from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import bounds_of
 
@@ -71,7 +71,7 @@ def gather_nd(node: OnnxNode, graph: GraphBuilder) -> Value:
     fits = batch >= 0 and 0 < depth <= data.rank - batch  # else the type rule refuses it
     if fits:
         check_constant(node, indices, data.shape[batch : batch + depth])
-    if fits and not all(is_whole(data.dims[axis]) for axis in axes):
+    if fits and not all(is_unpadded(data.dims[axis]) for axis in axes):
         data = compacted(data, graph)
         require_tuples_inside(node, graph, indices, data, axes)
         indices = from_start(indices, [data.true_shape[axis] for axis in axes], graph)
@@ -150,7 +150,7 @@ def reverse_sequence(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.bad_shape(f"there must be {batches} lengths, not {lengths.type}")
     sizes = given.true_shape[batch_axis], lengths.true_shape[0]
     graph.run_time.require_equal(*sizes, f"node {graph.source!r}")
-    if not is_whole(given.dims[time_axis]):
+    if not is_unpadded(given.dims[time_axis]):
         there = given.true_shape[time_axis]
         wrong = graph.emit("less", graph.size(there), graph.cast(lengths, DType.I64))
         reason = f"{node.label} has a sequence longer than axis {time_axis}, of {there} elements"

@@ -24,7 +24,7 @@ from tunefarm.compiler.frontend.operators.sized_group_query import (
     group_query_scores,
     sized_group_query_attention,
 )
-from tunefarm.compiler.types.dims import is_whole
+from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.dtypes import DType
 
 
@@ -56,7 +56,7 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
     forms = tuple(_cache_form(node, at, past[at], sizes, graph) for at in (0, 1))
     if any(item is not None and 0 in item.shape for item in past):
         past = None, None
-    if not all(is_whole(item.dims[2]) for item in (query, *caches)):
+    if not all(is_unpadded(item.dims[2]) for item in (query, *caches)):
         return sized_group_query_attention(node, (query, key, value), past, forms, graph)
     places = _places(node, query, past[0], graph)
     if node.integer("do_rotary", 0):

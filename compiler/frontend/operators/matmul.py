@@ -14,7 +14,7 @@ from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axi
 from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
 from tunefarm.compiler.types.dims import size_of
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.sizes import known
+from tunefarm.compiler.types.sizes import static_shape
 
 
 def matmul_value(node: OnnxNode, left: Value, right: Value, graph: GraphBuilder) -> Value:
@@ -176,7 +176,7 @@ def _diagonals(
             second = term.index(label, first + 1)
             value = in_one_piece(in_one_piece(value, first, graph), second, graph)
             true = size_of(value.dims[first]), size_of(value.dims[second])
-            if true[0] != true[1] and known(true) is not None:
+            if true[0] != true[1] and static_shape(true) is not None:
                 raise node.bad_shape(f"the index {label} has two sizes in {value.type}")
             graph.run_time.require_equal(*true, f"node {graph.source!r}")
             rows, columns = value.shape[first], value.shape[second]

@@ -11,7 +11,7 @@ from tunefarm.compiler.frontend.operators.rearranged import compacted
 from tunefarm.compiler.frontend.padded_forms import PaddedForm, padded_form
 from tunefarm.compiler.operators.shape import PAD_MODES
 from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.types.dims import Axis, is_whole, size_of, whole
+from tunefarm.compiler.types.dims import Axis, is_unpadded, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater
 
@@ -110,12 +110,12 @@ def _concat(
 ) -> Value | None:
     """Parts one behind the other, each from where the one before ends: i < n ? a[i] : b[i - n]."""
     axis, parts = attributes.integer("axis"), [value for value in operands if value is not None]
-    if all(is_whole(part.dims[axis]) for part in parts):
+    if all(is_unpadded(part.dims[axis]) for part in parts):
         return None
     parts = [part if len(part.dims[axis]) == 1 else compacted(part, graph) for part in parts]
     total: Dimension = 0
     ends = [total := total + size_of(part.dims[axis]) for part in parts]
-    if all(is_whole(part.dims[axis]) for part in parts[:-1]):
+    if all(is_unpadded(part.dims[axis]) for part in parts[:-1]):
         joined = graph.emit("concat", *(as_whole(part, axis, graph) for part in parts), axis=axis)
         return with_axis(joined, axis, ((total, joined.shape[axis]),), graph)
     extent = bounds_of(total)[1]
@@ -157,7 +157,9 @@ def _pad(
     assert data is not None
     pads, mode = attributes.integers("pads"), attributes.choice("mode", PAD_MODES)
     rank = data.rank
-    padded = [a for a in range(rank) if not is_whole(data.dims[a]) and (pads[a] or pads[a + rank])]
+    padded = [
+        a for a in range(rank) if not is_unpadded(data.dims[a]) and (pads[a] or pads[a + rank])
+    ]
     if not padded:
         return None
     for axis in padded:
@@ -230,7 +232,7 @@ def _gathering(operator: str) -> PaddedForm:
         assert data is not None
         assert picks is not None
         axis = attributes.integer("axis")
-        if is_whole(data.dims[axis]):
+        if is_unpadded(data.dims[axis]):
             return None
         if len(data.dims[axis]) > 1:
             data = compacted(data, graph)

@@ -9,12 +9,12 @@ from tunefarm.compiler.frontend.operators.padded_moves import as_whole
 from tunefarm.compiler.frontend.operators.sized_places import renumbered
 from tunefarm.compiler.frontend.padded_forms import PaddedForm, padded_form
 from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import product_of
 
 
 def _is_padded(value: Value, axes: Sequence[int]) -> bool:
-    return any(not is_whole(value.dims[axis]) for axis in axes)
+    return any(not is_unpadded(value.dims[axis]) for axis in axes)
 
 
 def _data(operands: Sequence[Value | None]) -> Value:
@@ -116,7 +116,7 @@ def _extreme(operator: str, content: str) -> PaddedForm:
         padding between an axis' elements counts."""
         data, axis = _data(operands), attributes.integer("axis")
         dims, is_last = data.dims[axis], attributes.flag("select_last_index")
-        if is_whole(dims) or (len(dims) == 1 and not is_last):
+        if is_unpadded(dims) or (len(dims) == 1 and not is_last):
             return None
         filled = as_whole(graph.padded.filled(data, axis, content), axis, graph)
         keep = attributes.flag("keepdims")

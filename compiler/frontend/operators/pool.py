@@ -25,7 +25,7 @@ from tunefarm.compiler.frontend.operators.windows import (
     pool_windows,
     window_attributes,
 )
-from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension
 
 
@@ -109,12 +109,12 @@ def average_value(node: OnnxNode, data: Value, graph: GraphBuilder, *, counts_wh
     if counts_whole:
         more = overhanging_ends(data.shape[2:], found)
         ends = tuple(
-            max(end, over) if is_whole(axis) else end
+            max(end, over) if is_unpadded(axis) else end
             for end, over, axis in zip(ends, more, data.dims[2:], strict=True)
         )
     windows = {**found.steps, "kernel": found.kernel, "pads": begins + ends, "shape": found.shape}
     counts_pads = bool(node.integer("count_include_pad", 0))
-    if all(map(is_whole, data.dims[2:])):
+    if all(map(is_unpadded, data.dims[2:])):
         return graph.emit("average_pool", data, **windows, count_include_pad=counts_pads)
 
     def sized(total: Value) -> Value:

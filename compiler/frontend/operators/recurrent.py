@@ -12,7 +12,7 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.padded_moves import as_whole, window, with_axis
 from tunefarm.compiler.operators.activation import RECURRENT
-from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, bounds_of
 from tunefarm.compiler.types.tensor_type import Attribute
@@ -208,7 +208,7 @@ class _Importer:
         if self.integers is None:
             return None, None
         shape, batch = (len(directions), self.kind.gates, self.hidden), self.x.dims[1]
-        rows = None if is_whole(batch) else self.graph.size(size_of(batch))
+        rows = None if is_unpadded(batch) else self.graph.size(size_of(batch))
         return (
             self.graph.reshape(self._rows(self.integers.recurrent, directions), shape),
             None if rows is None else self.graph.reshape(rows, (1,)),
@@ -392,7 +392,7 @@ def recurrent_layer(
     if integers is not None and len(x.dims[1]) > 1:  # ranges are those of the first rows
         x = graph.padded.dense(x)
     steps, lengths, count = x.dims[0], node.optional(4), size_of(x.dims[0])
-    may_be_none = not is_whole(steps) and bounds_of(count)[0] < 1
+    may_be_none = not is_unpadded(steps) and bounds_of(count)[0] < 1
     if may_be_none:
         lengths = _counted(x, count, graph) if lengths is None else lengths
         x, count = as_whole(x, 0, graph), x.shape[0]

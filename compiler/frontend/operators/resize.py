@@ -33,7 +33,7 @@ from tunefarm.compiler.frontend.resize_taps import (
     tap_count,
     taps_of,
 )
-from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import bounds_of
 
@@ -135,7 +135,7 @@ def _scaled_axes(
 
 def _scaled_sizes(node: OnnxNode, data: Value, axis: int, scale: float) -> SizedAxis | None:
     """The true sizes of a padded axis."""
-    if is_whole(data.dims[axis]):
+    if is_unpadded(data.dims[axis]):
         return None
     given = size_of(data.dims[axis])
     wanted = scaled_size(given, scale)

@@ -21,7 +21,7 @@ from tunefarm.compiler.frontend.operators.sized_sample import (
 from tunefarm.compiler.frontend.operators.windows import window_attributes
 from tunefarm.compiler.operators.sample import MOST_TAPS
 from tunefarm.compiler.types.dtypes import FLOATS, DType
-from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, known
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, static_shape
 from tunefarm.compiler.types.tensor_type import Array, Attribute
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -52,7 +52,7 @@ def grid_sample(node: OnnxNode, graph: GraphBuilder) -> Value:
     dtype = data.dtype.wide if data.dtype in FLOATS else grid.dtype.wide
     sizes = spatial_sizes(data)
     places = _in_elements(graph.cast(places, dtype), sizes, align, graph)
-    if known(sizes) is None and padding == "reflection":
+    if static_shape(sizes) is None and padding == "reflection":
         places, padding = reflected(places, sizes, align, graph), "border"
         if mode == "cubic":
             data, places = mirrored(data, places, align, graph)
@@ -173,7 +173,7 @@ def _in_elements(
 
 def _vector(sizes: Sequence[Dimension], factor: float, dtype: DType, graph: GraphBuilder) -> Value:
     """Sizes times a factor."""
-    numbers = known(sizes)
+    numbers = static_shape(sizes)
     if numbers is not None:
         return graph.constant(np.array(numbers) * factor, dtype)
     return graph.emit("mul", graph.size_vector(sizes, dtype), graph.scalar(factor, dtype))

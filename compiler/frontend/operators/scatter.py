@@ -17,7 +17,7 @@ from tunefarm.compiler.frontend.operators.checked_places import (
 from tunefarm.compiler.frontend.operators.padded_moves import as_whole, from_start, with_axis
 from tunefarm.compiler.frontend.operators.rearranged import compacted
 from tunefarm.compiler.operators.scatter import REDUCTIONS
-from tunefarm.compiler.types.dims import is_whole, size_of, whole_dims
+from tunefarm.compiler.types.dims import is_unpadded, size_of, whole_dims
 
 _MAX_ELEMENTS = 2**26
 
@@ -60,7 +60,7 @@ def scatter_nd(node: OnnxNode, graph: GraphBuilder) -> Value:
     if math.prod(updates.shape) == 0:
         return data
     rows, count = math.prod(named), math.prod(indices.shape[:-1])
-    if indices.array is not None and all(map(is_whole, data.dims[:depth])):
+    if indices.array is not None and all(map(is_unpadded, data.dims[:depth])):
         tuples = indices.array.astype(np.int64).reshape(count, depth)
         each = [_wrapped(node, tuples[:, a], extent) for a, extent in enumerate(named)]
         targets = np.ravel_multi_index(tuple(each), named)
@@ -73,7 +73,7 @@ def _scatter_elements(
 ) -> Value:
     """ScatterElements: `indices` names, for each update, its position along an axis."""
     dims = data.dims
-    if not is_whole(dims[axis]):
+    if not is_unpadded(dims[axis]):
         data = compacted(data, graph)
         dims = data.dims
         require_inside(node, graph, indices, data, axis)
@@ -105,7 +105,7 @@ def _scatter_tuples(
     """ScatterND: the last axis of `indices` names a row of the data's first axes."""
     rows, width, depth = math.prod(named), data.type.size // math.prod(named), len(named)
     dims = data.dims
-    if not all(map(is_whole, dims[:depth])):
+    if not all(map(is_unpadded, dims[:depth])):
         data = compacted(data, graph)
         dims = data.dims
         require_tuples_inside(node, graph, indices, data, range(depth))
@@ -135,8 +135,8 @@ def _widened(graph: GraphBuilder, value: Value, shape: tuple[int, ...], fill: in
 def _beside(data: Value, axis: int, value: Value, given: Value, graph: GraphBuilder) -> Value:
     """A widened value with the sizes of the data in axes where not all of that are there."""
     for other, dims in enumerate(data.dims):
-        is_wider = is_whole(given.dims[other]) and value.shape[other] > given.shape[other]
-        if other != axis and is_wider and not is_whole(dims):
+        is_wider = is_unpadded(given.dims[other]) and value.shape[other] > given.shape[other]
+        if other != axis and is_wider and not is_unpadded(dims):
             value = with_axis(value, other, dims, graph)
     return value
 

@@ -28,7 +28,7 @@ from tunefarm.compiler.frontend.structured_values import (
     declared_kind,
     schema_kind,
 )
-from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater, smaller
 
@@ -106,7 +106,7 @@ def split_to_sequence(node: OnnxNode, graph: GraphBuilder) -> SequenceValue | St
     """Parts of given sizes, or equal ones (the last may be smaller); without sizes single rows."""
     data = node.input(0)
     axis = node.axis(node.integer("axis", 0), data.rank)
-    by, is_open = node.optional(1), not is_whole(data.dims[axis])
+    by, is_open = node.optional(1), not is_unpadded(data.dims[axis])
     if by is None and is_open:
         return rows_along(data, axis, graph, keeps=bool(node.integer("keepdims", 1)))
     if by is not None and (is_open or by.sizes is not None):

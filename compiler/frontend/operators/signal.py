@@ -14,7 +14,7 @@ from tunefarm.compiler.frontend.numbers import Numbers
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
 from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
-from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import FLOATS, DType
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 from tunefarm.compiler.types.tensor_type import Array
@@ -39,11 +39,11 @@ def dft(node: OnnxNode, graph: GraphBuilder) -> Value:
     length = 2 * (data.shape[axis] - 1) if inverse and onesided else data.shape[axis]
     if node.optional(1) is not None:
         length = node.constant_integer(1, "the length")
-    elif not is_whole(data.dims[axis]):
+    elif not is_unpadded(data.dims[axis]):
         return _open_transform(node, axis, graph)
     if length < 1:
         raise node.bad_shape(f"a transform of length {length}")
-    if not is_whole(data.dims[axis]):
+    if not is_unpadded(data.dims[axis]):
         data = as_whole(graph.padded.filled(data, axis, "zero"), axis, graph)
     perm = (*(a for a in range(data.rank - 1) if a != axis), axis, data.rank - 1)
     moved = graph.transpose(graph.cast(data, data.dtype.wide), perm)
@@ -135,7 +135,7 @@ def stft(node: OnnxNode, graph: GraphBuilder) -> Value:
     if node.optional(3) is not None:
         length = node.constant_integer(3, "the length of the frames")
     if (window is not None and window.padded is not None) or (
-        window is None and node.optional(3) is None and not is_whole(signal.dims[1])
+        window is None and node.optional(3) is None and not is_unpadded(signal.dims[1])
     ):
         hint = "give frame_length as a constant, or fix the size with --shape"
         size = size_of(signal.dims[1] if window is None else window.dims[0])

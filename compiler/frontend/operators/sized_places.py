@@ -8,7 +8,7 @@ from tunefarm.compiler.frontend.data_sizes import all_there
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.padded_forms import padded_form
 from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.types.dims import is_whole, true_shape
+from tunefarm.compiler.types.dims import is_unpadded, true_shape
 from tunefarm.compiler.types.sizes import Dimension
 
 
@@ -40,7 +40,7 @@ def _max_places(
     assert largest is not None
     dims = largest.dims
     for axis in range(2, data.rank):
-        if not is_whole(data.dims[axis]):
+        if not is_unpadded(data.dims[axis]):
             data = graph.padded.filled(data, axis, "lowest")
     found = graph.append(
         "max_places", (all_there(data, graph), all_there(largest, graph)), dict(attributes)

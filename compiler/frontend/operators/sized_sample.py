@@ -14,9 +14,9 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.operators.padded_moves import as_whole, taken
 from tunefarm.compiler.frontend.operators.rearranged import compacted, in_one_piece
 from tunefarm.compiler.frontend.operators.sized_resize import edge_extended
-from tunefarm.compiler.types.dims import is_whole, size_of, whole
+from tunefarm.compiler.types.dims import is_unpadded, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.sizes import Dimension, known
+from tunefarm.compiler.types.sizes import Dimension, static_shape
 
 _BESIDE = 2  # elements at each end that samples inside of data may read
 _FAR = -2.0  # outside of data whatever its size is
@@ -30,7 +30,7 @@ def spatial_sizes(data: Value) -> tuple[Dimension, ...]:
 def spread_behind(data: Value, padding: str, graph: GraphBuilder) -> Value:
     """The data, of whose spatial axes that are padded all is there: zeros, or the last element."""
     for axis in range(2, data.rank):
-        if is_whole(data.dims[axis]):
+        if is_unpadded(data.dims[axis]):
             continue
         if len(data.dims[axis]) > 1:
             data = compacted(data, graph)
@@ -46,7 +46,7 @@ def left_out(places: Value, sizes: Sequence[Dimension], graph: GraphBuilder) -> 
 
     Nearer ones are at the last element: of two taps with a share each the largest is another.
     """
-    if known(sizes) is not None:
+    if static_shape(sizes) is not None:
         return places
     ends = graph.size_vector(sizes, places.dtype)
     beyond = graph.emit("greater", places, ends)

@@ -19,7 +19,7 @@ from tunefarm.compiler.frontend.operators.windows import (
 )
 from tunefarm.compiler.frontend.padded_forms import padded_form
 from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.types.dims import ONE, is_whole, size_of
+from tunefarm.compiler.types.dims import ONE, is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension, divide, greater, smaller
 
 
@@ -75,7 +75,7 @@ def counted(
     rank = len(found.kernel)
     for number in range(rank):
         axis = data.dims[2 + number]
-        if is_whole(axis):
+        if is_unpadded(axis):
             continue
         size, stride = size_of(axis), found.strides[number]
         begin, end = found.pads[number], found.pads[number + rank]
@@ -100,7 +100,7 @@ def is_same_at_strides(node: OnnxNode, data: Value, kernel: tuple[int, ...]) -> 
     ):
         return False
     strides = node.integers("strides", (1,) * len(kernel))
-    padded = [not is_whole(axis) for axis in data.dims[2:]]
+    padded = [not is_unpadded(axis) for axis in data.dims[2:]]
     return any(of_size and stride > 1 for of_size, stride in zip(padded, strides, strict=True))
 
 
@@ -133,7 +133,7 @@ def _average_pool(
 ) -> Value | None:
     data = operands[0]
     assert data is not None
-    if all(map(is_whole, data.dims[2:])):
+    if all(map(is_unpadded, data.dims[2:])):
         return None
     names = ("kernel", "strides", "dilations", "pads", "shape")
     windows = {name: attributes.integers(name) for name in names}

@@ -6,7 +6,7 @@ from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.rearranged import compacted
-from tunefarm.compiler.types.dims import is_whole, size_of
+from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
 
 
@@ -15,7 +15,9 @@ def tensor_scatter(node: OnnxNode, graph: GraphBuilder) -> Value:
     cache, update, starts = node.input(0), node.input(1), node.optional(2)
     axis = node.axis(node.integer("axis", -2), cache.rank)
     circular = node.choice("mode", "linear", ("linear", "circular")) == "circular"
-    if update.rank != cache.rank or (is_whole(cache.dims[axis]) and is_whole(update.dims[axis])):
+    if update.rank != cache.rank or (
+        is_unpadded(cache.dims[axis]) and is_unpadded(update.dims[axis])
+    ):
         return graph.emit("cache_update", cache, update, starts, axis=axis, circular=circular)
     cache, update = compacted(cache, graph), compacted(update, graph)
     _require_room(node, graph, cache, update, axis, circular)

@@ -10,7 +10,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.operators.blocked import BLOCKED, PLAIN_TO_BLOCKED, BlockedLayout
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
-from tunefarm.compiler.types.dims import is_whole, whole
+from tunefarm.compiler.types.dims import is_unpadded, whole
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array, Attribute
 
@@ -132,7 +132,7 @@ class BlockedEmitter:
         self.rewriter.emit(node.operator, inputs, attributes, like=node, output=name)
         self.blocked_names[node.output, form.gives] = name
         dims = self.graph.unread.get(node.output)
-        if dims is not None and is_whole(dims[1]):
+        if dims is not None and is_unpadded(dims[1]):
             blocks = (whole(self.rewriter.types[name].shape[1]), *dims[2:], whole(form.gives))
             self.rewriter.note_unread(name, (dims[0], *blocks))
 

@@ -16,7 +16,7 @@ from tunefarm.compiler.graph import dead_code
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, consumers
 from tunefarm.compiler.operators.registry import complete_attributes, operator, passes_over_data
-from tunefarm.compiler.types.dims import is_whole
+from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.node import Node
 
 
@@ -91,7 +91,7 @@ def _ends_zeros(node: Node, graph: Graph) -> bool:
     """Whether the fill puts something else where its operand is known to hold 0."""
     known = graph.zeros.get(node.inputs[0])
     axis = complete_attributes(node).integer("axis")
-    return known is not None and not is_whole(known[axis]) and _content(node) != "zero"
+    return known is not None and not is_unpadded(known[axis]) and _content(node) != "zero"
 
 
 def _shared(chain: list[Node], readers: dict[str, list[Node]], graph: Graph) -> list[Node]:

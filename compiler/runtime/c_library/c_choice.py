@@ -24,7 +24,7 @@ from tunefarm.compiler.runtime.spec.joined_signature import joined_signature, po
 from tunefarm.compiler.runtime.spec.kernel_operands import kernel_operands
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.signature import SizedPort
-from tunefarm.compiler.types.sizes import known
+from tunefarm.compiler.types.sizes import static_shape
 
 ERRORS_OF_A_PART = 1 << 16
 """Codes of part n begin at n + 1 times as many; what it says of NULL and the like is as it is."""
@@ -300,7 +300,7 @@ static int run_{self.number}(struct {self._interface.name}_io *io, void *workspa
     def _shape_of(self, port: SizedPort) -> tuple[int, ...]:
         assert self._interface.signature is not None
         joined = (*self._interface.signature.inputs, *self._interface.signature.outputs)
-        (shape,) = (known(other.shape) for other in joined if other.name == port.name)
+        (shape,) = (static_shape(other.shape) for other in joined if other.name == port.name)
         assert shape is not None  # it is not open
         return shape
 
@@ -308,7 +308,7 @@ static int run_{self.number}(struct {self._interface.name}_io *io, void *workspa
         member = self._members[port.name]
         return "".join(
             f"    io->{member}_shape[{axis}] = {size};\n"
-            for axis, size in enumerate(known(port.shape) or ())
+            for axis, size in enumerate(static_shape(port.shape) or ())
         )
 
     def _rank(self, port: SizedPort) -> str:
@@ -320,6 +320,6 @@ static int run_{self.number}(struct {self._interface.name}_io *io, void *workspa
         member = self._members[port.name]
         wrong = " || ".join(
             f"io->{member}_shape[{axis}] != {size}"
-            for axis, size in enumerate(known(port.shape) or ())
+            for axis, size in enumerate(static_shape(port.shape) or ())
         )
         return f"    if ({wrong})\n        return {_WRONG_SHAPE};\n"
