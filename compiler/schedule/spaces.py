@@ -8,7 +8,7 @@ from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.sketches.attention import attention_sketches
 from tunefarm.compiler.schedule.sketches.chain import chain_sketches
 from tunefarm.compiler.schedule.sketches.chain_apart import chain_apart_sketches
-from tunefarm.compiler.schedule.sketches.digit_sums import digit_sum_sketches
+from tunefarm.compiler.schedule.sketches.limb_dot import limb_dot_sketches
 from tunefarm.compiler.schedule.sketches.matrix_tiles import matrix_tile_sketches
 from tunefarm.compiler.schedule.sketches.recurrent import recurrent_sketches
 from tunefarm.compiler.schedule.sketches.row_wise import reduced_row_sketches, row_wise_sketches
@@ -34,7 +34,7 @@ REDUCING = (
     reduced_row_sketches,
     matrix_tile_sketches,
     tiled_reduction_sketches,
-    digit_sum_sketches,
+    limb_dot_sketches,
     winograd_sketches,
 )
 MOVING = (transposed_sketches, row_wise_sketches)

@@ -25,12 +25,12 @@ from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
 from tunefarm.compiler.schedule.steps.compute_along import ComputeAlong
 from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
 from tunefarm.compiler.schedule.steps.copy_operand import CopyOperand
-from tunefarm.compiler.schedule.steps.digit_sums import DigitSums
 from tunefarm.compiler.schedule.steps.dot_product import DotProduct
 from tunefarm.compiler.schedule.steps.flatten_axes import FlattenAxes
 from tunefarm.compiler.schedule.steps.fuse import Fuse
 from tunefarm.compiler.schedule.steps.hoist import Hoist
 from tunefarm.compiler.schedule.steps.inline import Inline
+from tunefarm.compiler.schedule.steps.limb_dot import DigitSums
 from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
 from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
 from tunefarm.compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tunefarm.compiler.kernels.digit_sums import apply_digit_sums
+from tunefarm.compiler.kernels.limb_dot import apply_limb_dot
 from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
 from tunefarm.compiler.schedule.steps.step import Step
 
@@ -22,4 +22,4 @@ class DigitSums(Step):
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         scheduled.require_untouched("the algorithm is chosen before all other steps")
-        return scheduled.rewritten(apply_digit_sums(scheduled.kernel))
+        return scheduled.rewritten(apply_limb_dot(scheduled.kernel))

@@ -18,14 +18,14 @@ from math import prod
 
 import numpy as np
 
-from tunefarm.compiler.kernels.digit_sums import (
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.limb_dot import (
     BYTES,
     DIGITS,
     DigitForm,
-    apply_digit_sums,
+    apply_limb_dot,
     digit_form,
 )
-from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape, operands_of
 from tunefarm.compiler.schedule.sketches.parallel_choices import (
@@ -43,8 +43,8 @@ from tunefarm.compiler.schedule.sketches.row_parts import (
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
 from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
-from tunefarm.compiler.schedule.steps.digit_sums import DigitSums
 from tunefarm.compiler.schedule.steps.dot_product import DotProduct
+from tunefarm.compiler.schedule.steps.limb_dot import DigitSums
 from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
 from tunefarm.compiler.schedule.steps.prefetch import Prefetch
 from tunefarm.compiler.schedule.steps.reorder import Reorder
@@ -81,7 +81,7 @@ class _Context:
         return self.anchor.axes[-1].extent
 
 
-def digit_sum_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
+def limb_dot_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """The sketch, where the kernel is a product with packed weights of at least a vector."""
     form = digit_form(kernel)
     lanes = vector_lanes(kernel, target)
@@ -92,7 +92,7 @@ def digit_sum_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
     weights = kernel.buffer(form.product.weight.buffer)
     if not weights.constant or weights.type.bytes <= PARALLEL_BYTES:
         threads = 1
-    context = _Context(apply_digit_sums(kernel), form, lanes, threads)
+    context = _Context(apply_limb_dot(kernel), form, lanes, threads)
     tiles = _tiles(context, target)
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("tile", tiles), _best_tile(context, tiles)),

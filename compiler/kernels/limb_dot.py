@@ -92,7 +92,7 @@ def _fits(bits: int, chunk: int) -> bool:
     return ((1 << bits) - 1) * 128 * (_BASE + 1) * chunk < 1 << 31
 
 
-def apply_digit_sums(kernel: FusedKernel) -> FusedKernel:
+def apply_limb_dot(kernel: FusedKernel) -> FusedKernel:
     """The same kernel with its product summed up in integers; `ScheduleError` for another one.
 
     Before the anchor there are then the stages `exponents`, `units` (of data in whole units),
