@@ -26,13 +26,13 @@ from tunefarm.compiler.loops.ir import (
 )
 from tunefarm.compiler.types.dtypes import DType
 
-WORTH = 1 << 17
+MIN_SHARED_PRODUCTS = 1 << 17
 """Products of a loop, summed up, below which a second thread costs more than it saves."""
 STORED = 8  # such products to an element that is computed and stored
 
 
 def parallel_profit(nest: LoopNest, before: LoopNest, limits: Sequence[ValidExtent]) -> LoopNest:
-    """The nest, each parallel loop of which is shared where what it does is `WORTH` it.
+    """The nest, whose parallel loops threads share where they have `MIN_SHARED_PRODUCTS`.
 
     `before` is the nest without limits, in which loops do what they do at the bounds.
     """
@@ -67,7 +67,7 @@ def _shared(body: Body, most: dict[str, int], limits: Sequence[ValidExtent]) -> 
     made: list[Stmt] = []
     for statement in body:
         if isinstance(statement, For) and statement.kind is LoopKind.PARALLEL:
-            work = most.get(statement.variable, WORTH)
+            work = most.get(statement.variable, MIN_SHARED_PRODUCTS)
             statement = replace(statement, worth=_worth(work, limits))
         elif isinstance(statement, For | Let | If | Allocate):
             statement = replace(statement, body=_shared(statement.body, most, limits))
@@ -78,7 +78,7 @@ def _shared(body: Body, most: dict[str, int], limits: Sequence[ValidExtent]) -> 
 def _worth(work: int, limits: Sequence[ValidExtent]) -> Expr | None:
     """Whether so much work at the bounds is enough at the sizes; None where it always is."""
     whole = math.prod(limit.extent for limit in limits)
-    needed = -(-WORTH * whole // work)
+    needed = -(-MIN_SHARED_PRODUCTS * whole // work)
     if needed <= 1:
         return None
     product: Expr = integer(1)

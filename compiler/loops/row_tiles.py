@@ -24,13 +24,13 @@ SIZES = (1, 2, 4, 6, 8, 11, 15, 20, 27)
 """Rows of tiles that are smaller than the whole: the last tile of rows computes few in vain, while
 all of them together take little more code than two whole ones."""
 
-LONE = 3
+MIN_LONE_TILE_ROWS = 3
 """Rows of a tile that is all there is, at which it is worth smaller ones."""
 
 FEW = 8
 """So many times its rows before a last tile, it may compute some in vain."""
 
-RARE = 0.75
+NEAR_MAXIMUM_SHARE = 0.75
 """A statement that is run where a size is above so much of its maximum may compute in vain
 in other directions."""
 
@@ -74,7 +74,7 @@ def worth_cutting(condition: Condition, rows: Rows) -> bool:
     """Whether tiles of fewer rows are worth their code."""
     if any(step > 0 for _, step in condition.terms):
         return rows.count > 1
-    return rows.count >= LONE and condition.constant < FEW * rows.factor * rows.count
+    return rows.count >= MIN_LONE_TILE_ROWS and condition.constant < FEW * rows.factor * rows.count
 
 
 def is_rare(known: Facts, cut: Condition, greatest: Mapping[Load, int]) -> bool:
@@ -88,7 +88,7 @@ def is_rare(known: Facts, cut: Condition, greatest: Mapping[Load, int]) -> bool:
         not item.terms
         and item.size != cut.size
         and item.size in greatest
-        and item.constant >= RARE * item.scale * greatest[item.size]
+        and item.constant >= NEAR_MAXIMUM_SHARE * item.scale * greatest[item.size]
         for item in known.values()
     )
 

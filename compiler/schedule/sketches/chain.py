@@ -43,9 +43,12 @@ from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.target import Target
 
 BLOCKS = (0, 1, 2, 3, 4, MOST_BLOCKS)  # of channels that are filtered at a time; 0: all of them
-NEAR, FAR = 24.0, 12.0  # bytes a cycle through the caches, written and read again
+L2_BYTES_PER_CYCLE, BEYOND_L2_BYTES_PER_CYCLE = (
+    24.0,
+    12.0,
+)  # bytes a cycle through the caches, written and read again
 GOOD_BYTES = 128 * 1024  # of what the parts give each other: several rows, much less than the cache
-SLIGHTLY = 0.002  # of the time, by which blocks of half or twice the size are worse
+TIME_SHARE_PER_DOUBLING = 0.002  # of the time, by which blocks of half or twice the size are worse
 FILLED = 0.6  # of the registers for sums that a tile has, at least
 BY_BLOCK = ("block", "row", "column")
 ORDERS = (BY_BLOCK, ("row", "block", "column"), ("row", "column", "block"))
@@ -85,7 +88,9 @@ def _cheapest(sketch: Sketch, chain: ChainContext) -> Sketch:
 
 def _apart(size: Counts) -> Numbers:
     """Of blocks that take equal time those are best that neither fill the cache nor are small."""
-    return np.asarray(1.0 + SLIGHTLY * np.abs(np.log2(size / GOOD_BYTES)), np.float64)
+    return np.asarray(
+        1.0 + TIME_SHARE_PER_DOUBLING * np.abs(np.log2(size / GOOD_BYTES)), np.float64
+    )
 
 
 # --- choices ------------------------------------------------------------------------------------
@@ -262,7 +267,12 @@ class _Plan:
             temporary = temporary + own.temporary + 2.0 * size * times
         blocks = np.array([-(-self.chain.parts[-1].extent // n) for n in self._row_numbers()])
         streamed = blocks[self.values.positions["rows"]] * self.chain.streamed_bytes
-        return replace(shape, cycles=cycles + streamed / FAR, flops=flops, temporary=temporary)
+        return replace(
+            shape,
+            cycles=cycles + streamed / BEYOND_L2_BYTES_PER_CYCLE,
+            flops=flops,
+            temporary=temporary,
+        )
 
     def _row_numbers(self) -> list[int]:
         return _numbers(self.values.domains["rows"])
@@ -290,7 +300,7 @@ class _Plan:
         blocks = self.blocks[number + 1]
         share = np.minimum(blocks / self.chain.parts[number + 1].context.vectors, 1.0)
         size = np.where(blocks > 0, size * share, size)
-        return np.where(size <= target.l2_bytes // 2, NEAR, FAR)
+        return np.where(size <= target.l2_bytes // 2, L2_BYTES_PER_CYCLE, BEYOND_L2_BYTES_PER_CYCLE)
 
 
 def _numbers(values: Sequence[ChoiceValue]) -> list[int]:

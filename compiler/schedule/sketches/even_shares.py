@@ -11,8 +11,8 @@ import numpy as np
 from tunefarm.compiler.schedule.nest_shape import Numbers
 from tunefarm.compiler.schedule.space import ChoiceValue, Sketch
 
-CLEARLY = 0.96  # of the default's time: by less no other choice is taken
-ALIKE = 0.02  # of the best time: candidates that differ by less are as good
+MAX_TIME_RATIO = 0.96  # of the default's time: by less no other choice is taken
+ALIKE_TIME_SHARE = 0.02  # of the best time: candidates that differ by less are as good
 
 
 def evenly_shared(
@@ -37,9 +37,9 @@ def evenly_shared(
     shape = sketch.shape(positions)
     waits = waiting(shape.pieces, threads)
     cost = shape.cycles * waits
-    if max(1.0 / waits[0], cost.min() / cost[0]) >= CLEARLY:
+    if max(1.0 / waits[0], cost.min() / cost[0]) >= MAX_TIME_RATIO:
         return sketch
-    alike = np.floor(np.log(cost / cost.min()) / ALIKE)
+    alike = np.floor(np.log(cost / cost.min()) / ALIKE_TIME_SHARE)
     changed = (numbers > 0).sum(axis=0)
     found = int(np.lexsort((cost, changed, alike))[0])
     chosen = (values[picked] for values, picked in zip(tried, numbers[:, found], strict=True))

@@ -22,7 +22,7 @@ TURN_CYCLES = 6.0  # a vector that is turned and stored
 WAYS = 8.0  # lines of equal address modulo a page that a first-level cache holds
 STREWN_COST = 1.5  # of a product whose operand falls out of the second-level cache between uses
 COPY_CYCLES = 3.0  # a vector of an operand that is copied
-CLEARLY = 0.98  # of the time of the tile that is chosen else
+MAX_TIME_RATIO = 0.98  # of the time of the tile that is chosen else
 OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long run
 
 
@@ -82,7 +82,7 @@ def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue
     if context.ragged and not context.form.turned:
         total = (full * whole + np.where(rest > 0, last, 0.0)) * weight
         other = fastest(total)
-        chosen = other if total[other] < CLEARLY * total[chosen] else chosen
+        chosen = other if total[other] < MAX_TIME_RATIO * total[chosen] else chosen
     return tiles[chosen]
 
 

@@ -49,7 +49,9 @@ BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128)  # vectors along each side of a block of 
 LONGEST = 64  # vectors along a block that is long, by rule
 CACHE_LINE = 64  # bytes
 FEWEST = 5  # columns that are worth a turn: of fewer, vectors are pieced together by shuffles
-NEAR = 3  # elements apart: a few shuffles pick them from the vectors that hold them
+MAX_SHUFFLED_ELEMENTS = (
+    3  # elements apart: a few shuffles pick them from the vectors that hold them
+)
 WASTE = 1.1  # at most so many elements are moved per element, as the last block is shifted
 
 
@@ -129,7 +131,7 @@ def _is_turned(stage: Stage, buffer: Buffer, pair: Mapping[str, int], lanes: int
     if buffer.dtype is DType.BOOL or len(set(parts_that_read(stage.body, buffer.name))) != 1:
         return False
     reads = [load for load in loads(stage.body) if load.buffer == buffer.name]
-    least = 1 if next(iter(pair.values())) == lanes else NEAR
+    least = 1 if next(iter(pair.values())) == lanes else MAX_SHUFFLED_ELEMENTS
     return all(_distance(stage, load, buffer.shape, pair) > least for load in reads)
 
 

@@ -55,7 +55,9 @@ from tunefarm.compiler.types.dtypes import DType
 
 MAX_TAPS = 64  # across or along, that are written out
 MAX_STRIDE = 8
-NEAR = 4  # elements: windows further apart are picked from as many vectors as they are apart
+MAX_SHUFFLED_ELEMENTS = (
+    4  # elements: windows further apart are picked from as many vectors as they are apart
+)
 LEAST_LANES = 3  # of a vector of columns: rows may be shorter than a register
 VECTORS = (1, 2, 4)
 ROWS = (1, 2, 4, 8)
@@ -218,7 +220,7 @@ def _pays(windows: _Windows) -> bool:
         stride = affine(windows.moving, {}).coefficient(windows.column)
         rows = -(-windows.width // windows.row_lanes) / -(-columns // windows.lanes)
         rows = max(rows, float(stride))
-        picked = stride if stride > NEAR else 1
+        picked = stride if stride > MAX_SHUFFLED_ELEMENTS else 1
     else:
         kept *= windows.lanes
     if max(across, along) > MAX_TAPS or kept > STACK_ELEMENTS:

@@ -7,7 +7,7 @@ import pytest
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr, unary
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
 from tunefarm.compiler.loops.ir import For, LoopKind, walk
-from tunefarm.compiler.loops.parallel_profit import STORED, WORTH
+from tunefarm.compiler.loops.parallel_profit import MIN_SHARED_PRODUCTS, STORED
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
@@ -42,14 +42,14 @@ def parallel_loop(kernel: FusedKernel) -> For:
 
 @pytest.mark.parametrize("rows", [2, 16, 63])
 def test_so_many_rows_are_worth_a_second_thread(rows: int) -> None:
-    columns = WORTH // STORED // rows
+    columns = MIN_SHARED_PRODUCTS // STORED // rows
     worth = parallel_loop(rows_of(columns)).worth
     assert isinstance(worth, Binary) and isinstance(worth.left, Const)
     assert worth.left.value in (rows, rows + 1)  # columns are a whole number
 
 
 def test_rows_each_of_which_is_enough_are_always_shared() -> None:
-    assert parallel_loop(rows_of(WORTH // STORED)).worth is None
+    assert parallel_loop(rows_of(MIN_SHARED_PRODUCTS // STORED)).worth is None
 
 
 def test_loops_of_known_extents_stay_as_they_are() -> None:
