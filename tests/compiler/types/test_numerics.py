@@ -76,7 +76,7 @@ def test_storage_of_single_contractions_goes_before_that_of_all() -> None:
 
 
 def test_a_model_has_one_narrow_type() -> None:
-    with pytest.raises(ValueError, match="one narrow float type"):
+    with pytest.raises(ValueError, match="same narrow float type"):
         Numerics.of("bf16").planned({"head": DType.F16})
 
 
