@@ -126,11 +126,11 @@ def register_function(
     """Bind the operator `name`, "domain::Operator", to a function of this process.
 
     `types` is called with the operands' types (None for one that is absent) and the node's
-    attributes, when a model is imported, and returns the types of the results. Sizes known at run
-    time only add, multiply and divide (`//`, `%`) in it as numbers do; one that it cannot do
-    without refuses the model. `version` is
-    compared where a built model is loaded: change it with what the function means. `replace` allows
-    a name that is taken. Raises `SettingsError` for a name that is not of that form or is taken.
+    attributes, when a model is imported, and returns the types of the results. Dynamic sizes
+    add, multiply and divide (`//`, `%`) in it as numbers do; where it needs the number of one, the
+    model is refused. `version` is compared where a built model is loaded: change it with what the
+    function means. `replace` allows a name that is taken. Raises `SettingsError` for a name that is
+    not of that form or is taken.
     """
     domain, separator, operator = name.partition("::")
     if not (separator and domain and operator) or "::" in operator:

@@ -59,9 +59,11 @@ _NAMES = re.compile(r"(?=.*\w_\w)[\w ]+")
 
 def findings(name: str, source: str) -> Iterator[str]:
     """Each phrase in the text of one file, as "file:line: phrase: the text around it"."""
-    if not PHRASE.search(re.sub(r"[\"']\s*\n\s*f?[\"']", "", source)):
+    joined = re.sub(r"[\"']\s*\n\s*f?[\"']", "", source)
+    if not PHRASE.search(re.sub(r" *\n *", "\n", joined)):
         return  # most files: parsing them all takes seconds
-    for line, text in _strings(ast.parse(source)) if name.endswith(".py") else [(1, source)]:
+    for line, given in _strings(ast.parse(source)) if name.endswith(".py") else [(1, source)]:
+        text = re.sub(r" *\n *", "\n", given)
         prose = IDENTIFIER.sub(lambda found: re.sub(r"\S", "·", found[0]), text)
         for phrase in PHRASE.finditer(prose):
             start, end = phrase.span()
@@ -117,6 +119,7 @@ def test_text_uses_the_fields_terms(repository: Path, root: str) -> None:
     [
         ("a.md", "one\n\nA size known at\nrun time.", ["a.md:3: known at run time"]),
         ("a.md", "The least, at least; least-squares. Texts", ["least", "texts"]),
+        ("a.py", 'class A:\n    """At\n    least; of\n    yours."""', ["a.py:3: of yours"]),
         ("a.md", "`--numerics`, `texts` and numerics=1", []),
         ("a.py", '"Takes turns."', ["a.py:1: takes turns"]),
         ("a.py", 'def f():\n    """The greatest."""', ["a.py:2: greatest"]),

@@ -19,8 +19,8 @@ _MAX_BUILDERS = 8
 class SlotPlan:
     """The cores of one node: one for each builder, a group for each measuring slot.
 
-    A core may be in both; it is leased to one at a time. With `alternates` the whole node takes
-    turns: nothing is timed while anything is built.
+    A core may be in both; it is leased to one at a time. With `alternates` the whole node
+    alternates: nothing is timed while anything is built.
     """
 
     build_cores: tuple[int, ...]

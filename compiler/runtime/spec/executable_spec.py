@@ -266,9 +266,9 @@ class ExecutableSpec:
     `operands` are the types of each kernel's operands, then that of its result, in the order of
     `kernels`; nothing in files from before they were kept.
 
-    `functions` are not part of it: their pointers and contexts follow those of the constants, in
-    turns, and the last `REPORT_BYTES` of the arena are for a report of what failed; before it is
-    room for the extents that functions with dynamic shapes are called with, `extents_bytes`.
+    `functions` are not part of it: their pointers and contexts follow those of the constants,
+    interleaved, and the last `REPORT_BYTES` of the arena are for a report of what failed; before it
+    is room for the extents that functions with dynamic shapes are called with, `extents_bytes`.
     """
 
     name: str
