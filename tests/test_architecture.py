@@ -233,7 +233,6 @@ TOP_LEVEL = {
     ".ci",
     ".github",
     ".git",
-    ".github",
     ".gitignore",
 }
 LEFT_BY_TOOLS = {

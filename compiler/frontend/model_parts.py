@@ -19,7 +19,7 @@ from tunefarm.compiler.frontend.declared_ports import DeclaredPort, declared_por
 from tunefarm.compiler.frontend.node_order import in_order, names_read
 from tunefarm.compiler.frontend.read_model import check_text, read_model
 from tunefarm.compiler.frontend.tensors import initializers
-from tunefarm.compiler.limits import Allowance
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.configs.files import replacing
 
@@ -32,7 +32,7 @@ def whole_model(path: Path) -> onnx.ModelProto:
 
     Raises ImportModelError for a file that is no model.
     """
-    model = read_model(path, Allowance())
+    model = read_model(path, ResourceBudget())
     check_text(model)
     try:
         external_data_helper.load_external_data_for_model(model, str(path.parent))

@@ -16,14 +16,14 @@ from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.choices.program_steps import ProgramStep
 from tunefarm.compiler.plan.decisions.graph_plan import (
+    DEFAULT_PLAN,
     PLAIN,
-    RULES,
     Chain,
+    FusionBarrier,
     GraphPlan,
+    KeepDecomposed,
     Layout,
     Merged,
-    Separate,
-    Spelled,
 )
 from tunefarm.db.records import LatencyRecord, PlanRecord
 from tunefarm.measure.unchanged import is_unchanged
@@ -69,7 +69,7 @@ def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
     return {
         "id": record.id[:12],
         "created": format_time(record.created),
-        "told": "the default plan" if choice.plan == RULES else str(choice),
+        "told": "the default plan" if choice.plan == DEFAULT_PLAN else str(choice),
         "summary": _summary(choice),
         "choices": _choices(choice),
         "gain_class": _gain_class(choice),
@@ -88,7 +88,7 @@ def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
 
 def _summary(choice: GraphChoice) -> str:
     """What the plan as a whole gains."""
-    if choice.plan == RULES:
+    if choice.plan == DEFAULT_PLAN:
         return "The default plan: no other plan was found to be faster"
     speed_up, low, high = choice.speedup, choice.low, choice.high
     if speed_up is None or low is None or high is None:
@@ -107,7 +107,7 @@ def _choices(choice: GraphChoice) -> list[dict[str, Any]]:
     Plans without recorded parts are one.
     """
     if not choice.regions:
-        return [_part(choice.plan, "", "same")] if choice.plan != RULES else []
+        return [_part(choice.plan, "", "same")] if choice.plan != DEFAULT_PLAN else []
     regions = sorted(choice.regions, key=lambda region: not region.is_measured)
     return [
         _part(region.plan, region.gain, _region_class(region)) for region in regions[:MOST_PARTS]
@@ -134,13 +134,13 @@ def does(plan: GraphPlan) -> str:
         (plain, "{} in plain NCHW layout", "value"),
         (_count(plan, Chain), "{} computed tile by tile inside its consumer (fusion)", "producer"),
         (_count(plan, Merged), "{} of matmul/conv with a common input run as one", "group"),
-        (_count(plan, Separate), "{} not fused with its readers", "result"),
-        (_count(plan, Spelled), "{} kept as separate operators", "decomposed op"),
+        (_count(plan, FusionBarrier), "{} not fused with its readers", "result"),
+        (_count(plan, KeepDecomposed), "{} kept as separate operators", "decomposed op"),
     ]
     return "; ".join(text.format(counted(count, noun)) for count, text, noun in parts if count)
 
 
-def _count(plan: GraphPlan, kind: type[Chain | Merged | Separate | Spelled]) -> int:
+def _count(plan: GraphPlan, kind: type[Chain | Merged | FusionBarrier | KeepDecomposed]) -> int:
     return sum(isinstance(item, kind) for item in plan.decisions)
 
 

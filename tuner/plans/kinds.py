@@ -133,7 +133,7 @@ def uniform_layouts(programs: Programs, base: GraphPlan) -> list[GraphPlan]:
 
 def by_estimates(programs: Programs, base: GraphPlan, threads: int) -> list[GraphPlan]:
     """The plan with what an untuned build would merge and chain, on top of the base."""
-    spaces = Spaces(programs.target, threads, programs.numerics)
+    spaces = SpaceCache(programs.target, threads, programs.numerics)
     plan = estimated_plan(programs.graph, spaces, ResourceBudget(programs.limits), base)
     return [plan] if plan != base else []
 

@@ -45,7 +45,9 @@ class ModelValues:
         """Whether it is NHWC: a block of all channels."""
         return self.channels.get(item.value) == item.block
 
-    def simplified(self, programs: Programs, plan: GraphPlan, base: GraphPlan = RULES) -> GraphPlan:
+    def simplified(
+        self, programs: Programs, plan: GraphPlan, base: GraphPlan = DEFAULT_PLAN
+    ) -> GraphPlan:
         """The plan without those layouts on top of its base that the rules choose anyway, if that
         makes the same program."""
         ruled = {item for item in plan.of(Layout) if self.is_ruled(item)} - set(base.decisions)
