@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tunefarm.db.store import Store
 
 BY_GRAPH = " by graph"
-"""What the numerics' name ends with where a plan of a graph is recorded: no choice of precisions
+"""What the name of the precision ends with where a plan of a graph is recorded: no choice of precisions
 has such a name, and no plan of sizes."""
 
 

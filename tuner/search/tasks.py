@@ -44,7 +44,7 @@ class TuningTask:
 
     `candidates` and `lessons` are the training data of the cost model. `known` maps the hash of
     every measured schedule to its latency (infinity for a failure), `plans` that of every one of
-    the space that works to what measures it again, `under_way` that of every schedule being
+    the space that works to the one who measures it again, `under_way` that of every schedule being
     measured to the candidates that wait for it. `confirmed_latency` is that of the record to
     apply, infinity when the search expects another schedule to beat it. `placements` are where the
     model's calls have the kernel's buffers. `target` is what the CPU is called, in a job for
