@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tunefarm.db.store import Store
 
 BY_GRAPH = " by graph"
-"""What the name of the precision ends with where a plan of a graph is recorded: no choice of precisions
-has such a name, and no plan of sizes."""
+"""End of the name of the precision where a plan of a graph is recorded: no choice of precisions has
+such a name, and no plan of sizes."""
 
 
 @dataclass(frozen=True, slots=True)

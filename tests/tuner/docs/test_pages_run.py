@@ -111,7 +111,9 @@ TEXTS["README"] = re.sub(
     "^<!-- test command -->.*?^<!-- end of test command -->", "", README, flags=re.M | re.S
 )
 # The environment is the one that the tests run in, where OpenVINO need not be.
-TEXTS["README"] = re.sub("^python3 -m venv .*(?=tune zoo)|,openvino", "", TEXTS["README"], flags=re.M)
+TEXTS["README"] = re.sub(
+    "^python3 -m venv .*(?=tune zoo)|,openvino", "", TEXTS["README"], flags=re.M
+)
 PAGES = {name: list(blocks_of(REAL.sub(MODEL, text))) for name, text in TEXTS.items()}
 
 
