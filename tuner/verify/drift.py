@@ -15,7 +15,6 @@ from statistics import median
 from typing import Any
 
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED
-from tunefarm.measure.compare import BETWEEN_RUNS
 from tunefarm.tuner.records.model_latencies import AppliedKernel, MeasuredModel, ModelTimes, Ratio
 from tunefarm.tuner.reports.report import format_share
 
@@ -24,6 +23,10 @@ WIDE = 0.03
 CHANGED, MATTERS = 0.10, 0.02
 """By how much of its own time, and of the model's, a kernel must change against the others to be
 named: profiles of one moment and another differ by some per cent."""
+BETWEEN_PROCESSES = 0.003
+"""Standard deviation of the logarithm of what two processes find of one model, beyond the errors of
+each, which met the untuned model at several placements (`python -m tests.benchmarks.same_build
+again`)."""
 _REACH = 1.96  # standard deviations of a 95 % interval
 _FACTS = {
     "cpu": "CPU",
@@ -173,7 +176,7 @@ def compare_times(
 def slowdown_of(before: Ratio | None, now: Ratio | None) -> Ratio | None:
     """Time now over then, of what was measured over the untuned model each time.
 
-    Two runs of one pair differ by their errors and `BETWEEN_RUNS`, unless the model was and
+    Two runs of one pair differ by their errors and `BETWEEN_PROCESSES`, unless the model was and
     is the untuned build: that is no measurement.
     """
     if before is None or now is None:
@@ -181,7 +184,7 @@ def slowdown_of(before: Ratio | None, now: Ratio | None) -> Ratio | None:
     if before.is_unchanged and now.is_unchanged:
         return now
     mean = math.log(now.ratio / before.ratio)
-    reach = _REACH * math.hypot(deviation(before), deviation(now), BETWEEN_RUNS)
+    reach = _REACH * math.hypot(deviation(before), deviation(now), BETWEEN_PROCESSES)
     return Ratio(math.exp(mean), math.exp(mean - reach), math.exp(mean + reach))
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.tuner.verify.examples import HERE, MACHINE, kernel, measured, times
 from tunefarm.tuner.records.model_latencies import Ratio
 from tunefarm.tuner.verify.drift import (
+    BETWEEN_PROCESSES,
     EXIT_CODES,
     Drift,
     Verdict,
@@ -59,7 +60,7 @@ def test_the_slowdown_is_of_gains_and_no_surer_than_two_runs() -> None:
     found = slowdown_of(before, now)
     assert found is not None
     assert found.ratio == pytest.approx(1.1)
-    assert deviation(found) > 0.01
+    assert deviation(found) > BETWEEN_PROCESSES
     assert slowdown_of(None, now) is None
 
 
