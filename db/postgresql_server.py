@@ -109,7 +109,7 @@ class PostgresqlServer:
                 hint="make one with: createdb --encoding=UTF8 --template=template0 NAME",
             )
         if not tables and not create:
-            raise DatabaseError(f"{self.name} is empty", hint="tune --model fills it")
+            raise DatabaseError(f"{self.name} is empty", hint="tune MODEL fills it")
         if tables and not tables >= _FIRST_TABLES:
             raise DatabaseError(
                 f"{self.name} is a database of another application", hint="nothing was changed"

@@ -184,7 +184,7 @@ def _check_path(path: Path, *, create: bool) -> None:
         if size:
             _check_header(path, size)
         elif not create:
-            raise DatabaseError(f"no such database: {path}", hint="tune --model makes one")
+            raise DatabaseError(f"no such database: {path}", hint="tune MODEL makes one")
         elif not path.exists() and not path.parent.is_dir():
             raise DatabaseError(f"cannot create {path}: its folder does not exist")
     except OSError as error:

@@ -66,7 +66,7 @@ def test_records_are_there_after_reopening(database: Path) -> None:
 def test_missing_file_is_an_error_unless_it_may_be_made(tmp_path: Path) -> None:
     path = tmp_path / "tuning.db"
     for read_only in (False, True):
-        with pytest.raises(DatabaseError, match=r"no such database: .*tuning.db \(tune --model"):
+        with pytest.raises(DatabaseError, match=r"no such database: .*tuning.db \(tune MODEL"):
             Store.open(path, create=read_only, read_only=read_only)
         assert not path.exists()
 

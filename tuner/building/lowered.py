@@ -138,7 +138,7 @@ def recorded_choice(
     }
     hints = {
         INT8: "",
-        AUTO: "tune --model FILE --precision auto --max-error 0.01 --calibration inputs.npz",
+        AUTO: "tune MODEL --precision auto --max-error 0.01 --calibration inputs.npz",
     }
     found = None
     if store is not None:

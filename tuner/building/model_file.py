@@ -272,5 +272,5 @@ def other_file(store: Store | None, model: str | PathLike[str]) -> tuple[Unappli
     from tunefarm.tuner.records.unapplied import Unapplied
 
     reason = f"{os.fspath(model)} is not the file that job {found[0].id[:8]} read ({difference})"
-    advice = "kernels of both run its records, tune --model tunes the others"
+    advice = "kernels of both run its records, tune tunes the others"
     return (Unapplied(("model",), 0, 0, reason, advice),)

@@ -33,7 +33,7 @@ def open_records(url: str, *, untuned: bool) -> AbstractContextManager[Store | N
     if not os.path.exists(url) and "://" not in url:
         raise SettingsError(
             f"no such database: {url}",
-            hint="tune --model makes one; without one: --untuned, or in Python no db=",
+            hint="tune MODEL makes one; without one: --untuned, or in Python no db=",
         )
     from tunefarm.db.store import Store
 

@@ -24,26 +24,26 @@ class Example:
 
 
 EXAMPLES: Mapping[str, Example] = {
-    "tune": Example("tune --model mlp.onnx --db tuning.db --runner local --trials 24"),
+    "tune": Example("tune mlp.onnx --db tuning.db --runner local --trials 24"),
     "tune build": Example(
-        "tune build --model mlp.onnx --db tuning.db --output mlp.tuned\n"
-        "tune build --model mlp.onnx --untuned --output mlp.untuned    # without records"
+        "tune build mlp.onnx --db tuning.db -o mlp.tuned\n"
+        "tune build mlp.onnx --untuned -o mlp.untuned    # without records"
     ),
     "tune run": Example(
-        "tune build --model mlp.onnx --db tuning.db --output mlp.tuned\n"
+        "tune build mlp.onnx --db tuning.db -o mlp.tuned\n"
         "tune run mlp.tuned --repeat 20 --profile"
     ),
-    "tune bench": Example("tune bench --model mlp.onnx --db tuning.db --against onnxruntime"),
+    "tune bench": Example("tune bench mlp.onnx --db tuning.db --against onnxruntime"),
     "tune zoo": Example(
-        "tune zoo mlp --output small.onnx\ntune zoo mlp --quantised --output small_8_bits.onnx"
+        "tune zoo mlp -o small.onnx\ntune zoo mlp --quantized -o small_8_bits.onnx"
     ),
     "tune inspect": Example(
-        "tune inspect --model mlp.onnx --stage kernels\n"
-        "tune inspect --model mlp.onnx --stage loops --db tuning.db"
+        "tune inspect mlp.onnx --stage kernels\n"
+        "tune inspect mlp.onnx --stage loops --db tuning.db"
     ),
     "tune reduce": Example(
         "tune reduce model.onnx --check onnxruntime\n"
-        "tune reduce model.onnx --check mine.py:still_fails --output small.onnx",
+        "tune reduce model.onnx --check mine.py:still_fails -o small.onnx",
         runs=False,
     ),
     "tune report": Example("tune report --db tuning.db --html report.html"),
@@ -52,7 +52,7 @@ EXAMPLES: Mapping[str, Example] = {
     "tune resume": Example("tune resume last --db tuning.db --minutes 30", runs=False),
     "tune watch": Example("tune watch --db tuning.db", runs=False),
     "tune doctor": Example("tune doctor", runs=False),
-    "tune verify": Example("tune verify --model mlp.onnx --db tuning.db", runs=False),
+    "tune verify": Example("tune verify mlp.onnx --db tuning.db", runs=False),
     "tune jobs": Example("tune jobs list --db tuning.db"),
     "tune jobs add": Example("tune jobs add --model mlp.onnx --db tuning.db --threads 1"),
     "tune jobs list": Example("tune jobs list --db tuning.db"),
@@ -74,16 +74,16 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "tune db builds": Example("tune db builds --db tuning.db"),
     "tune db export": Example(
-        "tune db export --db tuning.db --output night.jsonl\n"
+        "tune db export --db tuning.db -o night.jsonl\n"
         "tune db export --db tuning.db --optuna study.db       # for optuna-dashboard"
     ),
     "tune db import": Example(
-        "tune db export --db tuning.db --output night.jsonl\n"
+        "tune db export --db tuning.db -o night.jsonl\n"
         "tune db import night.jsonl --db other.db"
     ),
     "tune db merge": Example("tune db merge tuning.db --db all.db"),
     "tune db prune": Example("tune db prune --db tuning.db --keep 64 --dry-run"),
     "tune db check": Example("tune db check --db tuning.db --replay 2"),
-    "tune db salvage": Example("tune db salvage tuning.db --output saved.db"),
+    "tune db salvage": Example("tune db salvage tuning.db -o saved.db"),
     "tune db upgrade": Example("tune db upgrade --db tuning.db"),
 }

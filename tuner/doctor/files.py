@@ -100,7 +100,7 @@ def check_database(question: Question) -> list[Finding]:
 def _missing(path: Path, *, asked: bool) -> Finding:
     """Of a database file that is not there."""
     if asked:
-        return problem("database", f"there is no {path}", "tune --model FILE --db DB makes one")
+        return problem("database", f"there is no {path}", "tune MODEL --db DB makes one")
     if not may_write(path.absolute().parent):
         text = f"{path} is not there, and cannot be made in {path.absolute().parent}"
         return problem("database", text, "go to your own folder, or name one with --db")
@@ -131,7 +131,7 @@ def _content(location: str, shown: str, size: int | None, again: str) -> list[Fi
     text += "; every row is intact" if whole and size is not None else "; not read as a whole"
     facts = {"bytes": size, "kernels": tasks, "jobs": dict(jobs)}
     if jobs["lost"]:
-        advice = "the same tune --model command goes on from what a lost job recorded"
+        advice = "the same tune command goes on from what a lost job recorded"
         return [warning("database", text, advice, **facts)]
     return [ok("database", text, **facts)]
 

@@ -21,7 +21,7 @@ def find_job(store: Store, name: str) -> JobRecord:
     """
     jobs = queries.jobs(store)
     if not jobs:
-        raise DatabaseError(f"{store.name} has no jobs yet", hint="tune --model FILE begins one")
+        raise DatabaseError(f"{store.name} has no jobs yet", hint="tune MODEL begins one")
     if name == NEWEST:
         return jobs[0]
     found = [job for job in jobs if job.id.startswith(name)] if name else []

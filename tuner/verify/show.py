@@ -47,10 +47,10 @@ def advice(found: Verification) -> str:
     then = None if found.baseline is None else found.baseline.times.over_untuned
     now = found.times.over_untuned
     if then is None or now is None or found.drift.slowdown is None:
-        return "tune --model measures this model here, and records its latency"
+        return "tune measures this model here, and records its latency"
     if deviation(then) > max(NOISY_RECORD, deviation(now)):
         return (
-            "the recorded latency itself is that unsure: the same tune --model on a quieter "
+            "the recorded latency itself is that unsure: the same tune command on a quieter "
             "machine measures the model anew, and searches for nothing that it has found"
         )
     return "give it more --minutes, or wait; tune doctor says how noisy this machine is"

@@ -84,7 +84,7 @@ def verify_model(
     url = request.settings.database.url
     if "://" not in url and not Path(url).exists():
         raise SettingsError(
-            f"no such database: {url}", hint="what tune --model has recorded there is verified"
+            f"no such database: {url}", hint="what tune has recorded there is verified"
         )
     with _built(request, tell) as (tuned, untuned, built):
         settings, model = request.settings, load(tuned)

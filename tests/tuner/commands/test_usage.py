@@ -146,7 +146,7 @@ def test_wrong_words_are_told_with_what_to_type(say: Any, line: str, told: str) 
         ("jobs add p.onnx", "p.onnx is a Git LFS pointer"),
         ("folder", "is no model but a folder"),
         ("build --model m.onnx --output m.tuned", "without one: --untuned"),
-        ("verify --model m.onnx", "no such database: tuning.db (what tune --model has recorded"),
+        ("verify --model m.onnx", "no such database: tuning.db (what tune has recorded"),
         ("bench --model m.onnx", "without one: --untuned"),
         ("report --html r.html", "no such database: tuning.db"),
     ],

@@ -32,7 +32,7 @@ def test_jobs_are_found_by_the_start_of_their_ids(store: Store) -> None:
 
 
 def test_without_jobs_the_error_says_what_begins_one(store: Store) -> None:
-    with pytest.raises(DatabaseError, match="tune --model FILE begins one"):
+    with pytest.raises(DatabaseError, match="tune MODEL begins one"):
         find_job(store, "last")
 
 
