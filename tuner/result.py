@@ -171,11 +171,8 @@ class TuneResult:
         }
 
     def __repr__(self) -> str:
-        """The summary of the job in a few lines."""
-        lines = [f"TuneResult of {self.model}, job {self.job[:8]}", _count_line(self)]
-        lines += [] if self.plan is None else [f"plan: {self.plan}"]
-        lines += [] if self.build is None else [_kernels_line(self)]
-        return "\n".join([*lines, result_line(self)])
+        """The headline and the summary of the job, line by line."""
+        return "\n".join((self.headline, *summary_lines(self, self._next)))
 
     @property
     def headline(self) -> str:
@@ -293,12 +290,6 @@ def _count_line(result: TuneResult) -> str:
     count = "1 measurement" if result.measured == 1 else f"{result.measured} measurements"
     count = format_counts(count, result.new.failures, result.new.scattered)
     return f"{count} in {format_duration(result.seconds)}: {result.end}"
-
-
-def _kernels_line(result: TuneResult) -> str:
-    """How many kernels there are, and how many are faster than untuned."""
-    faster = sum(task.confirmed < 1.0 and not task.is_unchanged for task in result.tasks)
-    return f"kernels: {len(result.tasks)} distinct, {faster} faster than untuned"
 
 
 def summary_lines(result: TuneResult, command: str) -> list[str]:

@@ -61,6 +61,7 @@ READ_OTHERWISE = {
     "db import": "reads an export, which is attacked too",
     "bench": "looks records up as build does, and measures",
     "run": "reads no database",
+    "reduce": "looks records up as build does, and runs",
     "zoo": "reads no database",
     "docs": "reads no database",
     **dict.fromkeys(("farm start", "farm join", "farm status", "farm stop"), "read no database"),

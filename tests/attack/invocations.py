@@ -42,7 +42,7 @@ _LONG = "x" * 5000
 _NAMES = ("", "a\0b", _LONG, "m.onnx/x", "fifo", "/dev/full", ".", "loop", "no folder/x", "a\nb/x")
 _FILES = {
     "m.onnx": "model",
-    "a.tuned": "artefact",
+    "a.tuned": "artifact",
     "s.db": "database",
     "records.jsonl": "records",
     "c.toml": "config",
@@ -66,6 +66,8 @@ _WORDS = {
     "dump_after": ("loop", "", "\udcff", _LONG),
     "form": ("qqd", "", "\udcff", _LONG),
     "numerics": ("bf61", "", "BF16", "\udcff", _LONG),
+    "precision": ("bf61", "", "BF16", "\udcff", _LONG),
+    "check": ("", "onnxruntim", "missing.py:f", "\udcff", _LONG),
     "denormals": ("flash", "", "KEEP", "\udcff", _LONG),
     "calibration": ("", "missing", "folder", "\udcff", _LONG),  # all are wrong without int8 or auto
     "bench": ("", "missing", "folder", "\udcff", _LONG),
@@ -86,7 +88,7 @@ _WORDS = {
     "build": ("m.onnx", "m.onnx/x", _LONG),
     "optuna": ("m.onnx", "s.db", "no folder/x", "folder", _LONG),
     "threads": ("", "x", "0", "-1", "1" + "0" * 5000),
-    "plan": ("serach", "", "DEFAULT_PLAN", "\udcff", _LONG),
+    "plan": ("serach", "", "RULES", "\udcff", _LONG),
     "max_memory": ("", "lots", "0", "-3", "64X", "1e9999M", "nan", "\udcff", _LONG),
     "ids": ("nothing", "\udcff", _LONG),
     "until": ("", "25:00", "7", "2020-01-01", "\udcff", _LONG),
@@ -94,18 +96,18 @@ _WORDS = {
     "input": ("", "x", "x=", "=x.npy", "none=x.npy", *(f"x={name}" for name in _OTHERS if name)),
 }
 _VALID = {
-    "name": "mlp", "workload": "0", "kernel": "softmax", "stage": "kernels", "emit": "artefact",
+    "name": "mlp", "workload": "0", "kernel": "softmax", "stage": "kernels", "emit": "artifact",
     "against": "onnxruntime", "runner": "local", "shape": "x=1,3,12,12",
     "targets": "x86-64-v2,x86-64-v3", "cc": "cc", "input": "x=x.npy",
-    "model": "m.onnx", "artefact": "a.tuned", "db": "s.db", "other": "s.db", "config": "c.toml",
+    "model": "m.onnx", "artifact": "a.tuned", "db": "s.db", "other": "s.db", "config": "c.toml",
     "output": "new", "json": "new.json", "html": "new.html", "job": "nothing",
 }  # fmt: skip
-_OUTPUTS = ("output", "json", "html", "trace", "metrics")
-_READ = ("model", "artefact", "file", "other", "db", "config")
+_OUTPUTS = ("output", "json", "json_progress", "html", "trace", "metrics")
+_READ = ("model", "artifact", "file", "other", "db", "config")
 _CREATES = ("tune", "jobs add", "db import", "db merge")  # a database that is not there yet
 _LEFT_OUT = ("farm", "doctor")
 """Commands that start Ray, or measure whatever is wrong and say so; their own tests refuse."""
-_KINDS_READ = {"model": "model", "artefact": "artefact", "other": "database", "db": "database"}
+_KINDS_READ = {"model": "model", "artifact": "artifact", "other": "database", "db": "database"}
 
 
 @dataclass(frozen=True, slots=True)

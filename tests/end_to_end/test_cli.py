@@ -243,7 +243,7 @@ def test_builds_that_keep_denormals_take_the_same_records(
 def test_unknown_numerics_name_the_nearest(tune: CommandLine, model: Path) -> None:
     for command in ([], ["build", "--output", "out"], ["bench"], ["inspect", "--stage", "graph"]):
         line = tune.refuses(*command, "--model", model, "--numerics", "bf61")
-        assert "compile.numerics = 'bf61'" in line and "did you mean bf16?" in line
+        assert "compile.precision = 'bf61'" in line and "did you mean bf16?" in line
 
 
 def test_a_required_share_that_is_not_tuned_fails_the_build(

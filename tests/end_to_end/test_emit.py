@@ -126,8 +126,8 @@ def test_a_required_share_that_is_not_tuned_emits_nothing(
 @pytest.mark.parametrize(
     ("form", "output", "expected"),
     [
-        ("objct", "out.o", "did you mean object? forms: artefact, llvm, asm, object, c-header+"),
-        ("exe", "out", "forms: artefact, llvm, asm, object, c-header+shared-library, graph"),
+        ("objct", "out.o", "--emit objct: there is no such form (did you mean object?)"),
+        ("exe", "out", "there is no such form (known: artifact, c, object, llvm, asm, graph)"),
         (LIBRARY, "tiny-1.onnx", "a folder is wanted"),
         (LIBRARY, "", "not the name of a folder"),
         ("object", "net.h", "where the header goes"),

@@ -128,7 +128,7 @@ def test_sentences(
     assert run_command(app, ["build", *model, "--emit", "object", "--output", "m.o"]) == 1
     assert "Tokenizer, Flatten, TfIdfVectorizer" in capsys.readouterr().err
     spec = compile_with(import_onnx("m.onnx", {"text": (3, 1)}), None, Settings(), host_target())
-    with pytest.raises(SettingsError, match=r"operators of strings \(Tokenizer"):
+    with pytest.raises(SettingsError, match=r"operators on strings \(Tokenizer"):
         bench("m.onnx", Executable(spec.spec), ["onnxruntime"], LatencyOptions(rounds=2))
 
 

@@ -121,7 +121,7 @@ def test_a_job_of_another_file_is_not_resumed(tuning: Tuner) -> None:
         tuning.save("second")
         with pytest.raises(DatabaseError, match=r"read another file: .*tiny\.onnx has") as caught:
             resuming(store, job, "t.db", minutes=1.0, trials=None)
-        assert DIFFERENCE in str(caught.value) and "put that file back; or" in caught.value.hint
+        assert DIFFERENCE in str(caught.value) and "restore that file; or" in caught.value.hint
         tuning.save("first")
         assert resuming(store, job, "t.db", minutes=1.0, trials=None)
         tuning.model.unlink()

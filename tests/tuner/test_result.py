@@ -55,22 +55,6 @@ RESULT = TuneResult(
 )
 
 
-def test_a_result_is_shown_as_its_summary_of_a_few_lines() -> None:
-    name, count, gain = repr(RESULT).splitlines()
-    assert name == "TuneResult of net.onnx, job job"
-    assert count.startswith("50 measurements (2 failed, ") and " in 1:00: " in count
-    assert gain == (
-        "net.onnx: 7 ms untuned, 4.9 ms tuned: 1.43x as fast (95 % sure: 1.41x to 1.45x)"
-    )
-    plain = replace(RESULT, build=BuildReport((), ()))
-    assert "kernels: 2 distinct, 1 faster than untuned" in repr(plain)
-    interrupted = replace(RESULT, end=End.INTERRUPTED, latency=None)
-    assert repr(interrupted).splitlines()[-1] == (
-        "net.onnx: interrupted; all results are kept in tuning.db"
-    )
-    assert all(3 <= len(repr(each).splitlines()) <= 6 for each in (RESULT, plain, interrupted))
-
-
 def test_claimed_and_confirmed_are_sums_over_the_same_default_latencies() -> None:
     search = RESULT.to_json()["search"]
     assert search["trials"] == 40 - 15

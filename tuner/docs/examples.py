@@ -30,16 +30,14 @@ EXAMPLES: Mapping[str, Example] = {
         "tune build mlp.onnx --untuned -o mlp.untuned    # without records"
     ),
     "tune run": Example(
-        "tune build mlp.onnx --db tuning.db -o mlp.tuned\n"
-        "tune run mlp.tuned --repeat 20 --profile"
+        "tune build mlp.onnx --db tuning.db -o mlp.tuned\ntune run mlp.tuned --repeat 20 --profile"
     ),
     "tune bench": Example("tune bench mlp.onnx --db tuning.db --against onnxruntime"),
     "tune zoo": Example(
         "tune zoo mlp -o small.onnx\ntune zoo mlp --quantized -o small_8_bits.onnx"
     ),
     "tune inspect": Example(
-        "tune inspect mlp.onnx --stage kernels\n"
-        "tune inspect mlp.onnx --stage loops --db tuning.db"
+        "tune inspect mlp.onnx --stage kernels\ntune inspect mlp.onnx --stage loops --db tuning.db"
     ),
     "tune reduce": Example(
         "tune reduce model.onnx --check onnxruntime\n"
@@ -78,8 +76,7 @@ EXAMPLES: Mapping[str, Example] = {
         "tune db export --db tuning.db --optuna study.db       # for optuna-dashboard"
     ),
     "tune db import": Example(
-        "tune db export --db tuning.db -o night.jsonl\n"
-        "tune db import night.jsonl --db other.db"
+        "tune db export --db tuning.db -o night.jsonl\ntune db import night.jsonl --db other.db"
     ),
     "tune db merge": Example("tune db merge tuning.db --db all.db"),
     "tune db prune": Example("tune db prune --db tuning.db --keep 64 --dry-run"),

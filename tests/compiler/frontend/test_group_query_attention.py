@@ -250,7 +250,7 @@ def test_a_cache_of_8_bits_of_a_dynamic_length(kind: str) -> None:
     ("changes", "reason"),
     [
         ({"kv_cache_bit_width": 4}, "of another type than int8"),
-        ({"k_quant_type": "NONE"}, "k_quant_type does not say"),
+        ({"k_quant_type": "NONE"}, "k_quant_type does not define"),
         ({"v_quant_type": "PER_CHANNEL"}, "are no scales PER_CHANNEL of 2 heads of 16"),
         ({"v_quant_type": "PER_ROW"}, "v_quant_type"),
     ],

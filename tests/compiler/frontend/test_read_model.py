@@ -72,7 +72,7 @@ def test_model_without_opset() -> None:
     changed = onnx.ModelProto()
     changed.CopyFrom(RELU)
     del changed.opset_import[:]
-    with pytest.raises(ImportModelError, match="does not say which opset"):
+    with pytest.raises(ImportModelError, match="does not declare its opset"):
         import_model_proto(changed)
 
 

@@ -356,7 +356,7 @@ def test_a_damaged_database_is_not_replayed(
     assert check_command(records) == 1
     damage, note = capsys.readouterr().out.splitlines()
     assert damage == "trials 1: its checksum is not right"
-    assert note == "no record was replayed, because the database is damaged"
+    assert note == "no record was replayed because the database is damaged"
 
 
 def test_records_of_a_server_are_replayed(postgresql_url: str) -> None:

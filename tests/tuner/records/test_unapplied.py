@@ -292,7 +292,7 @@ def test_showing_a_kernel_says_which_records_no_build_here_uses(folder: Folder) 
         for task in (replace(used, target=other.key), replace(used, compiler_version="0")):
             store.add([TrialRecord(task, "r", "default", {}, [], "ok", 1e-6)])
         lines = show_lines(store, key, 1)
-    start = "  on this machine no build uses these: they are "
+    start = "  builds on this machine do not use these: they are "
     found = [line.removeprefix(start) for line in lines if line.startswith(start)]
     assert found == [
         f"for another {HOST.cpu} (this CPU lacks avx99)",

@@ -81,7 +81,7 @@ def test_a_compiler_for_other_machines_is_refused(tools: Path) -> None:
     add_tool(tools, "silent")
     with pytest.raises(ExportError, match="cc makes code for riscv64-linux-gnu, the model is"):
         find_toolchain(OTHER, "cc")
-    with pytest.raises(ExportError, match="silent is no C compiler"):
+    with pytest.raises(ExportError, match="silent is not a C compiler"):
         find_toolchain(OTHER, "silent")
 
 
