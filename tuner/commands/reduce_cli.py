@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tunefarm.compiler.function_modules import load_modules
+from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import show
 from tunefarm.tuner.commands.options import (
@@ -85,7 +86,7 @@ def reduce(
     Writes that part and, next to it, its inputs (.npz). Exits with 1 if the model does not fail.
     """
     load_modules(functions or ())
-    shapes = shapes_of(shape)
+    shapes, numerics = shapes_of(shape), Numerics.of(precision).name
     check = _known(check)
     archives = [text for text in input or () if "=" not in text and text.endswith(".npz")]
     if len(archives) > 1:
@@ -104,7 +105,7 @@ def reduce(
             check,
             tolerance,
             threads or 1,
-            "f16" if precision == "fp16" else precision,
+            numerics,
             db,
             shapes_to_json(shapes),
         ),

@@ -124,6 +124,7 @@ def test_the_printed_command_fails_again(folder: Path, capsys: pytest.CaptureFix
         (["--check", "none.py:f"], 2, "there is no file none.py"),
         (["--check", "onnxruntim"], 2, "give onnxruntime, reference, build, stages, FILE.py:FUN"),
         (["--check", "build", "--input", "z=x.npy"], 1, "the model has no input 'z'"),
+        (["--check", "build", "--precision", "int8"], 1, "unknown precision 'int8'"),
         (["--check", "build", "-o", "m.onnx"], 1, "m.onnx is an input, it would be overwritten"),
     ],
 )
