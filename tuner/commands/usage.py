@@ -54,8 +54,9 @@ class _ModelCommand(_Typed):
 
     @property
     def _model(self) -> Any:
-        """The option `--model`, if the command has it."""
-        return next((each for each in self.params if each.name == _MODEL), None)
+        """The option `--model`, if the command has it: not an argument of that name."""
+        options = (each for each in self.params if each.param_type_name == "option")
+        return next((each for each in options if each.name == _MODEL), None)
 
     def _with_model(self, ctx: Any, parse: Any, args: Sequence[str]) -> tuple[Any, Any, Any]:
         """What `parse` finds, with the arguments that are models as the values of `--model`."""
