@@ -10,6 +10,7 @@ from rich.table import Table
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelReport
+from tunefarm.configs.settings import shown_precision
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.unapplied import Unapplied
 from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
@@ -216,7 +217,7 @@ def _cells(use: KernelUse) -> tuple[str, ...]:
         kernel.schedule_source,
         kernel.record_id or "-",
         "-" if kernel.latency is None else format_seconds(kernel.latency),
-        kernel.numerics,
+        shown_precision(kernel.numerics),
         _note(kernel),
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tunefarm.configs.settings import shown_precision
 from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
 from tunefarm.tuner.pages.contents import Contents, TaskRecords, seconds_in_models
 from tunefarm.tuner.pages.failures import failures_of
@@ -167,7 +168,7 @@ def details_of(kernel: Kernel, roof: Mapping[str, Any] | None, code: Any) -> dic
         ("workload", key.workload),
         ("target", key.target),
         ("threads", str(key.threads)),
-        ("precision", key.numerics),
+        ("precision", shown_precision(key.numerics)),
         ("compiler version", key.compiler_version),
         ("calls in the model", str(kernel.calls)),
         ("one call", format_seconds(kernel.seconds)),

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from tunefarm.configs.errors import DatabaseError
+from tunefarm.configs.settings import shown_precision
 from tunefarm.db.queue import QueueEntry
 
 GOOD = "good"
@@ -117,7 +118,7 @@ def name_of(entry: QueueEntry, options: EntryOptions) -> str:
     count = "1 thread" if options.threads == 1 else f"{options.threads} threads"
     parts = [entry.model_name, count, *filter(None, [options.targets])]
     if options.numerics != "default":
-        parts.append(options.numerics)
+        parts.append(shown_precision(options.numerics))
     return ", ".join(parts)
 
 

@@ -44,6 +44,14 @@ def test_all_tuned_is_one_and_none_tuned_is_zero_to_the_last_bit() -> None:
         require_share(every, 1.0)
 
 
+def test_the_table_has_precisions_as_users_type_them() -> None:
+    kernels = [replace(REPORTS[0], numerics="f16"), replace(REPORTS[1], numerics="bf16")]
+    columns = {
+        column.header: column for column in build_table(build_report(kernels, KERNELS)).columns
+    }
+    assert set(columns["precision"].cells) == {"fp16", "bf16"}
+
+
 def test_shares_follow_measured_times_and_estimates_scaled_to_them() -> None:
     one, two, three = REPORTS[:3]
     estimates = [use.share for use in build_report([one, two, three], KERNELS).kernels]
