@@ -137,7 +137,8 @@ class _Finder:
         attributes, shape = complete_attributes(node), self._shape(name)
         whole = attributes.integer("extent") in (0, shape[-last]) and attributes["inner"] == 1
         axis = attributes.integer("axis") % len(shape)
-        if axis != len(shape) - last or not whole or attributes["value"] != value:
+        other = attributes["value"] != value or len(node.inputs) > 2
+        if axis != len(shape) - last or not whole or other:
             return name, "", -1
         return node.inputs[0], node.inputs[1], attributes.integer("number")
 

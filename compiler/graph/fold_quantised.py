@@ -35,7 +35,13 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.quantised import requantise
 from tunefarm.compiler.graph.quantised.averages import Averages
 from tunefarm.compiler.graph.quantised.contractions import Contractions
-from tunefarm.compiler.graph.quantised.operands import MOVEMENTS, Operand, Signs, dequantised
+from tunefarm.compiler.graph.quantised.operands import (
+    MOVEMENTS,
+    Operand,
+    Signs,
+    dequantised,
+    filled,
+)
 from tunefarm.compiler.graph.quantised.tables import Tables
 from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
 from tunefarm.compiler.operators.registry import complete_attributes
@@ -87,6 +93,7 @@ class _Folder:
                 self.tables.tabulated,
             ),
             "pad": (self._padded,),
+            "fill": (self._filled,),
             **dict.fromkeys(MOVEMENTS, (self._moved,)),
         }
 
@@ -120,6 +127,12 @@ class _Folder:
         inputs = (operand.name, *node.inputs[1:])
         moved = self.rewriter.emit(node.operator, inputs, node.attributes, like=node)
         return self._dequantized(replace(operand, name=moved), node)
+
+    def _filled(self, node: Node) -> str | None:
+        """What fills padding with zeros fills the integers with their zero point."""
+        operand = self._alike_everywhere(node.inputs[0])
+        made = None if operand is None else filled(self.rewriter, operand, node)
+        return None if made is None else self._dequantized(made, node)
 
     def _padded(self, node: Node) -> str | None:
         """Padding with zeros pads the integers with their zero point."""

@@ -43,6 +43,8 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     check(sizes.dtype is DType.I64 and len(sizes.shape) == 1, f"{sizes} is no vector of sizes")
     attributes.axis("number", sizes.shape[0])
     attributes.choice("value", tuple(VALUES))
+    if (given := types.optional(2)) is not None:
+        check(given.dtype is data.dtype and given.size == 1, f"{given} is no value of {data}")
     factor, inner = attributes.integer("extent"), attributes.integer("inner")
     check(
         factor >= 0 and inner >= 1 and extent % ((factor or 1) * inner) == 0,
@@ -55,7 +57,10 @@ def _fill(attributes: Attributes, use: Use) -> Tensor:
     data, sizes = use.input(0), use.input(1)
     axis, factor = attributes.integer("axis"), attributes.integer("extent")
     inner = attributes.integer("inner")
-    value = const(VALUES[attributes.choice("value", tuple(VALUES))](use.dtype), use.dtype)
+    given = use.optional(2)
+    value: Expr = const(VALUES[attributes.choice("value", tuple(VALUES))](use.dtype), use.dtype)
+    if given is not None:
+        value = given[tuple(integer(0) for _ in given.shape)]
     size = sizes[(integer(attributes.integer("number")),)]
 
     def body(indices: tuple[Expr, ...]) -> Expr:
@@ -74,7 +79,7 @@ def _blocked(node: BlockedUse) -> BlockedForm | None:
     data, lane = node.types.present(0), node.lanes[0]
     if len(data.shape) != 4 or node.attributes["axis"] == 1 or lane is None:
         return None
-    fills_zero = lane == 0 and node.attributes["value"] == "zero"
+    fills_zero = lane == 0 and node.attributes["value"] == "zero" and len(node.types) == 2
     return BlockedForm(BLOCKED, 0.0) if fills_zero or node.is_whole(data) else None
 
 
@@ -82,7 +87,7 @@ register(
     OperatorDefinition(
         "fill",
         Pattern.ELEMENTWISE,
-        2,
+        (2, 3),
         _infer,
         _fill,
         {"axis": REQUIRED, "number": REQUIRED, "value": "zero", "extent": 0, "inner": 1},
@@ -92,6 +97,8 @@ register(
     )
 )
 """`fill(x, sizes)`: x where the index of `axis` is below `sizes[number]`, else `value`.
+
+A third operand is one element that stands there instead: the zero point of quantised data.
 
 Where the axis has several factors (rows of sentences of a batch), `extent` and `inner` say which
 one is meant: the index is `(i // inner) % extent`; an extent of 0 is all that is left.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,6 +51,9 @@ def widened(rewriter: Rewriter, name: str) -> Operand | None:
         return None
     if node.operator == "cast":
         return Operand(node.inputs[0]) if _dtype(rewriter, node.inputs[0]) in NARROW else None
+    if node.operator == "fill":
+        inner = widened(rewriter, node.inputs[0])
+        return None if inner is None else filled(rewriter, inner, node)
     if node.operator != "sub":
         return None
     left = rewriter.producers.get(node.inputs[0])
@@ -59,6 +62,30 @@ def widened(rewriter: Rewriter, name: str) -> Operand | None:
     if rewriter.types[left.inputs[0]].shape != rewriter.types[name].shape:
         return None
     return Operand(left.inputs[0], node.inputs[1])
+
+
+def filled(rewriter: Rewriter, operand: Operand, node: Node) -> Operand | None:
+    """The integers with their zero point where a `fill` has zeros of what they stand for.
+
+    None for a fill with another number, and for zero points that differ from place to place.
+    """
+    if complete_attributes(node)["value"] != "zero" or len(node.inputs) > 2:
+        return None
+    inputs = [operand.name, node.inputs[1]]
+    if operand.zero:
+        if rewriter.types[operand.zero].size != 1:
+            return None
+        inputs.append(_narrow_zero(rewriter, operand, node))
+    made = rewriter.emit("fill", tuple(inputs), node.attributes, like=node)
+    return replace(operand, name=made)
+
+
+def _narrow_zero(rewriter: Rewriter, operand: Operand, like: Node) -> str:
+    """The zero point in the type of the integers, which sums may have widened."""
+    dtype, cast = rewriter.types[operand.name].dtype, rewriter.producers.get(operand.zero)
+    if cast is not None and cast.operator == "cast" and _dtype(rewriter, cast.inputs[0]) is dtype:
+        return cast.inputs[0]
+    return rewriter.emit("cast", (operand.zero,), {"to": str(dtype)}, like=like)
 
 
 def _dtype(rewriter: Rewriter, name: str) -> DType:

@@ -11,6 +11,7 @@ there. Zeros that are there already stay: what reads them as such has no fill th
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 
 from tunefarm.compiler.graph import dead_code
 from tunefarm.compiler.graph.ir import Graph
@@ -28,10 +29,13 @@ def run(graph: Graph) -> Graph:
     readers = consumers(graph)
     fills = {node.output: node for node in graph.nodes if _is_fill(node, graph)}
     placed: set[str] = set()
+    known = {*graph.inputs, *graph.constants}
 
     def place(value: str) -> None:
         """Put the fills that windows read of a value behind it, and have all read the last one."""
-        chain = _shared(_chain(value, readers, fills, graph), readers, graph)
+        chain = _chain(value, readers, fills, graph)
+        chain = list(takewhile(lambda node: known >= set(node.inputs[2:]), chain))
+        chain = _shared(chain, readers, graph)
         for node in chain:
             rewriter.keep(node)
         for name in (value, *(node.output for node in chain[:-1])):
@@ -42,6 +46,7 @@ def run(graph: Graph) -> Graph:
     for name in graph.inputs:
         place(name)
     for node in graph.nodes:
+        known.add(node.output)
         if node.output in placed:
             continue
         if folds(node) and node.inputs[0] in fills:
@@ -83,15 +88,15 @@ def _chain(
     return chain
 
 
-def _content(node: Node) -> object:
-    return complete_attributes(node)["value"]
+def _content(node: Node) -> tuple[object, ...]:
+    return complete_attributes(node)["value"], *node.inputs[2:]
 
 
 def _ends_zeros(node: Node, graph: Graph) -> bool:
     """Whether the fill puts something else where its operand is known to hold 0."""
     known = graph.zeros.get(node.inputs[0])
     axis = complete_attributes(node).integer("axis")
-    return known is not None and not is_unpadded(known[axis]) and _content(node) != "zero"
+    return known is not None and not is_unpadded(known[axis]) and _content(node) != ("zero",)
 
 
 def _shared(chain: list[Node], readers: dict[str, list[Node]], graph: Graph) -> list[Node]:
@@ -113,6 +118,6 @@ def _with_own_fills(node: Node, fills: dict[str, Node], rewriter: Rewriter) -> N
         own.insert(0, fills[source])
         source = fills[source].inputs[0]
     for fill in own:
-        inputs = (source, fill.inputs[1])
+        inputs = (source, *fill.inputs[1:])
         source = rewriter.emit(fill.operator, inputs, fill.attributes, like=fill)
     return replace(node, inputs=(source, *node.inputs[1:]))

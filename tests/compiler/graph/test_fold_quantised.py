@@ -294,3 +294,32 @@ def test_weights_whose_channel_spans_more_than_bytes_stay_wide() -> None:
     _same(graph, folded)
     (products,) = (node for node in folded.nodes if node.attributes.get("accumulator"))
     assert folded.types[products.inputs[1]].dtype is DType.I16
+
+
+@pytest.mark.parametrize("form", ["integers", "floats"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_padding_of_dynamic_sizes_is_filled_with_the_zero_point(form: str, is_known: bool) -> None:
+    """conv(fill(q - z)), zeros behind a size, is conv(fill(q)), z there, less the share of z."""
+    maker = _Maker()
+    x, sizes = maker.input(1, 16, 6, 9, dtype=DType.U8), maker.input(1, dtype=DType.I64)
+    zero = maker.constant(np.array(117, np.uint8)) if is_known else maker.input(dtype=DType.U8)
+    weights = maker.rng.integers(-127, 128, (8, 16, 3, 3)).astype(np.int8)
+    if form == "integers":
+        data = maker.node("cast", x, to="i32")
+        data = maker.node("sub", data, maker.node("cast", zero, to="i32"))
+        filters = maker.constant(weights.astype(np.int32))
+    else:
+        data = maker.node("dequantize", x, maker.scalar(0.5), zero, to="f32")
+        filters = maker.node("dequantize", maker.constant(weights), maker.scalar(0.25), to="f32")
+    data = maker.node("fill", data, sizes, axis=3, number=0)
+    graph = maker.graph(maker.node("conv", data, filters, pads=(1, 1, 1, 1)))
+    folded = fold_quantised.run(graph)
+    (products,) = (node for node in folded.nodes if node.operator == "conv")
+    assert products.attributes["accumulator"] == "i32"
+    inputs = random_inputs(graph)
+    inputs[x] = np.random.default_rng(2).integers(0, 256, (1, 16, 6, 9)).astype(np.uint8)
+    inputs[sizes] = np.array([5], np.int64)
+    if not is_known:
+        inputs[zero] = np.array(140, np.uint8)
+    (found,), (expected,) = evaluate_graph(folded, inputs), evaluate_graph(graph, inputs)
+    np.testing.assert_array_equal(found, expected)
