@@ -52,6 +52,7 @@ _RUN = ("sh", "python")
 _LIMIT = 240.0  # seconds of one block
 MODEL = "mlp"
 LONG = (
+    "debugging",
     "doctor",
     "farm",
     "quantization",
@@ -60,6 +61,7 @@ LONG = (
     "sizes",
     "transformers",
     "tuning",
+    "tutorial",
     "verify",
 )
 """Pages whose commands start Ray or take long, as those of each command do: `pytest -m nightly -k
