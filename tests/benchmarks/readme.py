@@ -184,7 +184,7 @@ def once(path: Path, stem: Path) -> dict[str, float]:
 def table(figures: Mapping[str, Any]) -> str:
     """The README's part: a picture, the table in Markdown, and how it was measured."""
     lines = [
-        f"![Speed-up of the tuned build]({CHART.relative_to(README.parent)})",
+        f"![Speed-up over onnxruntime]({CHART.relative_to(README.parent)})",
         "",
         "| ms (speed-up of the tuned build) | tuned | untuned | onnxruntime | OpenVINO |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -234,7 +234,7 @@ def chart(figures: Mapping[str, Any], path: Path) -> None:
     axes.set_yticks(range(len(rows)), [row["label"] for row in rows], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(f"speed-up over onnxruntime (higher is better): {figures['cpu']}, one thread")
-    axes.legend(fontsize=8, loc="lower right")
+    axes.legend(fontsize=8, loc="upper right")
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
@@ -304,7 +304,7 @@ def main() -> None:
         names = ", ".join(f"{name} {version(key)}" for key, name in ENGINE_NAMES.items())
         how = (
             f"{cpu}, one thread, {today:%d %B %Y}, {names}; tuned for {options.minutes:g} "
-            "minutes each. `python -m tests.benchmarks.readme` measures again."
+            "minutes each.\n`python -m tests.benchmarks.readme` measures again."
         )
         figures = {"cpu": cpu, "how": how, "rows": [asdict(row) for row in rows]}
         FIGURES.write_text(json.dumps(figures, indent=1) + "\n")

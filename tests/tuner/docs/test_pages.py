@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.readme import CHART, MARKS, table
 from tunefarm.configs.errors import SettingsError
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
@@ -89,3 +91,16 @@ def test_a_page_that_there_is_not_names_the_nearest() -> None:
     with pytest.raises(SettingsError, match="no page 'sises'") as caught:
         find_page(all_pages(root_command()), "sises")
     assert caught.value.hint == "did you mean sizes? tune docs lists the pages"
+
+
+def test_the_readme_shows_the_figures_that_were_measured(repository: Path) -> None:
+    """Its table is of tests/benchmarks/readme.json, and its chart has the same speed-ups."""
+    benchmarks = repository / "tests" / "benchmarks"
+    figures = json.loads((benchmarks / "readme.json").read_text(encoding="utf-8"))
+    readme = (repository / "README.md").read_text(encoding="utf-8")
+    begin, end = MARKS
+    assert readme.split(begin)[1].split(end)[0] == table(figures)
+    drawn = CHART.read_text(encoding="utf-8")
+    for row in figures["rows"]:
+        assert row["label"] in drawn
+        assert f"{row['over']['onnxruntime']['median']:.2f}<" in drawn
