@@ -36,7 +36,8 @@ class Item:
 def complete_values(command: Any) -> None:
     """Have all parameters of a command, and of those below it, complete their values."""
     for each in _commands(command):
-        if any(parameter.name == "model" for parameter in each.params):
+        options = (item for item in each.params if item.param_type_name == "option")
+        if any(option.name == "model" for option in options):
             each.shell_complete = _with_models(each.shell_complete)
     for name, parameter in _parameters(command):
         values = _VALUES.get(f"{name} {parameter.name}") or _VALUES.get(parameter.name)
