@@ -17,8 +17,10 @@ from tunefarm.compiler.schedule.sketches.ragged_sums import ragged_blocks
 from tunefarm.compiler.schedule.sketches.roles import Roles
 from tunefarm.compiler.schedule.sketches.tile_dots import joined_loads
 from tunefarm.compiler.schedule.sketches.tile_forms import TileForm
+from tunefarm.compiler.schedule.sketches.wide_forms import multiplies_pairs
 from tunefarm.compiler.schedule.vectors import vector_lanes, vector_type
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 
 L2_WAYS = 16
 LOAD_COST = 2.0  # of a vector from anywhere, most of which cross a cache line
@@ -118,6 +120,12 @@ class TileContext:
     def terms(self) -> int:
         """Products that one step of the reduction adds to each element."""
         return 1 if self.form.dot is None else self.form.dot.terms
+
+    @cached_property
+    def product_registers(self) -> int:
+        """Vector registers for products that another instruction adds to the sums."""
+        pairs = self.form.dot is not None and self.anchor.dtype is DType.I32
+        return int(pairs and multiplies_pairs(self.target))
 
     def extent(self, axis: str) -> int:
         """One point where there is no such axis, ""."""

@@ -22,6 +22,7 @@ TURN_CYCLES = 6.0  # a vector that is turned and stored
 WAYS = 8.0  # lines of equal address modulo a page that a first-level cache holds
 STREWN_COST = 1.5  # of a product whose operand falls out of the second-level cache between uses
 COPY_CYCLES = 3.0  # a vector of an operand that is copied
+SPILL_COST = 1.2  # of a tile whose sums, operands and products do not fit the registers
 MAX_TIME_RATIO = 0.98  # of the time of the tile that is chosen else
 OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long run
 
@@ -71,6 +72,8 @@ def best_tile(context: TileContext, tiles: Sequence[ChoiceValue]) -> ChoiceValue
     full = row_cycles(context, columns, vectors, none, inline)
     last = row_cycles(context, columns, np.maximum(rest, 1.0), none, inline)
     weight = np.maximum(1.0, context.aliased(columns, vectors) / WAYS) ** 2
+    registers = columns * vectors + vectors + 1 + context.product_registers
+    weight = weight * np.where(registers > context.target.vector_registers, SPILL_COST, 1.0)
     if not context.broadcasts:
         streams = vectors if context.roles.block else columns
         weight = weight * (1.0 + STREAM_COST * (streams - 1.0))
@@ -194,7 +197,8 @@ def unrolls(context: TileContext, orders: Sequence[tuple[str, ...]]) -> tuple[tu
         pairs += [(step, 3) for step in steps if step * 3 <= 24]
     ordered = sorted(pairs, key=lambda pair: pair[0] * pair[1])
     plain = context.form.turned or not context.roles.block
-    most = SHORT_STEPS if plain and largest > 8 else 8
+    short = SHORT_STEPS // 2 if context.product_registers else SHORT_STEPS
+    most = short if plain and largest > 8 else 8
     preferred = max(
         (pair for pair in ordered if pair[1] == 1 and pair[0] <= most), key=lambda pair: pair[0]
     )
