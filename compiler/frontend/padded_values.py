@@ -14,6 +14,7 @@ from tunefarm.compiler.frontend.run_time_sizes import RunTimeSizes
 from tunefarm.compiler.frontend.value import Value
 from tunefarm.compiler.operators.padding import LyingApartError, PaddedUse, is_pointwise, padding_of
 from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.operators.registry import operator as definition
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dims import (
     ONE,
@@ -90,14 +91,18 @@ class PaddedValues:
         self._expanded: dict[str, Value] = {}  # what values repeat along axes of theirs
         self._anything: dict[str, list[Axis | None]] = {}  # None where nobody knows
 
-    def filled(self, value: Value, axis: int, content: str) -> Value:
-        """The value with its padding along an axis replaced: zero, one, lowest or highest."""
+    def filled(self, value: Value, axis: int, content: str, folds: bool = False) -> Value:
+        """The value with its padding along an axis replaced: zero, one, lowest or highest.
+
+        What `folds` the axis fills what it reads itself.
+        """
         dims = value.dims[axis]
         if is_unpadded(dims) or self._known.get((value.name, axis)) == (dims, content):
             return value
         key = (value.name, axis, dims, content)
         if key not in self._filled:
-            self._filled[key] = made = self._filled_before(value, axis, content)
+            fill = self._fill if folds else self._filled_before
+            self._filled[key] = made = fill(value, axis, content)
             self.fills(made, axis, content)
         return self._filled[key]
 
@@ -272,8 +277,9 @@ class PaddedValues:
         except ShapeError as error:
             reason = f"{operator}: {error.message}"
             raise self._graph.refusal(reason, operands, error.hint) from None
+        folds = definition(operator).folds_axes
         prepared = [
-            None if value is None else self._prepared(value, position, use)
+            None if value is None else self._prepared(value, position, use, folds)
             for position, value in enumerate(operands)
         ]
         value = self._graph.append(operator, prepared, attributes)
@@ -335,12 +341,12 @@ class PaddedValues:
         found = self._known.get((operand.name, own))
         return own >= 0 and found == (value.dims[axis], "zero")
 
-    def _prepared(self, value: Value, position: int, use: PaddedUse) -> Value:
+    def _prepared(self, value: Value, position: int, use: PaddedUse, folds: bool) -> Value:
         """An operand as its rule wants it: axes cut off, padding filled."""
         for axis in range(value.rank):
             extent = use.extents.get((position, axis))
             value = value if extent is None else self.cut(value, axis, extent)
         for axis in range(value.rank):
             content = use.fills.get((position, axis))
-            value = value if content is None else self.filled(value, axis, content)
+            value = value if content is None else self.filled(value, axis, content, folds)
         return value
