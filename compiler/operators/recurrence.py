@@ -10,8 +10,10 @@ for step:                                                       products, [direc
     cell, hidden = what the gates make of them
     result[row, unit] = shown, hidden, cell
 
-With scales the recurrent weights are integers and the hidden state is rounded to one of 256 before
-its product, as onnxruntime's DynamicQuantizeLSTM does, by the range of the step's whole batch.
+With scales the recurrent weights are integers and the hidden state is quantised to 8 bits before
+its product, as onnxruntime's DynamicQuantizeLSTM does, by the range of the step's whole batch. The
+product is one of integers: of the state's bytes with bytes, less the zero point times their sums,
+or of the state without its zero point with 16-bit weights.
 """
 
 from __future__ import annotations
@@ -45,9 +47,10 @@ from tunefarm.compiler.types.tensor_type import TensorType
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 PROJECTED, RECURRENCE, CANDIDATE, CANDIDATE_BIAS, PEEPHOLE, HIDDEN, CELL, FIRST, LAST = range(9)
-SCALES, BATCH = 9, 10
-"""The operands; the last are those of a rounded state: what each column of the integers is
-multiplied by, and how many rows of the batch are there, absent for all."""
+SCALES, BATCH, SUMS = 9, 10, 11
+"""The operands; the last are those of a quantised state: what each column of the integers is
+multiplied by, how many rows of the batch are there, absent for all, and what the bytes of each
+column add up to."""
 _LANES = 16
 """The most minima of a range that are found at the same time."""
 _LEVELS = 255.0
@@ -102,8 +105,10 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
         LAST: (directions, batch),
         SCALES: (directions, gates, units) if kind == "LSTM" else None,
         BATCH: (1,) if types.optional(SCALES) is not None else None,
+        SUMS: (directions, gates, units) if types.present(RECURRENCE).dtype is DType.I8 else None,
     }
-    types.present(RECURRENCE)
+    needs_sums = types.present(RECURRENCE).dtype is DType.I8
+    check(types.optional(SUMS) is not None or not needs_sums, "the sums of bytes are absent")
     check(not apart or types.optional(CANDIDATE) is not None, "the candidate's weights are absent")
     for position, shape in wanted.items():
         type = types.optional(position)
@@ -113,6 +118,8 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
         check(type.shape == shape, f"operand {position} is {type}, not of the shape {shape}")
         if position in (FIRST, LAST, BATCH):
             check_dtype(type, INDICES, "a bound of steps or rows")
+        elif position == SUMS:
+            check_dtype(type, frozenset({DType.I32}), "the sums of weights")
         elif position == RECURRENCE and types.optional(SCALES) is not None:
             allowed = frozenset({data.dtype, DType.I8, DType.I16})
             check_dtype(type, allowed, "the integers of weights")
@@ -146,14 +153,17 @@ class _Layer:
         *outer, units = self.use.shape[1:]
         return [*zip(("d", "t", "b"), outer, strict=True), *gates, ("j", units)]
 
-    def product(self, state: Element, weights: Tensor) -> Tensor:
-        """A state times recurrent weights; an axis of gates where the weights have one."""
+    def product(self, state: Element, weights: Tensor, dtype: DType | None = None) -> Tensor:
+        """A state times recurrent weights; an axis of gates where the weights have one.
+
+        Factors are converted to `dtype`, the layer's own if it is None, for their products.
+        """
         gates = [("g", weights.shape[2])] if len(weights.shape) == 4 else []
+        wide = self.use.dtype if dtype is None else dtype
 
         def body(d: Expr, t: Expr, b: Expr, *rest: Expr) -> Expr:
             *gate, j, k = rest
-            weight = weights[(d, k, *gate, j)]
-            return mul(state(d, t, b, k), cast(self.use.dtype, weight))
+            return mul(cast(wide, state(d, t, b, k)), cast(wide, weights[(d, k, *gate, j)]))
 
         return self.use.builder.stage(
             "product",
@@ -164,7 +174,7 @@ class _Layer:
         )
 
     def scaled(self, previous: Tensor, scales: Tensor) -> Element:
-        """The product of the rounded hidden state and integer weights, multiplied by both scales.
+        """The product of the quantised hidden state and integer weights, multiplied by both scales.
 
         A step's scale is 1/255 of its range with 0 in it, 1 where that is nothing.
         """
@@ -185,16 +195,25 @@ class _Layer:
 
         zero = use.builder.stage("zero", axes, zero_point)
 
-        def rounded(d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
+        weights = use.input(RECURRENCE)
+        held = {DType.I8: DType.U8, DType.I16: DType.I16}.get(weights.dtype, dtype)
+
+        def quantised(d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
             value = binary("div", _state(previous, 0)(d, t, b, j), scaling[d, t])
             least = sub(const(0, dtype), zero[d, t])
             most = sub(const(_LEVELS, dtype), zero[d, t])
-            return unary("round", binary("min", binary("max", value, least), most))
+            value = unary("round", binary("min", binary("max", value, least), most))
+            return cast(held, add(value, zero[d, t]) if held is DType.U8 else value)
 
-        product = self.product(_at(self.stage("rounded", rounded)), use.input(RECURRENCE))
+        state = _at(self.stage("quantised", quantised))
+        product = self.product(state, weights, DType.I32 if held.is_integer else None)
 
         def element(d: Expr, t: Expr, b: Expr, g: Expr, j: Expr) -> Expr:
-            return mul(product[d, t, b, g, j], mul(scaling[d, t], scales[d, g, j]))
+            total: Expr = product[d, t, b, g, j]
+            if held is DType.U8:
+                sums = use.input(SUMS)[d, g, j]
+                total = sub(total, mul(cast(DType.I32, zero[d, t]), sums))
+            return mul(cast(dtype, total), mul(scaling[d, t], scales[d, g, j]))
 
         return element
 
@@ -409,7 +428,7 @@ register(
     OperatorDefinition(
         "recurrence",
         Pattern.OPAQUE,
-        (2, 11),
+        (2, 12),
         _infer,
         _recurrence,
         {

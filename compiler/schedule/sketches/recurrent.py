@@ -36,6 +36,7 @@ from tunefarm.compiler.schedule.sketches.recurrent_domains import (
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.dot_product import DotProduct
 from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
 from tunefarm.compiler.schedule.steps.reorder import Reorder
 from tunefarm.compiler.schedule.steps.step import Step
@@ -59,7 +60,7 @@ def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("batch", blocks), block),
         (Choice("product", tiles), preferred_tile(context, block, tiles)),
-        (Choice("unroll", UNROLLS), 4),
+        (Choice("unroll", UNROLLS), 2 if context.phases[-1].terms > 1 else 4),
     ]
     chunks = chunk_choices(kernel, threads)
     if chunks:
@@ -126,9 +127,13 @@ class _Plan:
             load = weights_of(phase.product)
             if load is None or not _is_constant(context.facts.kernel, load.buffer):
                 continue
-            last = len(load.indices) - 1
-            order = (0, last, *range(1, last), last + 1)
-            steps.append(PackLayout(load.buffer, ((last, width),), order))
+            last, terms = len(load.indices) - 1, phase.terms
+            if terms > 1:
+                order = (0, last + 1, 1, *range(3, last + 1), last + 2, 2)
+                steps.append(PackLayout(load.buffer, ((1, terms), (last, width)), order))
+            else:
+                order = (0, last, *range(1, last), last + 1)
+                steps.append(PackLayout(load.buffer, ((last, width),), order))
         return steps
 
     def _tiles(self, stage: Stage, outer: tuple[str, ...], batch: str) -> list[Step]:
@@ -191,14 +196,21 @@ class _Plan:
         columns = [*(axis.name for axis in phase.product.axes[3:-1]), f"{unit}.o"]
         few = self.rows.item() < phase.gates * self.vectors.item()
         point = [*columns, batch] if few else [batch, *columns]
+        inner, dot, size = f"{reduced}.i", [], self.unroll.item() * phase.terms
         steps: list[Step] = [
             ComputeAt(name, phase.consumer.name, loop, "register"),
-            Tile(name, reduced, self.unroll.item()),
+            Tile(name, reduced, size),
+        ]
+        if phase.terms > 1:
+            steps.append(Tile(name, inner, phase.terms))
+            inner, dot = f"{reduced}.i.o", [f"{reduced}.i.i"]
+        steps += [
             Tile(name, unit, lanes),
-            Reorder(name, (direction, step, f"{reduced}.o", f"{reduced}.i", *point, f"{unit}.i")),
-            Unroll(name, f"{reduced}.i", False),
+            Reorder(name, (direction, step, f"{reduced}.o", inner, *point, f"{unit}.i", *dot)),
+            Unroll(name, inner, False),
             *(Unroll(name, axis) for axis in point),
             Vectorize(name, f"{unit}.i"),
+            *(DotProduct(name, axis) for axis in dot),
         ]
         for stage in phase.inside:
             steps += [
@@ -217,15 +229,17 @@ class _Plan:
         product, lanes, count = context.phases[-1].product, facts.lanes, values.count
         (reduced,) = (axis.name for axis in product.reduce_axes)
         gates = context.phases[-1].gates
-        rows, unroll = np.minimum(self.rows, self.block), np.minimum(self.unroll, units)
+        terms = context.phases[-1].terms
+        sums = -(-units // terms)
+        rows, unroll = np.minimum(self.rows, self.block), np.minimum(self.unroll, sums)
         vectors = np.minimum(self.vectors, context.most)
         columns = np.where(units < lanes, units, vectors * lanes)
         nest = Nest(list(facts.extents), count)
         for axis in product.axes[3:-1]:
             nest.inside[nest.numbers[axis.name]] = axis.extent
-        straight = (unroll > 1) & (unroll + 1 == units)  # no loop: what is left over is one more
-        terms = np.where(straight, units, unroll)
-        for name, size in ((batch, rows), (unit, columns), (reduced, terms)):
+        straight = (unroll > 1) & (unroll + 1 == sums)  # no loop: what is left over is one more
+        steps_inside = np.where(straight, sums, unroll)
+        for name, size in ((batch, rows), (unit, columns), (reduced, steps_inside)):
             nest.inside[nest.numbers[name]] = size
         outer = [
             Loop(direction, direction, directions),
@@ -233,7 +247,7 @@ class _Plan:
         ]
         tiles = Loop(f"{unit}.o", unit, units, columns, context.whole)
         for loop in (
-            Loop(f"{reduced}.o", reduced, units, unroll),
+            Loop(f"{reduced}.o", reduced, sums, unroll),
             Loop(f"{batch}.i.o", batch, self.block, rows),
             tiles,
             Loop(step, step, steps),
@@ -248,15 +262,15 @@ class _Plan:
             values, [outer, [tiles]], self.in_units.astype(np.int64), facts.threads
         )
         return NestShape(
-            operands=facts.operands,
+            operands=tuple(item.stepped(nest.numbers[reduced], terms) for item in facts.operands),
             nest=nest,
-            operations=(points * computed * gates * units).astype(np.float64),
-            body=held * terms,
+            operations=(points * computed * gates * sums).astype(np.float64),
+            body=held * steps_inside,
             accumulators=held,
             registers=held + np.minimum(rows, vectors * gates) + 1,
             loads=(rows + vectors * gates).astype(np.float64),
             step=held,
-            cycles=np.full(count, facts.work / lanes / 2),
+            cycles=np.full(count, facts.work / lanes / 2 / terms),
             flops=np.full(count, 2.0 * facts.work),
             full=np.floor(self.block / rows) * rows / self.block,
             lanes=np.full(count, units / (context.most * lanes)),

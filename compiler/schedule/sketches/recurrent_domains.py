@@ -12,6 +12,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
+from tunefarm.compiler.schedule.sketches.tile_dots import dot_terms
 from tunefarm.compiler.types.dtypes import DType
 
 Pair: TypeAlias = tuple[int, int]
@@ -43,6 +44,11 @@ class Phase:
     def gates(self) -> int:
         """How many gates a unit has."""
         return math.prod(axis.extent for axis in self.product.axes[3:-1])
+
+    @property
+    def terms(self) -> int:
+        """Products that one step of the sum adds: more than one in dot products of integers."""
+        return dot_terms(self.product)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +216,7 @@ def _cycles(context: Recurrent, block: int, tile: Pair) -> float:
     """Of a step's products of a block: two multiply-adds a cycle, or the weights that are read."""
     rows, vectors = tile
     facts, units = context.facts, context.extents[-1]
-    vector = facts.lanes * context.weight_dtype.bytes
+    vector, terms = facts.lanes * context.weight_dtype.bytes, context.phases[-1].terms
 
     def product(height: int, width: int) -> float:
         if not height or not width:
@@ -220,9 +226,9 @@ def _cycles(context: Recurrent, block: int, tile: Pair) -> float:
         if again <= L1_SHARE * facts.target.l1_bytes:
             read = columns / 2
         else:
-            lines = columns * vector / CACHE_LINE
+            lines = columns * vector * terms / CACHE_LINE
             read = lines * (STREAM if lines <= STREAMED else LONG_STREAM)
-        return units * max(height * columns / 2, read, LATENCY) + TILE_CYCLES
+        return units / terms * max(height * columns / 2, read, LATENCY) + TILE_CYCLES
 
     whole, rest = divmod(context.most, vectors)
     if context.whole and rest:

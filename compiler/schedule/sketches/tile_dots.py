@@ -65,11 +65,8 @@ def dot_axis(kernel: FusedKernel, vector: str, lanes: int) -> DotAxis | None:
     None where the factors are not narrow, or where no axis has a use for dot products.
     """
     anchor = kernel.stage(kernel.anchor)
-    factors = narrow_factors(anchor.body) if anchor.combiner == "sum" else None
-    if factors is None or anchor.accumulator is not None:
-        return None
-    terms = _TERMS.get((anchor.dtype, frozenset(factor.dtype for factor in factors)))
-    if terms is None:
+    terms, factors = dot_terms(anchor), narrow_factors(anchor.body)
+    if terms < 2 or factors is None:
         return None
     read = [load for factor in factors for load in _loads_of(factor)]
     total = math.prod(axis.extent for axis in anchor.reduce_axes)
@@ -81,6 +78,14 @@ def dot_axis(kernel: FusedKernel, vector: str, lanes: int) -> DotAxis | None:
         if dots < least:
             best, least = found, dots
     return best
+
+
+def dot_terms(stage: Stage) -> int:
+    """Products that a dot product adds to a sum of the stage, 1 if it has no use for any."""
+    factors = narrow_factors(stage.body) if stage.combiner == "sum" else None
+    if factors is None or stage.accumulator is not None:
+        return 1
+    return _TERMS.get((stage.dtype, frozenset(factor.dtype for factor in factors)), 1)
 
 
 def joined_loads(kernel: FusedKernel, dot: DotAxis, vector: str, lanes: int) -> list[Load]:

@@ -101,13 +101,17 @@ def test_operator_gives_what_onnxruntime_gives(case: str) -> None:
 
 
 def rounded_layer(
-    kind: str, columns: bool, shape: tuple[int, int] = (6, 3), lengths: bool = False
+    kind: str,
+    columns: bool,
+    shape: tuple[int, int] = (6, 3),
+    lengths: bool = False,
+    hidden: int = 6,
 ) -> tuple[onnx.ModelProto, dict[str, Any]]:
     """An LSTM of integer weights for so many steps and rows, and its inputs.
 
     Weights with a sign have 7 bits: onnxruntime's products of others saturate on CPUs without VNNI.
     """
-    hidden, directions = 6, 1 if lengths else 2
+    directions = 1 if lengths else 2
     scales = (directions, 4 * hidden) if columns else (directions,)
     zero = np.full(scales, 0 if kind == "int8" else 130, kind)
     low, high = (-64, 64) if kind == "int8" else (0, 256)
@@ -133,9 +137,10 @@ def rounded_layer(
 
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
 @pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("rows", [1, 3])
-def test_states_are_rounded_at_each_step(kind: str, columns: bool, rows: int) -> None:
-    model, feeds = rounded_layer(kind, columns, (6, rows))
+@pytest.mark.parametrize(("rows", "hidden"), [(1, 6), (3, 6), (2, 32), (1, 19)])
+def test_states_are_rounded_at_each_step(kind: str, columns: bool, rows: int, hidden: int) -> None:
+    """Products run over words of whole vectors, and over what is left of both."""
+    model, feeds = rounded_layer(kind, columns, (6, rows), hidden=hidden)
     expected = by_onnxruntime(model, feeds)
     for ours, theirs in zip(by_us(model, feeds), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -137,10 +137,10 @@ def expected(attributes: dict[str, Any], operands: list[Values | None]) -> Calla
         data = operands[0]
         assert data is not None
         padded: list[Values | None] = [*operands, *[None] * (11 - len(operands))]
-        batch = padded.pop()
+        batch = padded[10]
         made = []
         for number in range(data.shape[0]):
-            own = [None if item is None else item[number] for item in padded]
+            own = [None if item is None else item[number] for item in padded[:10]]
             bounds = own[7:9]
             wide = [None if item is None else item.astype("float64") for item in [*own[:7], own[9]]]
             layer = Layer(attributes, {**dict(zip(NAMES, wide, strict=True)), "batch": batch})
@@ -226,6 +226,7 @@ def _rounded() -> Iterator[Case]:
         operands[1] = integers.astype("int16" if optional else "int8")
         scales = np.abs(array(8, (2, 4, units), "float32")) / 100
         operands += [scales, np.array([2], "int64") if open_batch else None]
+        operands += [] if optional else [integers.sum(axis=1).astype("int32")]
         wanted = expected(attributes, operands)
         yield case(f"rounded-{number}", "recurrence", operands, wanted, 2e-6, **attributes)
 

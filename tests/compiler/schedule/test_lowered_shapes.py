@@ -19,6 +19,7 @@ from tunefarm.compiler.expr.walk import rewrite
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
 from tunefarm.compiler.loops.ir import (
     Allocate,
+    Dot,
     For,
     If,
     Let,
@@ -280,9 +281,10 @@ CASES: dict[str, tuple[list[TensorType], Nodes, list[str], Target]] = {
             f32(2, 6, 3, 4, 24),
             TensorType(DType.I8, (2, 24, 4, 24)),
             f32(2, 4, 24),
+            TensorType(DType.I32, (2, 4, 24)),
         ],
-        [("recurrence", ["x0", "x1", *[""] * 7, "x2"], recurrence("LSTM", 3))],
-        ["x1", "x2"],
+        [("recurrence", ["x0", "x1", *[""] * 7, "x2", "", "x3"], recurrence("LSTM", 3))],
+        ["x1", "x2", "x3"],
         TARGET,
     ),
     "recurrence of odd units": (
@@ -410,7 +412,7 @@ def turns_of(loop: For) -> int:
 def leaves(body: tuple[Stmt, ...], kind: type[Stmt], buffer: str, outside: Leaf) -> Iterator[Leaf]:
     """The statements of this kind that write the buffer."""
     for statement in body:
-        if isinstance(statement, Store | Update | TileZero | TileLoad | TileDot | TileStore):
+        if isinstance(statement, Store | Update | Dot | TileZero | TileLoad | TileDot | TileStore):
             if type(statement) is kind and statement.buffer == buffer:
                 yield outside
             continue
@@ -465,7 +467,7 @@ def check(kernel: FusedKernel, sketch: Sketch, schedule: Schedule, shape: NestSh
     elif sketch.name == "attention":
         buffer, names = anchor, ATTENTION_AXES
     elif sketch.name == "recurrent":
-        buffer = anchor
+        buffer, kind = anchor, Dot if kernel.stage(anchor).dtype.is_integer else Update
     elif sketch.name.startswith("matrix_tiles"):
         buffer, kind = f"{output}.sum.sums" if anchor == output else f"{anchor}.sums", TileDot
     elif sketch.name.startswith(("tiled", "channels", "window", "chain")):
