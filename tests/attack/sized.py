@@ -1,4 +1,4 @@
-"""Drawn models with sizes that are known at run time only, compiled, against onnxruntime.
+"""Drawn models with dynamic shapes, compiled, against onnxruntime.
 
 A model is built once for the bounds of its symbols and run at five sizes: the greatest, the least,
 and three between. All memory between kernels is NaN before the first pass of runs; the second goes

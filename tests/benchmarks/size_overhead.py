@@ -1,4 +1,4 @@
-"""What sizes that are known at run time only cost a call of `Executable.run`, in microseconds.
+"""What dynamic shapes cost a call of `Executable.run`, in microseconds.
 
     python -m tests.benchmarks.size_overhead [--caches 1,12] [--rounds 25] [--limit 3] [--json]
 

@@ -1,4 +1,4 @@
-"""A build for sizes that are known at run time beside builds for each size, and other engines.
+"""A dynamic build next to a static one for each size, and other engines.
 
     python -m tests.benchmarks.sizes [MODEL] [--shape batch=1..4 --shape sequence=1..512]
         [--count 20] [--against onnxruntime,openvino] [--threads T] [--json FILE]
@@ -66,7 +66,7 @@ class Bench:
         self.byte_ratios: list[float] = []
         signature = self.ours.spec.signature
         if signature is None:
-            raise SystemExit(f"{path} has no size that is known at run time only")
+            raise SystemExit(f"{path} has no dynamic dimension")
         self.ports = signature.inputs
         self.engines = self._engines()
 

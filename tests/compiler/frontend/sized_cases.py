@@ -1,4 +1,4 @@
-"""Single operators on data whose sizes are known at run time only."""
+"""Single operators on data of dynamic shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several operators in a row on data whose sizes are known at run time only."""
+"""Several operators in a row on data of dynamic shapes."""
 
 from __future__ import annotations
 

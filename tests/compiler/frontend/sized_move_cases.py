@@ -1,4 +1,4 @@
-"""Moves along axes whose sizes are known at run time only, as drawn models have found them."""
+"""Moves along dynamic axes, as drawn models have found them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows, samples and picks whose places depend on sizes that are known at run time only."""
+"""Windows, samples and picks whose places depend on dynamic sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models in 8 bits on data whose sizes are known at run time only."""
+"""Models in 8 bits on data of dynamic shapes."""
 
 from __future__ import annotations
 

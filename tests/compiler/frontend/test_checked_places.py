@@ -1,4 +1,4 @@
-"""Indices in models with sizes known at run time only: each must be of what is there."""
+"""Indices in models with dynamic shapes: each must be of what is there."""
 
 from __future__ import annotations
 

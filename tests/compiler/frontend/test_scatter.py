@@ -1,4 +1,4 @@
-"""Scatters at positions that are known at run time only, compared with onnxruntime."""
+"""Scatters at positions that are not constant, compared with onnxruntime."""
 
 from __future__ import annotations
 

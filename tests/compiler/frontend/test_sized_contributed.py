@@ -1,4 +1,4 @@
-"""onnxruntime's own operators on tokens whose number is known at run time only."""
+"""onnxruntime's own operators on a dynamic number of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models with sizes known at run time only: what is there is right, whatever padding holds."""
+"""Models with dynamic shapes: what is there is right, whatever padding holds."""
 
 from __future__ import annotations
 

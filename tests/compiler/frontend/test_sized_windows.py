@@ -1,4 +1,4 @@
-"""How many windows pools have where sizes are known at run time only."""
+"""How many windows pools have where sizes are dynamic."""
 
 from __future__ import annotations
 

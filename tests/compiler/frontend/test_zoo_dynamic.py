@@ -1,4 +1,4 @@
-"""Models of the zoo whose sizes are known at run time only."""
+"""Models of the zoo with dynamic shapes."""
 
 from __future__ import annotations
 

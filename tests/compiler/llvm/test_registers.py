@@ -67,7 +67,7 @@ def test_a_buffer_that_goes_out_of_scope_is_not_stored() -> None:
 
 @pytest.mark.parametrize(("form", "width"), [(at(0), 8), (at(2), 4), (Affine(0, (("i", 4),)), 4)])
 def test_what_does_not_fit_finds_memory_up_to_date(form: Affine, width: int) -> None:
-    """Another width, an offset between vectors, and one that is known at run time only."""
+    """Another width, an offset between vectors, and one that is not constant."""
     memory = Memory()
     memory.registers.set("t", at(0), vector("%a"))
     assert memory.registers.get("t", form, width) is None

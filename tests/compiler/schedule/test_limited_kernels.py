@@ -1,4 +1,4 @@
-"""Kernels that stop at sizes known at run time give what they give without, as far as it matters.
+"""Kernels that stop at dynamic sizes give what they give without, as far as it matters.
 
 Every kernel runs between guard pages, with results and workspace that are NaN before.
 """
