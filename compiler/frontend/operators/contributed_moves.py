@@ -158,7 +158,10 @@ def dynamic_quantize_lstm(node: OnnxNode, graph: GraphBuilder) -> Entity | Seque
     parts = dynamically_quantised(node.input(0), graph)
     rounded = graph.emit("dequantize", *parts, to=str(DType.F32))
     inputs = (rounded, *turned, *(node.optional(position) for position in range(3, 8)))
-    weights = IntegerWeights(scale, zero, every)
+    sums = None
+    if recurrent.array is not None and recurrent.dtype is DType.I8:
+        sums = graph.constant(recurrent.array.sum(axis=1, dtype=np.int32))
+    weights = IntegerWeights(scale, zero, every, sums)
     return recurrent_layer(replace(found, inputs=inputs), graph, weights)
 
 

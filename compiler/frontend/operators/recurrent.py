@@ -106,12 +106,14 @@ class IntegerWeights:
     """What makes floats of a layer's integer weights.
 
     `scale` and `zero_point` are those of W, [directions, 1 or gates * hidden]; `recurrent` is the
-    scale of R, [directions, gates * hidden], whose integers have no zero point.
+    scale of R, [directions, gates * hidden], whose integers have no zero point; `sums` of each
+    column of those, if they are bytes.
     """
 
     scale: Value
     zero_point: Value
     recurrent: Value
+    sums: Value | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,20 +205,17 @@ class _Importer:
             return turned, None
         return graph.part(turned, 2, 0, 2), graph.pick(turned, 2, 2)
 
-    def rounding(self, directions: Sequence[int], weights: Value) -> list[Value | None]:
+    def rounding(self, directions: Sequence[int]) -> list[Value | None]:
         """Scales [direction, gate, hidden], how many rows a dynamic batch has, sums of bytes."""
         if self.integers is None:
             return []
         shape, batch = (len(directions), self.kind.gates, self.hidden), self.x.dims[1]
         rows = None if is_unpadded(batch) else self.graph.size(size_of(batch))
-        found = [
-            self.graph.reshape(self._rows(self.integers.recurrent, directions), shape),
-            None if rows is None else self.graph.reshape(rows, (1,)),
-        ]
-        if weights.dtype is not DType.I8:
-            return found
-        wide = self.graph.cast(weights, DType.I32)
-        return [*found, self.graph.emit("reduce_sum", wide, axes=(1,), keepdims=False)]
+        scales, sums = (
+            None if item is None else self.graph.reshape(self._rows(item, directions), shape)
+            for item in (self.integers.recurrent, self.integers.sums)
+        )
+        return [scales, None if rows is None else self.graph.reshape(rows, (1,)), sums]
 
     def candidate_bias(self, directions: Sequence[int]) -> Value | None:
         """[direction, hidden]: what is added to the candidate's product before its reset."""
@@ -313,7 +312,7 @@ class _Importer:
         ]
         if wide[0] is not None:
             wide[0] = as_whole(wide[0], 1, graph)
-        rounding = self.rounding(directions, weights)
+        rounding = self.rounding(directions)
         states = graph.emit("recurrence", *wide, first, last, *rounding, **attributes)
         states = graph.cast(with_axis(states, 2, self.x.dims[0], graph), stored)
         rows = states.shape[0]
