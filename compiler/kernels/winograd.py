@@ -27,6 +27,7 @@ from tunefarm.compiler.expr.nodes import (
     Load,
     Select,
     add,
+    all_of,
     binary,
     cast,
     const,
@@ -152,14 +153,15 @@ def blocked_conv(kernel: FusedKernel) -> BlockedConv | None:
     return None if plane_ends(kernel, found) is None else found
 
 
-def plane_ends(kernel: FusedKernel, conv: BlockedConv) -> dict[str, list[tuple[Load, int]]] | None:
+def plane_ends(kernel: FusedKernel, conv: BlockedConv) -> dict[str, list[tuple[Expr, int]]] | None:
     """By axis of a plane the sizes, and what is added to them, beyond which nothing is needed.
 
-    From the limits, and from what fills the result; None where one is about parts of a plane.
+    From the limits, and from what fills the result; None where one is about parts of a plane. A
+    size may count several rows or columns at once, as those that a pool of stride 2 reads.
     """
     shape = kernel.output.shape
     axes = [axis.name for axis in kernel.output.axes]
-    ends: dict[str, list[tuple[Load, int]]] = {conv.oh.name: [], conv.ow.name: []}
+    ends: dict[str, list[tuple[Expr, int]]] = {conv.oh.name: [], conv.ow.name: []}
     named = dict(zip(axes[2:4], ends.values(), strict=False))
     body = kernel.output.body
     while isinstance(body, Select):
@@ -180,8 +182,10 @@ def plane_ends(kernel: FusedKernel, conv: BlockedConv) -> dict[str, list[tuple[L
         size = Load(DType.I64, limit.sizes, (integer(limit.number),))
         for position in (2, 3):
             inner = math.prod(shape[position + 1 :])
-            if (limit.stride, limit.extent) == (inner, shape[position]):
-                named[axes[position]].append((size, limit.offset))
+            together, rest = divmod(limit.stride, inner)
+            if not rest and together * limit.extent == shape[position]:
+                end = mul(size, integer(together)) if together > 1 else size
+                named[axes[position]].append((end, together * limit.offset))
                 break
         else:
             return None
@@ -308,17 +312,23 @@ def _zero_outside(body: Expr, names: Sequence[str], extents: Sequence[int]) -> E
 
 
 def _zero_behind(
-    body: Expr, names: Sequence[str], ends: Sequence[Sequence[tuple[Load, int]]]
+    body: Expr, names: Sequence[str], ends: Sequence[Sequence[tuple[Expr, int]]]
 ) -> Expr:
     """The data with zeros where no window that is needed reads it.
 
     A tile's results are sums of all of its data, of which what is not needed may be NaN.
     """
-    for name, sizes in zip(names, ends, strict=True):
-        for size, offset in sizes:
-            place = add(index(name), integer(-offset - 2))
-            body = select(binary("lt", place, size), body, const(0, body.dtype))
-    return body
+    inside = [
+        binary("lt", add(index(name), integer(-offset - 2)), size)
+        for name, sizes in zip(names, ends, strict=True)
+        for size, offset in sizes
+    ]
+    if not inside:
+        return body
+    zero = const(0, body.dtype)
+    if isinstance(body, Select) and body.otherwise == zero:  # one condition for all lanes
+        return select(all_of(*inside, body.condition), body.then, zero)
+    return select(all_of(*inside), body, zero)
 
 
 def combination(row: Sequence[Fraction], term: Callable[[int], Expr]) -> Expr:

@@ -47,6 +47,7 @@ from tunefarm.compiler.loops.size_conditions import (
     strongest,
 )
 from tunefarm.compiler.loops.split_borders import split_borders
+from tunefarm.compiler.loops.split_guarded_copies import split_guarded_copies
 from tunefarm.compiler.types.dtypes import DType
 
 _RUNS = (LoopKind.SERIAL, LoopKind.PARALLEL)
@@ -62,7 +63,7 @@ def clamp_loop_bounds(nest: LoopNest, limits: Sequence[ValidExtent]) -> LoopNest
     writes = _of_changed(writes, writes.guarded_body(nest.body))
     writes = _of_changed(writes, batch_register_tiles(writes))
     nest = writes.nest
-    body = _Limiter(writes).body(nest.body, {}, {})
+    body = split_guarded_copies(_Limiter(writes).body(nest.body, {}, {}))
     return parallel_profit(replace(nest, body=(*body, *filling)), before, limits)
 
 

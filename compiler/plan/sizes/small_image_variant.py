@@ -195,10 +195,10 @@ def _few(program: KernelProgram, call: KernelCall, least: Sizes, spaces: SpaceCa
     sizes = kernel.inputs[call.inputs.index(SIZES)].name
     plane = [_Extent(None, axis.extent) for axis in (conv.oh, conv.ow)]
     for position, axis in enumerate((conv.oh, conv.ow)):
-        for load, offset in ends[axis.name]:
-            place = load.indices[0]
-            if load.buffer == sizes and isinstance(place, Const):
-                plane[position] = _Extent(int(place.value), offset)
+        for size, offset in ends[axis.name]:
+            match size:
+                case Load(buffer=name, indices=(Const(value=place),)) if name == sizes:
+                    plane[position] = _Extent(int(place), offset)
     condition = _Condition((_images(kernel, sizes), *plane), direct_below(conv, m, spaces.target))
     height, width = (max(1, item.value(least)) for item in plane)
     names = [buffer.name for buffer in kernel.inputs]

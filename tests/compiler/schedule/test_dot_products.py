@@ -23,7 +23,7 @@ from tunefarm.compiler.llvm.machine import assembly
 from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.sketches import wide_forms
-from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space, untiled_schedule
+from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
 from tunefarm.compiler.schedule.steps.prefetch import Prefetch
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
@@ -275,42 +275,3 @@ def test_bytes_are_made_16_bits_once_where_pairs_of_these_are_multiplied() -> No
         assert space.sketches[0].name.endswith("_wide") == wide
         names = [type(step).__name__ for step in space.schedule(space.default()).steps]
         assert ("WideFactors" in names) == wide
-
-
-@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-@pytest.mark.parametrize(
-    ("kind", "rows", "units"),
-    [(DType.I8, 1, 24), (DType.I8, 3, 13), (DType.I16, 2, 16), (DType.I16, 1, 5)],
-)
-def test_products_of_quantised_states_are_those_of_loops_one_by_one(
-    target: Target, kind: DType, rows: int, units: int
-) -> None:
-    """Also where neither words nor vectors divide the units; bytes of weights are any."""
-    layer = {
-        "kind": "LSTM",
-        "activations": ("sigmoid", "tanh", "tanh"),
-        "alphas": (0.0,) * 3,
-        "betas": (0.0,) * 3,
-    }
-    types = [TensorType(DType.F32, (2, 4, rows, 4, units)), TensorType(kind, (2, units, 4, units))]
-    types.append(TensorType(DType.F32, (2, 4, units)))
-    operands, constants = ["x0", "x1", *[""] * 7, "x2"], ["x1", "x2"]
-    rng = np.random.default_rng(units)
-    values = [rng.standard_normal(item.shape).astype(item.dtype.numpy) for item in types]
-    values[1] = rng.integers(-128, 128, types[1].shape).astype(kind.numpy)
-    values[2] = np.abs(values[2]) / np.float32(1000)
-    if kind is DType.I8:
-        types.append(i32(2, 4, units))
-        operands, constants = [*operands, "", "x3"], [*constants, "x3"]
-        values.append(values[1].sum(axis=1, dtype=np.int32))
-    kernel = kernel_of(types, [("recurrence", operands, layer)], constants)
-    inputs = dict(zip((buffer.name for buffer in kernel.inputs), values, strict=True))
-    expected = run_guarded(kernel, untiled_schedule(kernel, target), inputs, target)
-    assert not expected.problem
-    space = schedule_space(kernel, target)
-    source = random.Random(0)
-    drawn = [space.schedule(space.sample(source)) for _ in range(6)]
-    for schedule in (default_schedule(kernel, target), *drawn):
-        outcome = run_guarded(kernel, schedule, inputs, target)
-        assert not outcome.problem
-        np.testing.assert_allclose(outcome.output, expected.output, rtol=1e-5, atol=1e-6)

@@ -149,8 +149,9 @@ def test_every_schedule_computes_the_kernel(
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("weights", [DType.I8, DType.I16])
 def test_schedules_of_a_recurrence_of_rounded_states_compute_it(
-    target: str, monkeypatch: pytest.MonkeyPatch
+    target: str, weights: DType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Integer products are exact in any order, so that all round states alike."""
     units = 24 if target == "host" else 21
@@ -165,16 +166,23 @@ def test_schedules_of_a_recurrence_of_rounded_states_compute_it(
     operands = ["x0", "x1", *[""] * 3, "x2", "x2", "", "x3", "x4", "x5"]
     inputs = [
         f32(2, 3, 5, 4, units),
-        TensorType(DType.I8, (2, units, 4, units)),
+        TensorType(weights, (2, units, 4, units)),
         f32(2, 5, units),
         TensorType(DType.I32, (2, 5)),
         f32(2, 4, units),
         TensorType(DType.I64, (1,)),
     ]
-    kernel = kernel_of(inputs, [("recurrence", operands, attributes)], ["x1", "x4"])
+    constants = ["x1", "x4"]
+    if weights is DType.I8:
+        inputs.append(TensorType(DType.I32, (2, 4, units)))
+        operands, constants = [*operands, "x6"], [*constants, "x6"]
+    kernel = kernel_of(inputs, [("recurrence", operands, attributes)], constants)
     arrays = inputs_for(kernel)
     for buffer in kernel.inputs:
-        if buffer.shape == (2, 4, units):  # states stay where functions are curved
+        if buffer.dtype is DType.I32 and len(buffer.shape) == 3:
+            (integers,) = (arrays[b.name] for b in kernel.inputs if b.dtype is weights)
+            arrays[buffer.name] = integers.sum(axis=1, dtype=np.int32)
+        elif buffer.shape == (2, 4, units):  # states stay where functions are curved
             arrays[buffer.name] = np.divide(arrays[buffer.name], 100, dtype="f4")
     expected = evaluate_kernel(kernel, arrays)
     random = Random(target)
