@@ -128,8 +128,11 @@ def tiled_sketch(context: TileContext) -> Sketch:
 def _shared(context: TileContext, loops: Sequence[str]) -> Sequence[str]:
     """Orders that may be the default's, where threads share the work better so."""
     if context.ragged and not context.form.turned:
-        # The tail of a loop over blocks that is outermost is left to one thread.
-        return [loop for loop in loops if loop.startswith(("even", "row ", "column "))]
+        # The tail of a loop over blocks that is outermost is left to one thread. Tiles that are
+        # moved back read packed constants across two blocks, element by element.
+        packed = packed_along(context.kernel, context.roles.vector, context.lanes)
+        even = ("row ", "column ") if packed else ("even", "row ", "column ")
+        return [loop for loop in loops if loop.startswith(even)]
     # Where padding is inline, a loop over columns alone leaves its ends to one thread.
     if context.roles.row or context.prologue:
         return ()
