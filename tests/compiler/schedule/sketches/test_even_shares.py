@@ -12,9 +12,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.compiler.schedule.shares import longest_share, work
+from tunefarm.compiler.expr.nodes import Binary
+from tunefarm.compiler.expr.walk import loads, postorder
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.count_work import kernel_iterations
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
+from tunefarm.compiler.loops.ir import Store, Update, walk
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.sketches.even_shares import waiting
@@ -99,6 +102,27 @@ def test_threads_share_a_kernel_evenly(name: str, case: Case, threads: int) -> N
     kernel = case.kernel(target)
     body = lower(kernel, default_schedule(kernel, target, threads)).body
     assert work(body) / longest_share(body, threads) / threads >= case.evenness
+
+
+@pytest.mark.parametrize("rows", [5, 25, 64])
+@pytest.mark.parametrize("name", TARGETS)
+def test_shared_tiles_read_packed_constants_block_by_block(name: str, rows: int) -> None:
+    """1001 columns: vectors that lie across two blocks would be read element by element."""
+    target = target_named(name)
+    kernel = Case("MatMul", (rows, 512), (512, 1001)).kernel(target)
+    (packed,) = (buffer.name for buffer in kernel.inputs if buffer.constant)
+    body = lower(kernel, default_schedule(kernel, target, 2)).body
+    read = [
+        load
+        for statement in walk(body)
+        if isinstance(statement, Store | Update)
+        for load in loads(statement.value)
+        if load.buffer == packed
+    ]
+    assert read
+    for load in read:
+        nodes = [node for item in load.indices for node in postorder(item)]
+        assert not any(isinstance(node, Binary) and node.op == "mod" for node in nodes)
 
 
 @pytest.mark.parametrize("operator, gates", [("LSTM", 4), ("GRU", 3)])
