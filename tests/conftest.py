@@ -43,15 +43,11 @@ _ALONE = (
 """What measures, or loads all cores by itself; the rest may run in several processes."""
 _SAMPLED = (
     "tests/attack/test_invocations.py",
-    "tests/compiler/frontend/test_forms_of_real_files.py",
-    "tests/compiler/frontend/test_resize_integers.py",
-    "tests/compiler/frontend/test_signal.py",
-    "tests/compiler/frontend/test_sized_models.py",
-    "tests/compiler/frontend/test_sized_recurrences.py",
-    "tests/compiler/frontend/test_zoo_quantise.py",
+    "tests/compiler/frontend/",
     "tests/compiler/graph/test_random_graphs.py",
     "tests/compiler/llvm/test_scalar_ops.py",
     "tests/compiler/llvm/test_vector_functions.py",
+    "tests/compiler/operators/",
     "tests/compiler/runtime/artefact/",
     "tests/compiler/runtime/test_emulated_neon.py",
     "tests/compiler/schedule/",
