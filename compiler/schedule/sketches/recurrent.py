@@ -127,13 +127,13 @@ class _Plan:
             load = weights_of(phase.product)
             if load is None or not _is_constant(context.facts.kernel, load.buffer):
                 continue
-            last, terms = len(load.indices) - 1, phase.terms
-            if terms > 1:
+            last = len(load.indices) - 1
+            splits: tuple[tuple[int, int], ...] = ((last, width),)
+            order: tuple[int, ...] = (0, last, *range(1, last), last + 1)
+            if phase.terms > 1:  # the terms of a dot product lie side by side
+                splits = ((1, phase.terms), *splits)
                 order = (0, last + 1, 1, *range(3, last + 1), last + 2, 2)
-                steps.append(PackLayout(load.buffer, ((1, terms), (last, width)), order))
-            else:
-                order = (0, last, *range(1, last), last + 1)
-                steps.append(PackLayout(load.buffer, ((last, width),), order))
+            steps.append(PackLayout(load.buffer, splits, order))
         return steps
 
     def _tiles(self, stage: Stage, outer: tuple[str, ...], batch: str) -> list[Step]:

@@ -131,8 +131,8 @@ def _shared(context: TileContext, loops: Sequence[str]) -> Sequence[str]:
         # The tail of a loop over blocks that is outermost is left to one thread. Tiles that are
         # moved back read packed constants across two blocks, element by element.
         packed = packed_along(context.kernel, context.roles.vector, context.lanes)
-        even = ("row ", "column ") if packed else ("even", "row ", "column ")
-        return [loop for loop in loops if loop.startswith(even)]
+        fair = ("row ", "column ") if packed else ("even", "row ", "column ")
+        return [loop for loop in loops if loop.startswith(fair)]
     # Where padding is inline, a loop over columns alone leaves its ends to one thread.
     if context.roles.row or context.prologue:
         return ()
