@@ -16,7 +16,6 @@ from statistics import median
 import numpy as np
 
 from tunefarm import compiler
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import InputError, TunefarmError
 from tunefarm.compiler.runtime.artefact.array_files import as_stored, read_array, write_outputs
 from tunefarm.compiler.runtime.execution.executable import Executable
@@ -25,6 +24,7 @@ from tunefarm.compiler.runtime.spec.ports import AnyArray
 from tunefarm.compiler.types.sizes import Size
 from tunefarm.compiler.types.structure import plain
 from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.compiler.with_count import with_count
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> None:
         print(printable_text(f"{name}: {array.dtype}{list(array.shape)}"))
     print(
         f"latency: median {1e3 * median(samples):.3f} ms, fastest {1e3 * min(samples):.3f} ms "
-        f"({counted(len(samples), 'run')}, {counted(executable.threads, 'thread')})"
+        f"({with_count(len(samples), 'run')}, {with_count(executable.threads, 'thread')})"
     )
     if options.output is not None:
         write_outputs(outputs, options.output)

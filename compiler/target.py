@@ -214,8 +214,8 @@ def host_target() -> Target:
 
 def host_tile_refusal() -> str:
     """Why this process goes without the matrix tiles that its CPU tells of; "" if it does not."""
-    told = any(name.startswith(TILE_FEATURES) for name in host_features())
-    return host_tile_problem() if told else ""
+    description = any(name.startswith(TILE_FEATURES) for name in host_features())
+    return host_tile_problem() if description else ""
 
 
 @cache

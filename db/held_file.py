@@ -112,8 +112,8 @@ class HeldFile:
         again = f"mv {saved} {name}"
         if self._path.exists():
             again = f"tune db merge {saved} --db {name}"
-        told = f"{self._name} was {self._fate()} while it was in use: its records are saved in"
-        return f"{told} {copy}; to have them back: {again}"
+        text = f"{self._name} was {self._fate()} while it was in use: its records are saved in"
+        return f"{text} {copy}; to have them back: {again}"
 
     def _copy_to(self, copy: Path) -> None:
         with closing(sqlite3.connect(copy)) as target:

@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Table, func, insert, select
 
 from tunefarm.configs.errors import DatabaseError
-from tunefarm.configs.remains import make_folder
+from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.db import schema
 from tunefarm.db.checksum import COLUMN, added_columns
 from tunefarm.db.raw_rows import decode, is_intact

@@ -153,14 +153,14 @@ class CoreLocks:
         folder: Path | None = None,
         *,
         stop: Callable[[], bool] = lambda: False,
-        tell: Callable[[str], None] | None = None,
+        notify: Callable[[str], None] | None = None,
     ) -> None:
         """`folder` is the same for all drivers of a machine (None: see `FOLDERS`). Who waits is
         given up once `stop` says so; `tell` gets whom it waits for, if that takes long."""
         self._folder = lock_folder() if folder is None else folder
         self._driver = driver
         self._stop = stop
-        self._tell = tell
+        self._notify = notify
 
     @contextmanager
     def held(
@@ -351,10 +351,10 @@ class _Waiting:
             with locks._accounts(self._table) as accounts:
                 accounts.stay(locks._driver, now)
         waited = now - self._begin
-        if locks._tell is not None and core is not None and waited >= self._next:
+        if locks._notify is not None and core is not None and waited >= self._next:
             self._next = 2 * waited
             holder = locks._holder(core)
-            locks._tell(wait_text(f"core {core}: {holder or 'another job goes first'}", waited))
+            locks._notify(wait_text(f"core {core}: {holder or 'another job goes first'}", waited))
         time.sleep(_YIELD_SECONDS if waited < _REFRESH_SECONDS else _YIELD_LATER_SECONDS)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tunefarm.compiler.counted import counted
+from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.cpu_quota import CpuQuota, read_quota
 
 _CPUS = Path("sys/devices/system/cpu")
@@ -118,9 +118,9 @@ class Cpus:
     def __str__(self) -> str:
         """What may be used, in words."""
         physical = len(self.physical(self.cores))
-        text = counted(len(self.cores), "core")
+        text = with_count(len(self.cores), "core")
         if physical < len(self.cores):
-            text = f"{counted(len(self.cores), 'thread')} of {counted(physical, 'core')}"
+            text = f"{with_count(len(self.cores), 'thread')} of {with_count(physical, 'core')}"
         if len(self.kinds) > 1:
             text += f" of {len(self.kinds)} kinds"
         return text if self.quota is None else f"{text}, {self.quota}"

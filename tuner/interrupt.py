@@ -15,8 +15,8 @@ from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
-from tunefarm.configs.remains import leave
 from tunefarm.configs.resource_limits import CPU_TIME, describe
+from tunefarm.configs.temporary_folders import leave
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
 _LAST_CPU_SECONDS = 5
@@ -33,7 +33,7 @@ class Interrupt:
         self._at_once = False
         self._listeners: list[Callable[[], None]] = []
 
-    def tell(self, listener: Callable[[], None]) -> None:
+    def add_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener` on the first signal; at once if that has come already."""
         self._listeners.append(listener)
         if self.asked:

@@ -204,7 +204,7 @@ class Job:
             status = replace(
                 status, ended=status.ended or reason, placement=self.placements.get(task.key)
             )
-            found.append(self.outcomes.get(task.key, Outcome()).told_in(status))
+            found.append(self.outcomes.get(task.key, Outcome()).applied_to(status))
         return found
 
     def prepare(self) -> None:
@@ -232,7 +232,7 @@ class Job:
         if changed or self.measured:
             self.models.place(self.tasks)
         for target in changed:
-            self.progress.message(f"plan: {plans.told(target)}")
+            self.progress.message(f"plan: {plans.decided(target)}")
         if plans.chosen:
             self.time.keep_for_plan()
         return True
@@ -252,10 +252,10 @@ class Job:
             stack.enter_context(off_the_slots(self.settings))
             self.monitor.watch(runner)
             session = self._session(runner)
-            interrupt.tell(session.stop)
-            interrupt.tell(finalists.stop)
-            interrupt.tell(elsewhere.stop)
-            interrupt.tell(self.patience.stop)
+            interrupt.add_listener(session.stop)
+            interrupt.add_listener(finalists.stop)
+            interrupt.add_listener(elsewhere.stop)
+            interrupt.add_listener(self.patience.stop)
             self.progress.start()
             self._enter(phases.SEARCHING)
             try:
@@ -296,7 +296,7 @@ class Job:
         self.time.begin_sizes()
         for target in self.targets:
             race = SizeRace(points, job=self.id, seed=self.settings.search.seed)
-            interrupt.tell(race.stop)
+            interrupt.add_listener(race.stop)
             tasks = tasks_for(self.tasks, target)
             race.run(
                 tasks,
@@ -324,8 +324,8 @@ class Job:
         tasks = tasks_for(self.tasks, target)
         refresh(tasks, self.store)
         self.outcomes |= {task.key: self._outcome(task) for task in tasks}
-        told = zip(self.tasks, self.statuses(), strict=True)
-        sums = kernel_sums(status for task, status in told if task.key.target == target.key)
+        description = zip(self.tasks, self.statuses(), strict=True)
+        sums = kernel_sums(status for task, status in description if task.key.target == target.key)
         self.models.keep_latency(target, found, sums, job=self.id)
         return found.latency, found.report
 

@@ -66,7 +66,7 @@ class JobModels:
     store: Store
     built_from: tuple[str, Settings]
     time: TimePlan
-    tell: Callable[[str], None]
+    notify: Callable[[str], None]
     numerics: Numerics | None = None
     """Those that the settings name if None."""
     plans: JobPlans = field(init=False)
@@ -78,7 +78,7 @@ class JobModels:
 
     def __post_init__(self) -> None:
         self.plans = JobPlans(
-            self.graph, self.settings, self.numerics, self.store, self.built_from, self.tell
+            self.graph, self.settings, self.numerics, self.store, self.built_from, self.notify
         )
         signature = self.graph.signature
         self.points = [] if signature is None else points_of(signature)
@@ -142,7 +142,7 @@ class JobModels:
         that have another plan now. `job` is the id of the record."""
         here = [target for target in self.targets if self.is_here(target)]
         if len(here) < len(self.targets):
-            self.tell("plan: the rules decide for machines of another kind than this")
+            self.notify("plan: the rules decide for machines of another kind than this")
         changed = []
         for target in here:
             seconds = self.time.planning_seconds
@@ -190,7 +190,7 @@ class JobModels:
         runner: CallsNodes,
     ) -> None:
         """Have a node measure the model for a target that this machine is not."""
-        self.tell(f"building the tuned model for {target.cpu}")
+        self.notify(f"building the tuned model for {target.cpu}")
         agree = _agree(tasks, target)
 
         def compare(specs: Sequence[ExecutableSpec]) -> ModelLatency:
@@ -199,7 +199,7 @@ class JobModels:
         try:
             self.confirmed_elsewhere[target.key] = self._confirmed(target, settled, compare)
         except MeasureError as error:
-            self.tell(f"the whole model is not measured for it: {error.message}")
+            self.notify(f"the whole model is not measured for it: {error.message}")
 
     def _confirmed(
         self, target: Target, settled: Sequence[Settled], compare: CompareSpecs | None
@@ -207,7 +207,7 @@ class JobModels:
         own = _settled_for(settled, target)
         builds, former = self._builds(target), self._former_builds(target)
         untuned = self.untuned[target.key]  # prepare comes first
-        return confirm_model(builds, target, untuned, own, compare, self.tell, former)
+        return confirm_model(builds, target, untuned, own, compare, self.notify, former)
 
     def _confirm_plan(self, target: Target, agree: Agree, settled: Sequence[Settled]) -> None:
         """Have the tuned model decide once more whether the plan is faster than the rules."""
@@ -223,7 +223,7 @@ class JobModels:
         if plan is None:
             return
         if self.is_here(target):
-            self.tell(f"measuring the whole model at {len(self.points)} sizes")
+            self.notify(f"measuring the whole model at {len(self.points)} sizes")
             untuned = self.untuned[target.key]
             points, seconds = self.points, self.time.at_sizes_seconds
             plan = confirm_plan(self._builds(target), target, untuned, plan, points, seconds, agree)

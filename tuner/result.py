@@ -41,13 +41,13 @@ class Outcome:
     low: float = math.nan
     high: float = math.nan
 
-    def told_in(self, status: TaskStatus) -> TaskStatus:
+    def applied_to(self, status: TaskStatus) -> TaskStatus:
         """The status with both; what was expected before gives way to what was confirmed."""
-        told = replace(status, claimed=self.claimed, confirmed=self.confirmed)
+        text = replace(status, claimed=self.claimed, confirmed=self.confirmed)
         if not math.isfinite(status.default * self.confirmed):
-            return told
+            return text
         return replace(
-            told,
+            text,
             expected=status.default * self.confirmed,
             low=status.default * self.low,
             high=status.default * self.high,
@@ -317,12 +317,12 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
     if result.size_plan is not None:
         lines += plan_lines(result.size_plan)
     for item in result.targets if len(result.targets) > 1 else ():
-        told = "its kernels alone, this machine is of another kind"
+        text = "its kernels alone, this machine is of another kind"
         if item.latency is not None:
             where = "a node of its kind" if item.elsewhere else "this machine"
-            told = f"its kernels, and the whole model on {where}: {_as_fast(item.latency)}"
+            text = f"its kernels, and the whole model on {where}: {_as_fast(item.latency)}"
         share = format_share(item.build.tuned_share)
-        lines.append(f"for {item.cpu}: {share} of the estimated time is tuned; measured: {told}")
+        lines.append(f"for {item.cpu}: {share} of the estimated time is tuned; measured: {text}")
     lines += moved_lines(result.tasks)
     if result.changed:
         lines.append(f"note: {changed_note(result.model, result.changed)}")

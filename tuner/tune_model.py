@@ -86,10 +86,10 @@ def tune_lowered(
         worker = threading.current_thread()
 
         def stop(by: str) -> bool:
-            told = interrupt_thread(worker)
-            if told:
+            text = interrupt_thread(worker)
+            if text:
                 request.progress.message(f"{by} asks this job to stop")
-            return told
+            return text
 
         state: JobState = "failed"
         results: list[TargetResult] = []
@@ -130,7 +130,7 @@ def _job(
         store=store,
         built_from=built_from or (structural_hash(graph), settings),
         time=TimePlan(settings.search.minutes, request.started),
-        tell=request.progress.message,
+        notify=request.progress.message,
         numerics=lowered.numerics,
     )
     models.plans.begin(targets)
@@ -166,7 +166,7 @@ def _result(
         known=job.known,
         targets=tuple(results),
         size_plan=next(iter(job.models.size_plans.values()), None),
-        plan=job.models.plans.told(job.targets[0]),
+        plan=job.models.plans.decided(job.targets[0]),
         moved=store.moved,
         lost=store.lost,
         changed="" if request.stamp is None else request.stamp.difference(),

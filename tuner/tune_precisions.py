@@ -107,11 +107,11 @@ def tune_auto(request: JobRequest) -> PrecisionChoice:
     with Store.open(settings.database.url) as store:
         compile = plain.compile
         choose = choose_from(store, target, compile.threads, compile.numerics)
-        tell = request.progress.message
-        choice = choose_precisions(graph, plain, target, options, tune, choose, tell)
+        notify = request.progress.message
+        choice = choose_precisions(graph, plain, target, options, tune, choose, notify)
         record_choice(store, choice, Path(request.model).name, graph, settings, target)
     if request.stamp is not None and (difference := request.stamp.difference()):
-        tell(changed_note(os.fspath(request.model), difference))
+        notify(changed_note(os.fspath(request.model), difference))
     return choice
 
 

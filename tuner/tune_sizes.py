@@ -25,7 +25,7 @@ def tune_sizes(request: JobRequest) -> TuneResult:
     if len(programs) == 1:
         return tune_with(request)
     results: list[TuneResult] = []
-    told: list[SizeResult] = []
+    text: list[SizeResult] = []
     for number, item in enumerate(programs):
         request.progress.message(f"{item} ({number + 1} of {len(programs)})")
         now = time.monotonic()
@@ -40,10 +40,10 @@ def tune_sizes(request: JobRequest) -> TuneResult:
             settings = request.settings.model_copy(update={"database": moved})
             request = replace(request, settings=settings)
         results.append(result)
-        told.append(SizeResult(str(item), result.latency))
+        text.append(SizeResult(str(item), result.latency))
         if result.interrupted:
             break
-    return _joined(results, told, time.monotonic() - request.started)
+    return _joined(results, text, time.monotonic() - request.started)
 
 
 def _part(settings: Settings, left: int, measured: int, elapsed: float) -> Settings:

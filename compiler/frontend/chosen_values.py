@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tunefarm.compiler.errors import UnsupportedOperatorError
-from tunefarm.compiler.frontend.data_sizes import counted
+from tunefarm.compiler.frontend.data_sizes import counted_size
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.structured_values import (
@@ -89,7 +89,7 @@ def _sides_alike(
         size: Dimension = first
         if first != second:
             count = graph.append("choose", (condition, graph.size(first), graph.size(second)), {})
-            size = counted(node, graph, count, max(highs), min(lows))
+            size = counted_size(node, graph, count, max(highs), min(lows))
         axes.append(((size, extent),))
     shape = tuple(map(extent_of, axes))
     sides = [widened(graph, value, shape) for value in (then, otherwise)]

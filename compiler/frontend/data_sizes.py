@@ -15,7 +15,7 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, Size, Symbol
 
 
-def counted(
+def counted_size(
     node: OnnxNode, graph: GraphBuilder, count: Value, most: int, low: int = 0
 ) -> Dimension:
     """A size that the graph computes: the i64 scalar `count`, from `low` to `most`."""

@@ -71,8 +71,8 @@ class ExternalData:
             with open_regular(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if (kind := stand_in(file.read(_HEAD_BYTES))) is not None:
-                    told = f"{named} is {kind.instead_of('the data')}"
-                    raise ImportModelError(told, hint=kind.advice)
+                    description = f"{named} is {kind.instead_of('the data')}"
+                    raise ImportModelError(description, hint=kind.advice)
                 if offset + length > size:
                     raise _too_short(path, f"{named} has {size} bytes", offset + length)
                 file.seek(offset)

@@ -127,9 +127,9 @@ def _results(
     except TunefarmError:
         raise
     except UnknownSizeError as error:
-        told, fix = symbols_text([(((error.size, 1),),)], "")
+        description, fix = symbols_text([(((error.size, 1),),)], "")
         raise ShapeError(
-            f"{node.label}: {rule} needs to know {error.question}{told}",
+            f"{node.label}: {rule} needs to know {error.question}{description}",
             hint=f"use only sums, products and quotients (//, %) of sizes, or {fix}",
         ) from error
     except Exception as error:  # it is not ours
@@ -156,9 +156,9 @@ def _given(result: TensorType, rule: str) -> _Called:
     except ValueError as error:
         given: Sequence[object] = result.shape
         dims: Dims = tuple(((size.size, 1),) for size in given if isinstance(size, RuleSize))
-        told, _ = symbols_text([dims], str(error))
+        description, _ = symbols_text([dims], str(error))
         raise ShapeError(
-            f"{rule} gives a size that {error}{told}",
-            hint="give bounds within which it is not, with --shape" if told else "",
+            f"{rule} gives a size that {error}{description}",
+            hint="give bounds within which it is not, with --shape" if description else "",
         ) from None
     return _Called(result.dtype, tuple(((size, bounds_of(size)[1]),) for size in shape))

@@ -16,7 +16,7 @@ from onnx import GraphProto
 from tunefarm.compiler.errors import UnsupportedOperatorError
 from tunefarm.compiler.frontend.checkpoint import checkpoint
 from tunefarm.compiler.frontend.chosen_values import kind_text, widened
-from tunefarm.compiler.frontend.data_sizes import counted
+from tunefarm.compiler.frontend.data_sizes import counted_size
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.structured_values import Entity, GrowingSequence, SequenceValue
@@ -182,7 +182,7 @@ class _Attempt:
         graph = self._graph
         for item in self._sizes:
             count = begin_state(graph, item.initial, self._number, item.place)
-            size = counted(self._node, graph, count, item.high, item.low)
+            size = counted_size(self._node, graph, count, item.high, item.low)
             state = self.values[item.state]
             assert isinstance(state, Value)
             dims = list(state.dims)

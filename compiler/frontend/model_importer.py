@@ -12,7 +12,6 @@ from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
 from tunefarm.compiler.foreign_functions import RegisteredFunction
 from tunefarm.compiler.frontend.attributes import decode_attributes
 from tunefarm.compiler.frontend.checkpoint import checkpoint
-from tunefarm.compiler.frontend.computed import find_computed
 from tunefarm.compiler.frontend.constant_evaluation import (
     can_evaluate,
     evaluate_node,
@@ -24,6 +23,7 @@ from tunefarm.compiler.frontend.converter import (
     find_converter,
     find_unlisted_converter,
 )
+from tunefarm.compiler.frontend.dynamic_operands import find_dynamic_operand
 from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.function_binding import bind, function_for
 from tunefarm.compiler.frontend.function_expansion import (
@@ -160,7 +160,7 @@ class ModelImporter:
             known = evaluate_sizes(converted, self._builder)
             if known is not None:
                 results = known.values or self._computed(inputs, converted, step, convert)
-                return results and known.tell(results, converted, self._builder)
+                return results and known.record_sizes(results, converted, self._builder)
         return self._computed(inputs, converted, step, convert)
 
     def _computed(
@@ -170,7 +170,7 @@ class ModelImporter:
         node, domain, operator = step.node, step.domain, step.node.op_type
         take_apart = control_flow(domain, operator)
         try:
-            settle = find_computed(domain, operator, inputs)
+            settle = find_dynamic_operand(domain, operator, inputs)
             if settle is not None:
                 settled = settle(converted, self._builder)
                 if not isinstance(settled, OnnxNode):

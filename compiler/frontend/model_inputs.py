@@ -57,11 +57,11 @@ def input_types(
     unresolved: list[str] = []
     for name, (number, _) in declared.items():
         dtype = dtype_of(number, f"input {name!r}")
-        settled = symbols.settled(name, sizes)
-        if settled is None:
+        known = symbols.known_dimensions(name, sizes)
+        if known is None:
             unresolved.append(name)
         else:
-            types[name] = input_type(name, dtype, settled, allowance)
+            types[name] = input_type(name, dtype, known, allowance)
     if unresolved:
         raise _open_error(unresolved, symbols, sizes)
     return types
@@ -179,23 +179,23 @@ class _Symbols:
                 f"and the shape given has {len(shape)}: {_text(shape)}",
                 hint=self._also_symbol(name),
             )
-        settled: list[int | str] = []
+        known: list[int | str] = []
         for axis, (dimension, extent) in enumerate(zip(dimensions, shape, strict=True)):
             if dimension == 0 and extent != 0:  # what some exporters write for any size
-                settled.append(self._named(f"{name}_{axis}", extent))
+                known.append(self._named(f"{name}_{axis}", extent))
             elif isinstance(dimension, int):
                 if dimension != extent:
                     raise ImportModelError(
                         f"input {name!r} has the shape {_text(dimensions)}, "
                         f"which {_text(shape)} contradicts"
                     )
-                settled.append(dimension)
+                known.append(dimension)
             elif dimension == "?":
-                settled.append(self._named(f"{name}_{axis}", extent))
+                known.append(self._named(f"{name}_{axis}", extent))
             else:
                 self._give_symbol(dimension, extent)
-                settled.append(dimension)
-        self.declared[name] = tuple(settled)
+                known.append(dimension)
+        self.declared[name] = tuple(known)
 
     def _named(self, name: str, extent: int | Extent) -> int | str:
         """What stands for a dimension without a name of its own."""
@@ -295,14 +295,16 @@ class _Symbols:
                 plain[text] = size
         return plain
 
-    def settled(self, name: str, sizes: Mapping[str, Dimension]) -> tuple[Dimension, ...] | None:
+    def known_dimensions(
+        self, name: str, sizes: Mapping[str, Dimension]
+    ) -> tuple[Dimension, ...] | None:
         """An input's dimensions, None where one of them is not known."""
         dimensions = self.declared[name]
         if dimensions is None:
             return None
         found = [sizes.get(d) if isinstance(d, str) else d for d in dimensions]
-        settled = tuple(dimension for dimension in found if dimension is not None)
-        return settled if len(settled) == len(dimensions) else None
+        known = tuple(dimension for dimension in found if dimension is not None)
+        return known if len(known) == len(dimensions) else None
 
 
 def _size(extent: int | Extent) -> Dimension:

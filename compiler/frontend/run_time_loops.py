@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from tunefarm.compiler.errors import UnsupportedOperatorError
-from tunefarm.compiler.frontend.data_sizes import counted
+from tunefarm.compiler.frontend.data_sizes import counted_size
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.loop_body import LoopBody, LoopForm, begin_state, convert_body
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
@@ -143,7 +143,7 @@ class _Results:
             return graph.with_dims(self._result(place), padded)
         dims = list(padded)
         for item in opened:
-            size = counted(node, graph, self._result(item.place), item.high, item.low)
+            size = counted_size(node, graph, self._result(item.place), item.high, item.low)
             dims[item.axis] = ((size, item.high),)
         return graph.with_dims(self._result(place), tuple(dims))
 
@@ -156,7 +156,7 @@ class _Results:
         body, graph, size = self._body, self._graph, self._form.length
         if body.collected and size is None:
             count = self._result(self._behind)
-            size = counted(node, graph, count, self._form.most, int(_begins(self._form)))
+            size = counted_size(node, graph, count, self._form.most, int(_begins(self._form)))
         rows = []
         for place, value in enumerate(body.collected):
             row = self._result(len(body.initial) + place)

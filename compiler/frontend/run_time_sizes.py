@@ -174,12 +174,12 @@ def symbols_text(dims: Sequence[Dims], reason: str) -> tuple[str, str]:
     """
     symbols = sorted({symbol for item in dims for symbol in symbols_of_dims(item)})
     words = set(re.findall(r"\w+", reason))
-    told = [symbol for symbol in symbols if symbol.name in words] or symbols
-    if not told:
+    text = [symbol for symbol in symbols if symbol.name in words] or symbols
+    if not text:
         return "", "fix the sizes that it depends on with --shape"
-    bounds = ", ".join(f"{symbol.name}:{symbol.low}..{symbol.high}" for symbol in told)
-    names = ", ".join(symbol.name for symbol in told)
-    fix = f"fix {names} with --shape, for example --shape {told[0].name}={told[0].high}"
+    bounds = ", ".join(f"{symbol.name}:{symbol.low}..{symbol.high}" for symbol in text)
+    names = ", ".join(symbol.name for symbol in text)
+    fix = f"fix {names} with --shape, for example --shape {text[0].name}={text[0].high}"
     return f" (dynamic: {bounds})", fix
 
 

@@ -30,7 +30,7 @@ def require(
     graph.require((~right).value, operand, f"{reason} for {node.label}, as the model was built")
 
 
-def settled(
+def expect_constant(
     node: OnnxNode, graph: GraphBuilder, position: int, wanted: Sequence[int], meaning: str
 ) -> Value:
     """The constant that the operand at a position has to be, which every run checks."""

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.frontend.data_sizes import counted
+from tunefarm.compiler.frontend.data_sizes import counted_size
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Sizes, Value
 from tunefarm.compiler.frontend.numbers import Numbers
@@ -59,30 +59,30 @@ class KnownResults:
     arrays: Sequence[Sizes]
     values: list[Value] | None
 
-    def tell(
+    def record_sizes(
         self, results: Sequence[Entity | None], node: OnnxNode, graph: GraphBuilder
     ) -> list[Entity | None]:
         """The outputs that a converter made of the node, of which the rest is remembered."""
         known = zip(results, self.arrays, strict=False)
-        told = [_told(result, array, node, graph) for result, array in known]
-        return [*told, *results[len(told) :]]
+        text = [_recorded(result, array, node, graph) for result, array in known]
+        return [*text, *results[len(text) :]]
 
 
-def _told(
+def _recorded(
     result: Entity | None, numbers: Sizes, node: OnnxNode, graph: GraphBuilder
 ) -> Entity | None:
     """An output that nodes compute, as sizes where all of them have bounds."""
     if not isinstance(result, Value) or result.shape != numbers.shape:
         return result
     if result.dtype not in _INTEGERS:
-        graph.tell(result, numbers)
+        graph.record_sizes(result, numbers)
         return result
     flat, sizes = graph.reshape(result, (numbers.size,)), np.empty(numbers.size, object)
     for place, number in enumerate(numbers.reshape(-1).tolist()):
         sizes[place] = number
         if isinstance(number, Between):
             element = Numbers(flat, graph).cast(DType.I64).part(place, 1)
-            sizes[place] = counted(node, graph, element.value, number.high, number.low)
+            sizes[place] = counted_size(node, graph, element.value, number.high, number.low)
     return graph.integers_of(sizes.reshape(numbers.shape), result.dtype)
 
 
@@ -112,7 +112,9 @@ def evaluate_sizes(node: OnnxNode, graph: GraphBuilder) -> KnownResults | None:
 
 
 def _is_sized(value: Entity | None, graph: GraphBuilder) -> bool:
-    return isinstance(value, Value) and (value.sizes is not None or graph.told(value) is not None)
+    return isinstance(value, Value) and (
+        value.sizes is not None or graph.recorded_sizes(value) is not None
+    )
 
 
 def contents_of(value: Entity, graph: GraphBuilder) -> Sizes | None:
@@ -123,7 +125,7 @@ def contents_of(value: Entity, graph: GraphBuilder) -> Sizes | None:
         return value.sizes
     array = value.array
     if array is None or value.padded is not None or array.size > _MOST_ELEMENTS:
-        return graph.told(value)
+        return graph.recorded_sizes(value)
     if array.dtype.kind in "iub":
         return np.array(array.tolist(), object).reshape(array.shape)
     found = np.empty(array.shape, object)

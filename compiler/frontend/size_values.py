@@ -29,7 +29,7 @@ class SizeValues(Emitter):
         self.run_time = RunTimeSizes()
         self.is_padded = False
         self._computed: dict[Symbol, Value] = {}
-        self._told: dict[str, Sizes] = {}
+        self._recorded_sizes: dict[str, Sizes] = {}
         self._sizes = Value(SIZES, TensorType(DType.I64, (MOST_SIZES,)))
 
     @abstractmethod
@@ -45,15 +45,15 @@ class SizeValues(Emitter):
         if output:
             self.run_time.declare(ResultSource(symbol, f"%size:{symbol.name}", 0))
 
-    def tell(self, value: Value, numbers: Sizes) -> None:
+    def record_sizes(self, value: Value, numbers: Sizes) -> None:
         """Remember what a value that nodes compute is in terms of sizes: integers that are
         `Dimension`s, bools as 1 and 0, floats as `tunefarm.compiler.frontend.size_tables` has
         them."""
-        self._told[value.name] = numbers
+        self._recorded_sizes[value.name] = numbers
 
-    def told(self, value: Value) -> Sizes | None:
+    def recorded_sizes(self, value: Value) -> Sizes | None:
         """What a value is in terms of sizes, if that was told."""
-        return self._told.get(value.name)
+        return self._recorded_sizes.get(value.name)
 
     def count_of(self, symbol: Symbol) -> Value:
         """The value of a symbol that the graph computes."""

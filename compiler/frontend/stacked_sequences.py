@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunefarm.compiler.frontend.chosen_values import widened
-from tunefarm.compiler.frontend.data_sizes import counted
+from tunefarm.compiler.frontend.data_sizes import counted_size
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.structured_values import StackedSequence
@@ -66,7 +66,7 @@ def one_of(node: OnnxNode, graph: GraphBuilder, items: Sequence[Value], position
         if any(other != size for other in sizes):
             count = graph.append("gather", (graph.size_vector(sizes), index), {"axis": 0})
             lows, highs = zip(*map(bounds_of, sizes), strict=True)
-            size = counted(node, graph, count, max(highs), min(lows))
+            size = counted_size(node, graph, count, max(highs), min(lows))
         dims.append(((size, extent),))
     return graph.with_dims(picked, tuple(dims))
 

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import GraphProto
 
 from tunefarm.compiler.frontend.chosen_values import chosen
-from tunefarm.compiler.frontend.data_sizes import counted, with_axis
+from tunefarm.compiler.frontend.data_sizes import counted_size, with_axis
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.structured_values import Entity
@@ -232,7 +232,7 @@ class _Loop:
         ran = graph.emit("reduce_sum", graph.cast(flags, DType.I64), axes=(0,), keepdims=False)
         certain = self.steps - len(self._goings)
         number = graph.emit("add", ran, graph.scalar(certain, DType.I64))
-        size = counted(node, graph, number, self.steps, low=certain)
+        size = counted_size(node, graph, number, self.steps, low=certain)
         return [with_axis(result, 0, size, graph) for result in results]
 
 

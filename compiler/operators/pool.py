@@ -149,8 +149,8 @@ def _average_pool(attributes: Attributes, use: Use) -> Tensor:
     windows = read_windows(attributes, attributes.integers("kernel"))
     total = _pool_stage(use, windows, "sum")
     include_pad = attributes.flag("count_include_pad")
-    counted = [_counted(windows, axis, use, include_pad) for axis in range(windows.rank)]
-    counts = [axis.same_for_all() for axis in counted]
+    divisors = [_divisor(windows, axis, use, include_pad) for axis in range(windows.rank)]
+    counts = [axis.same_for_all() for axis in divisors]
     fixed = math.prod(count for count in counts if count is not None)
 
     def body(*indices: Expr) -> Expr:
@@ -158,7 +158,7 @@ def _average_pool(attributes: Attributes, use: Use) -> Tensor:
         if None not in counts:
             return divide_by_count(value, fixed)
         count: Expr = integer(fixed)
-        for known, axis, output in zip(counts, counted, indices[2:], strict=False):
+        for known, axis, output in zip(counts, divisors, indices[2:], strict=False):
             if known is None:
                 count = mul(count, axis.taps(output))
         return binary("div", value, cast(use.dtype, count))
@@ -170,7 +170,7 @@ def _average_pool(attributes: Attributes, use: Use) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _Divisor:
     """Along one axis: windows, and the positions low <= position < high that count in an average,
     relative to the data."""
 
@@ -210,9 +210,9 @@ class _Counted:
         return any(self.low <= start + tap * self.dilation < self.high for tap in taps)
 
 
-def _counted(windows: Windows, axis: int, use: Use, include_pad: bool) -> _Counted:
+def _divisor(windows: Windows, axis: int, use: Use, include_pad: bool) -> _Divisor:
     begin, extent = windows.begins[axis], use.input(0).shape[2 + axis]
-    return _Counted(
+    return _Divisor(
         outputs=use.shape[2 + axis],
         kernel=windows.kernel[axis],
         stride=windows.strides[axis],

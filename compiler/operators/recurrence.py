@@ -289,8 +289,8 @@ class _Layer:
         use, bounded = self.use, self.bounded
         kept: list[Element] = [hidden]
         if bounded:
-            made = self.stage("hidden", self._counted(hidden, _state(previous, 0)))
-            kept = [self._counted(_at(made), lambda *at: const(0, use.dtype)), _at(made)]
+            made = self.stage("hidden", self._within_length(hidden, _state(previous, 0)))
+            kept = [self._within_length(_at(made), lambda *at: const(0, use.dtype)), _at(made)]
         if cell is not None:
             kept.append(_at(cell))
 
@@ -302,7 +302,7 @@ class _Layer:
 
         return use.builder.stage("recurrence", [("s", use.shape[0]), *self._axes()], body)
 
-    def _counted(self, new: Element, otherwise: Element) -> Element:
+    def _within_length(self, new: Element, otherwise: Element) -> Element:
         """What is new where the step is one of the row's own, all else elsewhere."""
         first, last = self.use.optional(FIRST), self.use.optional(LAST)
         if first is None and last is None:
@@ -397,7 +397,7 @@ class _Layer:
             proposed = self.apply(1, self.gate(product, 3)(*at))
             return add(mul(forget, before(*at)), mul(entering, proposed))
 
-        cell = self.stage("cell", self._counted(new, before))
+        cell = self.stage("cell", self._within_length(new, before))
         hidden: Element = lambda *at: mul(  # noqa: E731
             peeped(1, _at(cell), *at), self.function(2, _at(cell)(*at))
         )

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 from tunefarm import compiler
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import InputError, SettingsError, UntunedWarning
 from tunefarm.compiler.runtime.artefact.artefact import is_artefact
 from tunefarm.compiler.runtime.execution.executable import Executable, load
@@ -42,6 +41,7 @@ from tunefarm.compiler.session.options import (
 from tunefarm.compiler.session.ort_values import IOBinding, OrtValue
 from tunefarm.compiler.session.ports import NodeArg, inputs_of, outputs_of, type_text
 from tunefarm.compiler.types.metadata import Metadata
+from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.file_kinds import is_onnx
 
 if TYPE_CHECKING:
@@ -424,7 +424,7 @@ def _declared(port: DeclaredPort) -> NodeArg:
 def _taken(executable: Executable, threads: int | None, shapes: Shapes | None) -> Executable:
     if shapes or threads not in (None, executable.threads):
         raise SettingsError(
-            f"the executable is built, and loaded for {counted(executable.threads, 'thread')}",
+            f"the executable is built, and loaded for {with_count(executable.threads, 'thread')}",
             hint="shapes and threads are given where it is built or loaded",
         )
     return executable

@@ -159,7 +159,7 @@ class Check:
     reason: str
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What is wrong where it does not hold, and of which value, if the model has a name for it:
         those of values that the importer has made begin with %."""
         is_named = not self.operand.startswith("%")

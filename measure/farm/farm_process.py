@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.configs.private_folder import make_private
-from tunefarm.configs.remains import temporary_root
+from tunefarm.configs.temporary_folders import temporary_root
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.farm.authentication import make_token_file, of_token_file
 from tunefarm.measure.farm.farm_records import (
@@ -209,12 +209,12 @@ def _end(tag: str, noted: Iterable[Process]) -> None:
     """End the processes of a tag: Ray's node first, which then leaves without being missed."""
     ours = {*noted, *run_processes(tag)}
     raylets = [process for process in ours if program_of(process) == "raylet"]
-    _tell_to_end(raylets, _RAYLET_SECONDS)
-    _tell_to_end(ours, _OTHERS_SECONDS)
+    _terminate(raylets, _RAYLET_SECONDS)
+    _terminate(ours, _OTHERS_SECONDS)
     end_run(tag, ours)
 
 
-def _tell_to_end(processes: Collection[Process], seconds: float) -> None:
+def _terminate(processes: Collection[Process], seconds: float) -> None:
     for process in filter(is_alive, processes):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process.id, signal.SIGTERM)

@@ -71,22 +71,22 @@ def farm_status(address: str, token_file: str | None = None) -> FarmStatus:
     if answer.failure:
         text = f"the farm at {address} does not answer: {answer.failure}"
         raise MeasureError(text, hint=WITHOUT_RAY)
-    told = json.loads(answer.output)
-    if isinstance(told, str):
-        raise MeasureError(told)
-    nodes = tuple(FarmNode(**node) for node in told.pop("nodes"))
-    drivers = tuple(FarmDriver(**driver) for driver in told.pop("drivers"))
-    return FarmStatus(**told, nodes=nodes, drivers=drivers)
+    description = json.loads(answer.output)
+    if isinstance(description, str):
+        raise MeasureError(description)
+    nodes = tuple(FarmNode(**node) for node in description.pop("nodes"))
+    drivers = tuple(FarmDriver(**driver) for driver in description.pop("drivers"))
+    return FarmStatus(**description, nodes=nodes, drivers=drivers)
 
 
 def main(asked: str) -> None:
     """Print the status of a farm as JSON; a string is why there is none."""
     address, token_file = json.loads(asked)
     try:
-        told: object = _ask(address, token_file).to_json()
+        description: object = _ask(address, token_file).to_json()
     except RayError as error:
-        told = no_answer(address, error)
-    json.dump(told, sys.stdout)
+        description = no_answer(address, error)
+    json.dump(description, sys.stdout)
 
 
 def _ask(address: str, token_file: str | None) -> FarmStatus:

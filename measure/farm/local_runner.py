@@ -87,13 +87,13 @@ class LocalRunner(PipelineRunner):
         plan: SlotPlan,
         *,
         retries: int = 2,
-        tell: Callable[[str], None] | None = None,
+        notify: Callable[[str], None] | None = None,
     ) -> None:
         """`tell` gets a sentence on what happens to cores."""
         self.backend = LocalBackend(settings, plan)
-        super().__init__(self.backend, settings.threads, retries, tell=tell)
+        super().__init__(self.backend, settings.threads, retries, notify=notify)
         cores = (*plan.build_cores, *plan.timed)
-        self._lock_watch = LockWatch(CoreLocks(settings.driver), cores, tell)
+        self._lock_watch = LockWatch(CoreLocks(settings.driver), cores, notify)
 
     def close(self) -> None:
         self._lock_watch.close()

@@ -15,15 +15,15 @@ class LockWatch:
     twice as long."""
 
     def __init__(
-        self, locks: CoreLocks, cores: Sequence[int], tell: Callable[[str], None] | None
+        self, locks: CoreLocks, cores: Sequence[int], notify: Callable[[str], None] | None
     ) -> None:
         """`locks` are those of the runner's driver, `cores` all that it uses."""
         self._locks = locks
         self._cores = cores
-        self._tell = tell
-        self._told: dict[str, float] = {}  # after so many seconds
+        self._notify = notify
+        self._text: dict[str, float] = {}  # after so many seconds
         self._closed = threading.Event()
-        if tell is not None:
+        if notify is not None:
             threading.Thread(target=self._watch, name="tunefarm-lock-watch", daemon=True).start()
 
     def close(self) -> None:
@@ -33,11 +33,11 @@ class LockWatch:
     def look(self) -> None:
         """Look once."""
         waits = self._locks.waits(self._cores)
-        self._told = {whom: told for whom, told in self._told.items() if whom in waits}
+        self._text = {whom: text for whom, text in self._text.items() if whom in waits}
         for whom, seconds in waits.items():
-            if self._tell is not None and seconds >= 2 * self._told.get(whom, TOLD_SECONDS / 2):
-                self._told[whom] = seconds
-                self._tell(wait_text(whom, seconds))
+            if self._notify is not None and seconds >= 2 * self._text.get(whom, TOLD_SECONDS / 2):
+                self._text[whom] = seconds
+                self._notify(wait_text(whom, seconds))
 
     def _watch(self) -> None:
         while not self._closed.wait(_POLL_SECONDS):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.layers import refuse_unknown
-from tunefarm.configs.remains import make_folder
+from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.measure.cpus import Cpus, usable_cpus
 from tunefarm.measure.farm.local_runner import LocalRunner
 from tunefarm.measure.farm.ray_address import check_address
@@ -54,7 +54,9 @@ def check_alone(options: RunnerOptions) -> None:
 def _local(options: RunnerOptions) -> Runner:
     check_alone(options)
     plan = _settled(options)
-    return LocalRunner(_settings(options, plan), plan, retries=options.retries, tell=options.tell)
+    return LocalRunner(
+        _settings(options, plan), plan, retries=options.retries, notify=options.notify
+    )
 
 
 def _ray(options: RunnerOptions) -> Runner:
@@ -76,12 +78,12 @@ def _plan(options: RunnerOptions, cpus: Cpus | None = None) -> SlotPlan:
 
 
 def _settled(options: RunnerOptions) -> SlotPlan:
-    from tunefarm.measure.farm.overlap import settle_overlap  # brings the compiler along
+    from tunefarm.measure.farm.overlap import resolve_overlap  # brings the compiler along
 
     cpus = usable_cpus()
-    plan = settle_overlap(_plan(options, cpus), options.overlap, options.tell)
-    if options.tell is not None:
-        options.tell(describe(plan, cpus))
+    plan = resolve_overlap(_plan(options, cpus), options.overlap, options.notify)
+    if options.notify is not None:
+        options.notify(describe(plan, cpus))
     return plan
 
 

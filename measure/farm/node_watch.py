@@ -67,7 +67,7 @@ class NodeWatch:
         change: Callable[[Callable[[Crew], None]], None],
         wants: Callable[[], int],
         name: str,
-        tell: Callable[[str], None] | None = None,
+        notify: Callable[[str], None] | None = None,
     ) -> None:
         """`known` are the numbers of the nodes that the runner has already, `change` has a function
         called within the runner's thread, `wants` is how many requests wait, `name` the driver's.
@@ -76,7 +76,7 @@ class NodeWatch:
         self._numbers = dict(known)
         self._change = change
         self._wants = wants
-        self._tell = tell or (lambda _: None)
+        self._notify = notify or (lambda _: None)
         self._fair = FairShare(name)
         self._part = Part(0, 1)
         self._asked: dict[str, Future[Recruit | str]] = {}
@@ -112,7 +112,7 @@ class NodeWatch:
         if part != self._part:
             self._part = part
             self._change(lambda crew: crew.share(*part))
-            self._tell(_of_part(part))
+            self._notify(_of_part(part))
 
     def _watch(self) -> None:
         while not self._closed.wait(POLL_SECONDS):
@@ -137,7 +137,7 @@ class NodeWatch:
             if isinstance(found, str):
                 self._refused.add(node)
                 if found:
-                    self._tell(f"a node that has joined is not used: {found.splitlines()[-1]}")
+                    self._notify(f"a node that has joined is not used: {found.splitlines()[-1]}")
                 return
             self._hire(node, found)
 
@@ -152,7 +152,7 @@ class NodeWatch:
 
         self._change(hire)
         slots = len(recruit.plan.slots)
-        self._tell(f"a node has joined: {slots} slot{'s' * (slots > 1)} at {recruit.address}")
+        self._notify(f"a node has joined: {slots} slot{'s' * (slots > 1)} at {recruit.address}")
 
     def _retire(self, node: str) -> None:
         number = self._numbers.get(node, -1)
@@ -161,7 +161,7 @@ class NodeWatch:
         if node not in self._retired:
             self._retired.add(node)
             self._change(lambda crew: crew.retire_node(number))
-            self._tell("a node leaves: it ends what it has, and gets nothing more")
+            self._notify("a node leaves: it ends what it has, and gets nothing more")
 
         def drop_if_idle(crew: Crew) -> None:
             if crew.is_idle(number):
@@ -181,7 +181,7 @@ class NodeWatch:
 
         self._change(lose)
         if node not in self._retired:
-            self._tell("a node is lost: what it had is measured by others")
+            self._notify("a node is lost: what it had is measured by others")
 
 
 def _of_part(part: Part) -> str:

@@ -66,12 +66,12 @@ class Overlap:
 
 
 def measure_overlap(
-    timed: Sequence[int], loaded: Sequence[int], tell: Callable[[str], None] | None = None
+    timed: Sequence[int], loaded: Sequence[int], notify: Callable[[str], None] | None = None
 ) -> Overlap:
     """Measure on the cores `timed` next to a load on each of the cores `loaded`, as soon as nobody
     else uses any of them; `tell` is called with a sentence on whom it waits for."""
     with ExitStack() as stack:
-        locks = CoreLocks(f"overlap-{uuid.uuid4().hex}", tell=tell)
+        locks = CoreLocks(f"overlap-{uuid.uuid4().hex}", notify=notify)
         stack.enter_context(locks.held((*timed, *loaded)))
         loads = [_start_load(core, stack) for core in loaded]
         stack.enter_context(on_cores(timed))
@@ -98,16 +98,16 @@ def measure_overlap(
     )
 
 
-def settle_overlap(
-    plan: SlotPlan, overlap: str, tell: Callable[[str], None] | None = None
+def resolve_overlap(
+    plan: SlotPlan, overlap: str, notify: Callable[[str], None] | None = None
 ) -> SlotPlan:
     """The plan, or one that alternates if `overlap` is "never", or "auto" and a try says so."""
     if overlap == "always" or plan.alternates:
         return plan
     if overlap == "auto":
-        found = measure_overlap(plan.slots[0], plan.spare, tell)
-        if tell is not None:
-            tell(str(found))
+        found = measure_overlap(plan.slots[0], plan.spare, notify)
+        if notify is not None:
+            notify(str(found))
         if found.is_clean:
             return plan
     return take_turns(plan)

@@ -14,8 +14,8 @@ from concurrent.futures import CancelledError, Future
 from time import monotonic
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.farm.dispatch import Action, BuildAction, Dispatcher, TimeAction
 from tunefarm.measure.farm.slots import SlotPlan
 from tunefarm.measure.farm.steps import Watch, watch_step
@@ -108,7 +108,7 @@ class PipelineRunner:
         kinds: Sequence[str] | None = None,
         names: Sequence[str] = (),
         patience: float = 0.0,
-        tell: Callable[[str], None] | None = None,
+        notify: Callable[[str], None] | None = None,
     ) -> None:
         """`kinds` are the keys of the nodes' targets; None: all have the one that is measured.
 
@@ -123,7 +123,7 @@ class PipelineRunner:
         self._crew = _Crew(self._dispatcher, self._deliver)
         self._patience = patience
         self._affinity = AffinityWatch() if patience == 0.0 else None
-        self._tell = tell or (lambda _: None)
+        self._notify = notify or (lambda _: None)
         self._is_throttled = False
         self._capacity = self._dispatcher.capacity
         self._capacities = self._dispatcher.capacities
@@ -268,7 +268,7 @@ class PipelineRunner:
     def _timed(self, action: TimeAction, future: Future[MeasureResult]) -> None:
         error = _error_of(future)
         if error is None:
-            self._tell_throttled(future.result())
+            self._report_throttled(future.result())
             if self._dispatcher.time_done(action):
                 self._results.put(future.result())
             return
@@ -278,13 +278,13 @@ class PipelineRunner:
         if isinstance(error, CoresLostError):
             self._lose_cores(error)
 
-    def _tell_throttled(self, result: MeasureResult) -> None:
+    def _report_throttled(self, result: MeasureResult) -> None:
         """Say once that a quota stops what is timed."""
         count = int(result.machine.get("throttled_slices", 0))
         if count and not self._is_throttled:
             self._is_throttled = True
-            again = counted(count, "slice")
-            self._tell(f"the CPU quota stops timed runs: {again} of one run timed again")
+            again = with_count(count, "slice")
+            self._notify(f"the CPU quota stops timed runs: {again} of one run timed again")
 
     def _withdrawn(self, action: Action) -> Future[Any] | None:
         """The failure of an action on cores that were taken from this process; None if it may be
@@ -306,7 +306,7 @@ class PipelineRunner:
         if lacking and not self._patience:
             hint = "the same command goes on with the cores that are left"
             raise MeasureError(f"no {lacking} is left: {error.message}", hint=hint)
-        self._tell(f"{error.message}: what else there is goes on")
+        self._notify(f"{error.message}: what else there is goes on")
 
     def _lost(self, action: Action, error: BaseException) -> MeasureResult | None:
         # Of a machine that is lost with all that ran on it, no candidate is to blame.

@@ -70,13 +70,13 @@ class RayCluster:
         return answer
 
     def _inspected(
-        self, entry: NodeEntry, answer: Future[Recruit | str], told: Future[Any]
+        self, entry: NodeEntry, answer: Future[Recruit | str], text: Future[Any]
     ) -> None:
-        error = told.exception()
+        error = text.exception()
         if error is not None:
             answer.set_exception(error)
             return
-        facts = facts_of(told.result())
+        facts = facts_of(text.result())
         if isinstance(facts, str):
             answer.set_result(facts)
             return

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from tunefarm.compiler.errors import MeasureError
-from tunefarm.configs.remains import on_leaving
+from tunefarm.configs.temporary_folders import on_leaving
 from tunefarm.measure.farm.ray_address import WITHOUT_RAY, check_loopback
 from tunefarm.measure.sandbox.countdown import Countdown
 from tunefarm.measure.sandbox.module_command import module_command

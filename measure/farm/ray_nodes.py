@@ -18,7 +18,7 @@ from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.target import Target
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.farm.farm_process import NICENESS_LABEL, SLOTS_LABEL
-from tunefarm.measure.farm.overlap import settle_overlap
+from tunefarm.measure.farm.overlap import resolve_overlap
 from tunefarm.measure.farm.ray_calls import begin_call, expect_same, opened
 from tunefarm.measure.farm.ray_launch import happens_in_time, refusal
 from tunefarm.measure.farm.ray_start import draining_nodes
@@ -66,7 +66,7 @@ def inspect_here(
         plan = plan_slots(cpus, threads, slots=slots, builders=builders)
     except MeasureError as error:
         return NodeFacts(target, cpus.cores, None, error.message)
-    return NodeFacts(target, cpus.cores, settle_overlap(plan, overlap))
+    return NodeFacts(target, cpus.cores, resolve_overlap(plan, overlap))
 
 
 @dataclass(frozen=True, slots=True)

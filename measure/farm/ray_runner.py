@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.target import host_target
-from tunefarm.configs.remains import make_folder, on_leaving
+from tunefarm.configs.temporary_folders import make_folder, on_leaving
 from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.farm.authentication import authentication
 from tunefarm.measure.farm.farm_process import is_loopback
@@ -292,10 +292,10 @@ class RayRunner(PipelineRunner):
             kinds,
             names,
             patience,
-            tell=options.tell,
+            notify=options.notify,
         )
         cores = () if joined else (*plan.build_cores, *plan.timed)
-        self._lock_watch = LockWatch(CoreLocks(settings.driver), cores, options.tell)
+        self._lock_watch = LockWatch(CoreLocks(settings.driver), cores, options.notify)
         self._watch = RayWatch(self.backend.daemons, self.fail)
         self._nodes: NodeWatch | None = None
         if joined:
@@ -307,7 +307,7 @@ class RayRunner(PipelineRunner):
                 self.change,
                 lambda: self.waiting,
                 self.backend.driver,
-                options.tell,
+                options.notify,
             )
             self._nodes.start()
 

@@ -31,9 +31,11 @@ def program_of(process: Process) -> str:
 class RayWatch:
     """Watches processes from a thread of its own; tells once when one of them is gone."""
 
-    def __init__(self, processes: Iterable[Process], tell: Callable[[MeasureError], None]) -> None:
+    def __init__(
+        self, processes: Iterable[Process], notify: Callable[[MeasureError], None]
+    ) -> None:
         self._processes = set(processes)
-        self._tell = tell
+        self._notify = notify
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="tunefarm-ray-watch", daemon=True)
         self._thread.start()
@@ -46,5 +48,5 @@ class RayWatch:
         while not self._closed.wait(_POLL_SECONDS):
             if not all(map(is_alive, self._processes)):
                 hint = "what was measured is recorded; the same command goes on from there"
-                self._tell(MeasureError("Ray has ended, not by us", hint=hint))
+                self._notify(MeasureError("Ray has ended, not by us", hint=hint))
                 return

@@ -41,7 +41,7 @@ class RunnerOptions:
     compile: str = ""
     probe: str = ""
     overlap: str = "always"
-    tell: Callable[[str], None] | None = None
+    notify: Callable[[str], None] | None = None
 
 
 @runtime_checkable

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.cpus import Cpus
 from tunefarm.measure.machine import pin
 
@@ -58,8 +58,8 @@ def plan_slots(
     timing, timed = cpus.timing, threads * slots
     if timed > len(timing):
         raise MeasureError(
-            f"{counted(slots, 'measuring slot')} of {counted(threads, 'thread')} need {timed} "
-            f"cores, this machine offers {len(timing)}{_left_out(cpus)}",
+            f"{with_count(slots, 'measuring slot')} of {with_count(threads, 'thread')} need "
+            f"{timed} cores, this machine offers {len(timing)}{_left_out(cpus)}",
             hint=_hint(cpus, timed),
         )
     groups = list(timing[len(timing) - timed :])
@@ -89,8 +89,8 @@ def describe(plan: SlotPlan, cpus: Cpus) -> str:
     """Which cores time and which build, in a sentence."""
     slots = ", ".join("+".join(map(str, slot)) for slot in plan.slots)
     cores = "core" if len(plan.timed) == 1 else "cores"
-    text = f"{counted(len(plan.slots), 'slot')} for timing ({cores} {slots}), "
-    text += f"{counted(len(plan.build_cores), 'builder')}"
+    text = f"{with_count(len(plan.slots), 'slot')} for timing ({cores} {slots}), "
+    text += f"{with_count(len(plan.build_cores), 'builder')}"
     return f"{cpus}: {text}{', one after the other' if plan.alternates else ''}"
 
 

@@ -48,7 +48,7 @@ def watch_step(
     """Have `watch` told of the step when it ends, by the thread that ends it."""
     began = monotonic()
 
-    def tell(done: Future[BuildResult] | Future[MeasureResult]) -> None:
+    def notify(done: Future[BuildResult] | Future[MeasureResult]) -> None:
         answer = None if done.cancelled() or done.exception() is not None else done.result()
         request = action.job.request
         watch(
@@ -67,4 +67,4 @@ def watch_step(
             )
         )
 
-    future.add_done_callback(tell)
+    future.add_done_callback(notify)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.limits import Limits
 from tunefarm.compiler.types.extents import Shapes, shapes_to_json
-from tunefarm.configs.remains import make_folder
+from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.measure.machine import available_cores
 from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.messages import Message

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO, NamedTuple
 
-from tunefarm.configs.remains import on_leaving
+from tunefarm.configs.temporary_folders import on_leaving
 from tunefarm.measure.sandbox.module_command import module_command
 
 _KEPT_TEXT = 2000

@@ -20,8 +20,8 @@ def this_node(probe: str = "") -> Target:
     that simulate other machines; "": the CPU."""
     if not probe:
         return host_target()
-    told: Target = by_name(probe)()
-    return told
+    text: Target = by_name(probe)()
+    return text
 
 
 def kind_of(node: Target, wanted: Sequence[Target]) -> Target | None:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import BinaryIO, NamedTuple
 
 from tunefarm.compiler.errors import MeasureError
-from tunefarm.configs.remains import on_leaving
 from tunefarm.configs.resource_limits import CPU_TIME, FILE_SIZE, describe, limit_behind
+from tunefarm.configs.temporary_folders import on_leaving
 from tunefarm.measure.machine import oom_kills
 from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.code_stamp import code_stamp
@@ -66,13 +66,13 @@ class WorkerEndError(Exception):
     """
 
     def __init__(
-        self, status: Status, text: str, turn: int | None = None, *, told: bool = False
+        self, status: Status, text: str, turn: int | None = None, *, reported: bool = False
     ) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
         self.turn = turn
-        self.told = told
+        self.reported = reported
 
 
 def classify_exit(returncode: int, oom: bool, cpu_seconds: float = 0.0) -> tuple[Status, str]:
@@ -111,8 +111,8 @@ class WorkerProcess:
         self._errors, self._turn = _temporary_files(role.name)
         self._oom_kills = oom_kills()
         self._decoder = Decoder()
-        told = replace(settings, turn=self._turn.fileno())
-        arguments = [told.to_json(), str(os.getpid()), role.program]
+        reported = replace(settings, turn=self._turn.fileno())
+        arguments = [reported.to_json(), str(os.getpid()), role.program]
         self._process = subprocess.Popen(
             module_command("tunefarm.measure.sandbox.child", *arguments),
             stdin=subprocess.PIPE,
@@ -230,10 +230,10 @@ class WorkerProcess:
             self.kill()
             return self._end(Status.CRASHED, "the process closed its pipe")
         status, reason = classify_exit(returncode, oom_kills() > self._oom_kills, self._cpu_seconds)
-        return self._end(status, reason, told=-returncode in _ENDING_SIGNALS)
+        return self._end(status, reason, reported=-returncode in _ENDING_SIGNALS)
 
-    def _end(self, status: Status, reason: str, *, told: bool = False) -> WorkerEndError:
-        return WorkerEndError(status, self.with_output(reason), self.turn, told=told)
+    def _end(self, status: Status, reason: str, *, reported: bool = False) -> WorkerEndError:
+        return WorkerEndError(status, self.with_output(reason), self.turn, reported=reported)
 
     @property
     def turn(self) -> int | None:

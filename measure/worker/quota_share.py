@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from time import thread_time
 
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.cpu_quota import CpuQuota, Throttling
 from tunefarm.measure.worker.timer import Run
 
@@ -49,7 +49,7 @@ class QuotaShare:
             return taken * calls / tried
         if self._threads == 1:
             return used * calls / tried
-        threads = counted(self._threads, "thread")
+        threads = with_count(self._threads, "thread")
         raise MeasureError(
             f"{self._quota} stops every timed run of {threads}",
             hint="tune for fewer threads, or give the container whole cores",

@@ -152,7 +152,7 @@ class Supervisor:
             reply = self._worker.request(message, timeout)
         except WorkerEndError as end:
             self.stop()
-            if end.told:
+            if end.reported:
                 raise WorkerEndedError(end.text) from None
             if self._closed or end.status is Status.INFRASTRUCTURE:
                 raise WorkerLostError(end.text) from None
@@ -161,9 +161,9 @@ class Supervisor:
             self.stop()
             raise CoresLostError(reply.fields["error"])
         if reply.fields["status"] != Status.OK:
-            told = {"culprit": self._worker.turn, **reply.fields}
-            told["error"] = self._worker.with_output(reply.fields["error"])
-            reply = Message(told, reply.blob)
+            reported = {"culprit": self._worker.turn, **reply.fields}
+            reported["error"] = self._worker.with_output(reply.fields["error"])
+            reply = Message(reported, reply.blob)
         if reply.fields.get("retire"):
             self.stop()
         return reply

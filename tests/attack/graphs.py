@@ -23,7 +23,7 @@ from tests.attack.drawn_model import (
 from tests.attack.drawn_operators import add_node
 from tests.attack.forked import End, Forked
 from tests.attack.pickled import Made, made_in_fork
-from tests.attack.targets import drawn_target, told_of_target
+from tests.attack.targets import drawn_target, with_target
 from tunefarm import compiler
 
 AnyDrawn = TypeVar("AnyDrawn", bound=Drawn)
@@ -70,7 +70,7 @@ class Graphs(Attack):
         if isinstance(drawn, Outcome):
             return drawn
         outcome = self._ask(drawn, seed)
-        return told_of_target(outcome, drawn_target(seed)) if outcome.broke else outcome
+        return with_target(outcome, drawn_target(seed)) if outcome.broke else outcome
 
     def minimise(self, seed: int, outcome: Outcome) -> str:
         """Cut values into inputs, and drop outputs, as long as the same goes wrong."""

@@ -29,7 +29,7 @@ from tests.attack.attack import Attack, Outcome
 from tests.attack.campaign import empty
 from tests.attack.forked import End, run_forked
 from tests.end_to_end.tiny_model import tiny_model
-from tunefarm.configs.remains import leave
+from tunefarm.configs.temporary_folders import leave
 from tunefarm.tuner.commands import streams
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command

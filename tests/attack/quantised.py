@@ -16,7 +16,7 @@ import onnx
 
 from tests.attack.attack import Attack, Outcome
 from tests.attack.forked import End, run_forked
-from tests.attack.targets import drawn_target, told_of_target
+from tests.attack.targets import drawn_target, with_target
 from tests.compiler.drawn_quantised import draw
 from tunefarm import compiler
 
@@ -37,7 +37,7 @@ class Quantised(Attack):
     def attempt(self, seed: int) -> Outcome:
         """Build and run the model of this seed, in a fork, and compare each element."""
         outcome = self._ask(seed)
-        return told_of_target(outcome, drawn_target(seed)) if outcome.broke else outcome
+        return with_target(outcome, drawn_target(seed)) if outcome.broke else outcome
 
     def _ask(self, seed: int) -> Outcome:
         ended = run_forked(lambda: self._outcome(seed), seconds=SECONDS)

@@ -30,7 +30,7 @@ from tests.attack.graphs import NODES, NUDGE, difference, smaller
 from tests.attack.pickled import Made, made_in_fork
 from tests.attack.sized_drawing import SizedDrawing, SizedDrawn
 from tests.attack.sized_kinds import add_node
-from tests.attack.targets import drawn_target, told_of_target
+from tests.attack.targets import drawn_target, with_target
 from tunefarm import compiler
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.target import Target
@@ -66,7 +66,7 @@ class Sized(Attack):
         if isinstance(drawn, Outcome):
             return drawn
         outcome = self._ask(drawn, seed)
-        return told_of_target(outcome, self.target_of(seed)) if outcome.broke else outcome
+        return with_target(outcome, self.target_of(seed)) if outcome.broke else outcome
 
     def minimise(self, seed: int, outcome: Outcome) -> str:
         """Cut values into inputs, and drop outputs, as long as the same goes wrong."""

@@ -15,6 +15,6 @@ def drawn_target(seed: int) -> Target:
     return random.Random(f"target of {seed}").choice(runnable_targets())
 
 
-def told_of_target(outcome: Outcome, target: Target) -> Outcome:
+def with_target(outcome: Outcome, target: Target) -> Outcome:
     """What went wrong in what was built for that target, which it names."""
     return replace(outcome, detail=f"built for {target.cpu}\n{outcome.detail}")

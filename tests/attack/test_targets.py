@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.attack.attack import Outcome
-from tests.attack.targets import drawn_target, told_of_target
+from tests.attack.targets import drawn_target, with_target
 from tests.compiler.runnable_targets import runnable_targets
 from tunefarm.compiler.target import host_target
 
@@ -27,5 +27,5 @@ def test_this_cpu_comes_first_and_has_the_features_of_all() -> None:
 
 
 def test_a_finding_names_the_cpu_that_was_built_for() -> None:
-    told = told_of_target(Outcome("wrong", broke=True, detail="y[0]"), host_target())
+    told = with_target(Outcome("wrong", broke=True, detail="y[0]"), host_target())
     assert told.detail == f"built for {host_target().cpu}\ny[0]"

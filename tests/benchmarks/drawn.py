@@ -181,7 +181,7 @@ class Drawing:
             count += len(results)
             if results and count % 100 < len(results):
                 pace = count / (time.monotonic() - started)
-                _tell(f"{self.case.name}: {name} {count} ({pace:.1f}/s)")
+                _notify(f"{self.case.name}: {name} {count} ({pace:.1f}/s)")
 
     def request(
         self, request_id: str, planned: Sequence[Planned], options: Mapping[str, float | int]
@@ -217,7 +217,7 @@ class Drawing:
         return replace(record, job=None)
 
 
-def _tell(text: str) -> None:
+def _notify(text: str) -> None:
     print(text, file=sys.stderr)
 
 
@@ -243,7 +243,7 @@ def searched(drawing: Drawing, settings: Settings, path: Path) -> Planned:
             store=store,
             built_from=(structural_hash(drawing.graph), settings),
             time=TimePlan(settings.search.minutes, time.monotonic()),
-            tell=progress.message,
+            notify=progress.message,
         )
         job = Job(models, lambda: (tasks, []), model, progress, runner_of)
         store.patience = job.patience
@@ -254,7 +254,7 @@ def searched(drawing: Drawing, settings: Settings, path: Path) -> Planned:
         store.finish_job(job.id, "finished", {})
         applied = record_to_apply(store, drawing.key)
         trials = tasks[0].progress.trials
-    _tell(f"{drawing.case.name}: searched, {trials} trials known: {end}")
+    _notify(f"{drawing.case.name}: searched, {trials} trials known: {end}")
     if applied is None:
         return drawing.default
     record = applied[0]
@@ -274,7 +274,7 @@ def meet(drawing: Drawing, runner: Runner, planned: Sequence[Planned]) -> list[l
         while not results:
             results = list(runner.results(1.0))
         if results[0].status is not Status.OK:
-            _tell(f"{drawing.case.name}: {results[0].status}")
+            _notify(f"{drawing.case.name}: {results[0].status}")
             continue
         for kept, taken in zip(samples, (results[0].samples, *results[0].rivals), strict=True):
             kept += taken
@@ -306,11 +306,11 @@ def drawn(kernels: int, schedules: int, trials: int, database: Path) -> bool:
     with Store.open(database) as store:
         for case in drawn_cases()[:kernels]:
             drawing = Drawing(case, store, settings, schedules)
-            _tell(f"{case.name}: {drawing.space.size} candidates")
-            with runner_of(settings, drawing.target, _tell) as runner:
+            _notify(f"{case.name}: {drawing.space.size} candidates")
+            with runner_of(settings, drawing.target, _notify) as runner:
                 drawing.measure(runner)
             found = searched(drawing, search, database.with_suffix(".search.db"))
-            with runner_of(settings, drawing.target, _tell) as runner:
+            with runner_of(settings, drawing.target, _notify) as runner:
                 compared = compare(drawing, runner, found)
             verdict = "within" if compared.ratio <= WITHIN else "NOT within"
             good = good and compared.ratio <= WITHIN

@@ -49,10 +49,10 @@ from tests.benchmarks.operator_cases.all_cases import all_cases
 from tests.benchmarks.operator_cases.case import OperatorCase
 from tests.benchmarks.operator_cases.count_flops import count_flops
 from tunefarm import compiler
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import load_target
 from tunefarm.measure.compare import Comparison, compare_paired
 from tunefarm.measure.machine import fingerprint
@@ -290,7 +290,7 @@ def _print(rows: Sequence[Row], facts: dict[str, Any]) -> None:
             f"worst {min(ratios):5.2f}   {below} below {SLOW}"
         )
     print(
-        f"\n{facts['cpu']}, {counted(int(facts['threads']), 'thread')}, {facts['target']}: "
+        f"\n{facts['cpu']}, {with_count(int(facts['threads']), 'thread')}, {facts['target']}: "
         + _summary_text(summary(rows))
     )
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tunefarm.configs.errors import SettingsError
-from tunefarm.configs.remains import temporary_root
 from tunefarm.configs.settings import state_folder
+from tunefarm.configs.temporary_folders import temporary_root
 
 
 @pytest.fixture(autouse=True)

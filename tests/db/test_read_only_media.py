@@ -15,7 +15,7 @@ from tests.db.test_open import leave_journal
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import queries, sqlite_file
 from tunefarm.db.file_state import records_stamp
-from tunefarm.db.look import schema_of
+from tunefarm.db.inspection import schema_of
 from tunefarm.db.schema import REVISION
 from tunefarm.db.store import Store
 

@@ -19,7 +19,7 @@ import pytest
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import model_queries, queries, schema
 from tunefarm.db.check import check
-from tunefarm.db.look import schema_of
+from tunefarm.db.inspection import schema_of
 from tunefarm.db.migrate import known_revisions
 from tunefarm.db.records import JobTask, TaskKey
 from tunefarm.db.store import Store

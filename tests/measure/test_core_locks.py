@@ -224,7 +224,7 @@ def test_who_waits_says_for_whom_and_can_be_stopped(
 ) -> None:
     monkeypatch.setattr(core_locks, "TOLD_SECONDS", 0.0)
     told: list[str] = []
-    waiting = CoreLocks("waits", tmp_path, tell=told.append, stop=lambda: bool(told))
+    waiting = CoreLocks("waits", tmp_path, notify=told.append, stop=lambda: bool(told))
     user = pwd.getpwuid(os.geteuid()).pw_name
     failed: list[str] = []
 
@@ -392,7 +392,7 @@ def test_long_waits_are_told_of_again_when_they_have_taken_twice_as_long() -> No
     told: list[str] = []
     locks = Waits()
     watch = LockWatch(locks, (3,), None)
-    watch._tell = told.append
+    watch._notify = told.append
     for seconds in (1.0, 6.0, 7.0, 11.0, 13.0):
         locks.seconds = seconds
         watch.look()

@@ -41,11 +41,11 @@ def handlers_of_the_tests() -> Iterator[None]:
 def test_the_first_signal_asks_and_the_second_ends(number: signal.Signals) -> None:
     told: list[str] = []
     with interruptible() as interrupt:
-        interrupt.tell(lambda: told.append("early"))
+        interrupt.add_listener(lambda: told.append("early"))
         assert not interrupt.asked
         signal.raise_signal(number)
         assert interrupt.asked and told == ["early"]
-        interrupt.tell(lambda: told.append("late"))
+        interrupt.add_listener(lambda: told.append("late"))
         assert told == ["early", "late"]
         with pytest.raises(KeyboardInterrupt):
             interrupt.ask()

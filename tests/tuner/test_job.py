@@ -64,7 +64,7 @@ class Setting:
             store=store,
             built_from=(structural_hash(self.graph), settings),
             time=TimePlan(settings.search.minutes, time.monotonic()),
-            tell=progress.message,
+            notify=progress.message,
         )
         self.job = Job(
             models, lambda: (tasks, []), cost_model, progress, lambda *_: ReplayRunner({})

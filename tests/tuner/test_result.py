@@ -122,11 +122,11 @@ def test_a_kernel_without_a_default_is_in_neither_sum() -> None:
 
 def test_what_was_confirmed_takes_the_place_of_what_was_expected() -> None:
     expected = replace(status(2e-3, math.nan, math.nan), expected=0.9e-3, low=0.8e-3, high=1e-3)
-    told = Outcome(0.45, 0.6, 0.55, 0.65).told_in(expected)
+    told = Outcome(0.45, 0.6, 0.55, 0.65).applied_to(expected)
     assert (told.claimed, told.confirmed) == (0.45, 0.6)
     assert (told.expected, told.low, told.high) == pytest.approx((1.2e-3, 1.1e-3, 1.3e-3))
     assert told.speed_up == pytest.approx(1 / 0.6)
-    assert Outcome().told_in(expected).expected == 0.9e-3
+    assert Outcome().applied_to(expected).expected == 0.9e-3
 
 
 def test_an_interrupted_job_confirms_nothing() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tunefarm.configs.remains import make_folder
+from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.tuner.building.cache import BuildCache, KnownModel
 from tunefarm.tuner.building.model_file import Meanwhile, begin_digest, other_file
 from tunefarm.tuner.building.report import build_report, require_share
@@ -174,8 +174,8 @@ def _compiled(
 
     built, planned = plan_to_apply(store, model_hash, settings, target).compile(compile)
     reports = built.spec.kernels
-    told = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
-    notes = (*filter(None, told), *planned.notes, *records.notes(reports))
+    text = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
+    notes = (*filter(None, text), *planned.notes, *records.notes(reports))
     unapplied = (*other_file(store, request.model), *records.unapplied(reports))
     report = build_report(reports, built.kernels, notes, planned.choice, unapplied)
     require_share(report, request.require_tuned)

@@ -78,7 +78,7 @@ def build_several(
     order = [(target, False) for target in targets] + [(target, True) for target in others]
     built.sort(key=lambda item: order.index((item.spec.target, item.spec.fallback)))
     specs = [item.spec for item in built]
-    reports = tuple(map(_told, built))
+    reports = tuple(map(_text, built))
     first = reports[0].report
     if request.form != ARTEFACT:
         from tunefarm.tuner.building.emit import write_programs
@@ -125,8 +125,8 @@ def _build(
 
         built, applied = planned.compile(compile)
         kernels = built.spec.kernels
-        told = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
-        notes = (*filter(None, told), *applied.notes, *records.notes(kernels))
+        text = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
+        notes = (*filter(None, text), *applied.notes, *records.notes(kernels))
         others = other_file(store, request.model)
         unapplied = () if fallback else (*others, *records.unapplied(kernels))
         report = build_report(kernels, built.kernels, notes, applied.choice, unapplied)
@@ -141,7 +141,7 @@ def _build(
     return programs
 
 
-def _told(program: _Program) -> ProgramReport:
+def _text(program: _Program) -> ProgramReport:
     spec = program.spec
     return ProgramReport(
         spec.target.cpu, spec.target.key, sizes_text(spec.guards), spec.fallback, program.report

@@ -113,8 +113,8 @@ def read_samples(path: str, form: SampleForm) -> Samples:
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     if not places:
         sizes = form.types.items() if form.signature is None else form.signature.inputs
-        told = ", ".join(map(_told, sizes))
-        raise SettingsError(f"{path}: no sample has the sizes of the program for {told}")
+        text = ", ".join(map(_text, sizes))
+        raise SettingsError(f"{path}: no sample has the sizes of the program for {text}")
     return Samples(form, tuple(places), digest.hexdigest())
 
 
@@ -146,7 +146,7 @@ class Split:
         return Split(searched, checked, reported)
 
 
-def _told(input: SizedPort | tuple[str, TensorType]) -> str:
+def _text(input: SizedPort | tuple[str, TensorType]) -> str:
     return f"{input.name} {input}" if isinstance(input, SizedPort) else "{} {}".format(*input)
 
 
@@ -192,8 +192,8 @@ def _cut(path: Path, arrays: Mapping[str, Array], form: SampleForm) -> list[dict
     runs = {name: _runs(path, name, arrays[name], type) for name, type in form.types.items()}
     counts = {name: len(found) for name, found in runs.items()}
     if len(set(counts.values())) != 1:
-        told = ", ".join(f"{count} of {name}" for name, count in counts.items())
-        raise InputError(f"{path}: the inputs have different numbers of samples: {told}")
+        text = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        raise InputError(f"{path}: the inputs have different numbers of samples: {text}")
     return [dict(zip(runs, run, strict=True)) for run in zip(*runs.values(), strict=True)]
 
 

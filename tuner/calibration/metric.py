@@ -67,7 +67,7 @@ class Metric:
         try:
             module = runpy.run_path(path)
         except (Exception, SystemExit) as error:
-            raise SettingsError(f"--metric {text}: {_told(error)}") from error
+            raise SettingsError(f"--metric {text}: {_text(error)}") from error
         function = module.get(name)
         if not callable(function):
             raise SettingsError(f"--metric {text}: {path} has no function {name!r}")
@@ -95,7 +95,7 @@ class Metric:
         try:
             value = float(self.function(outputs, self.labels))
         except (Exception, SystemExit) as error:
-            raise SettingsError(f"the metric {self.name} failed: {_told(error)}") from error
+            raise SettingsError(f"the metric {self.name} failed: {_text(error)}") from error
         if not math.isfinite(value):
             raise SettingsError(f"the metric {self.name} returned {value}, which is no number")
         return value
@@ -123,6 +123,6 @@ def _joined(arrays: Sequence[Array]) -> Array:
     return np.stack(arrays) if arrays[0].ndim == 0 else np.concatenate(arrays)
 
 
-def _told(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -29,8 +29,8 @@ def open_runs(path: str, arrays: Mapping[str, Array], signature: Signature) -> l
     if set(more.values()) == {1}:
         counts = {name: len(array) for name, array in given.items()}
         if len(set(counts.values())) != 1:
-            told = ", ".join(f"{count} of {name}" for name, count in counts.items())
-            raise InputError(f"{path}: the inputs have different numbers of samples: {told}")
+            text = ", ".join(f"{count} of {name}" for name, count in counts.items())
+            raise InputError(f"{path}: the inputs have different numbers of samples: {text}")
         runs = [
             {name: array[n] for name, array in given.items()} for n in range(max(counts.values()))
         ]

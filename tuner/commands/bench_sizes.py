@@ -16,11 +16,11 @@ from typing import Any
 
 from rich.table import Table
 
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import InputError, MeasureError
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.compiler.with_count import with_count
 from tunefarm.tuner.commands.accuracy import Accuracy, error_of
 from tunefarm.tuner.commands.bench import (
     OURS,
@@ -205,7 +205,7 @@ def sizes_table(result: SizedBench) -> Table:
 def sized_line(result: SizedBench) -> str:
     """The result in one line."""
     ratios = [f"{format_ratio(mean)} as fast as {name}" for name, mean in result.means.items()]
-    count = counted(len(result.sizes), "size")
+    count = with_count(len(result.sizes), "size")
     return f"{result.model}: {', '.join(ratios) or 'no engine is right'} (mean of {count})"
 
 

@@ -9,7 +9,7 @@ import typer
 
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.calibration.options import PrecisionOptions
-from tunefarm.tuner.commands.command_line import prepare, show, tell_of_tiles
+from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
 from tunefarm.tuner.commands.emit_forms import EMIT, form_of
 from tunefarm.tuner.commands.entry import short_lived
 from tunefarm.tuner.commands.options import (
@@ -185,7 +185,7 @@ def build(
     )
     prepare(settings, config, model, [*request.files(), json], precision.files())
     result = build_model(request, digest)
-    tell_of_tiles(settings)
+    report_tiles(settings)
     show(json, result.to_json(), *build_tables(result.report, result.programs))
     notes = () if json == "-" else result.notes
     for text in (*notes, *filter(None, [result.not_listed])):

@@ -16,7 +16,7 @@ from tunefarm.configs.errors import DatabaseError
 from tunefarm.tuner.calibration.options import AUTO
 from tunefarm.tuner.commands.bench_cli import bench
 from tunefarm.tuner.commands.build_cli import build
-from tunefarm.tuner.commands.command_line import prepare, show, tell_of_tiles
+from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
 from tunefarm.tuner.commands.database_cli import database
 from tunefarm.tuner.commands.docs_cli import docs
 from tunefarm.tuner.commands.doctor_cli import doctor
@@ -216,7 +216,7 @@ def tune(
             progress,
             started=started,
             command=typed,
-            monitor=Monitor(metrics=metrics, trace=trace, tell=progress.message),
+            monitor=Monitor(metrics=metrics, trace=trace, notify=progress.message),
         )
         if settings.compile.numerics == AUTO:
             from tunefarm.tuner.commands.auto import choose_and_show
@@ -228,7 +228,7 @@ def tune(
             from tunefarm.tuner.result import changed_note, result_line, summary_lines
             from tunefarm.tuner.tune_sizes import tune_sizes
 
-            tell_of_tiles(settings)
+            report_tiles(settings)
         result = tune_sizes(asked)
         progress.end("interrupted" if result.interrupted else "finished", _end_of(result))
     if result.moved:

@@ -173,7 +173,7 @@ def prepare(
         LOG.debug("all settings: %s", json.dumps(settings.to_json() | {"database": "…"}))
 
 
-def tell_of_tiles(settings: Settings) -> None:
+def report_tiles(settings: Settings) -> None:
     """Print a note if code for this machine cannot use the matrix tiles that its CPU has."""
     from tunefarm.compiler.target import host_tile_refusal  # loading LLVM takes long
     from tunefarm.configs.settings import HOST

@@ -11,11 +11,11 @@ from typing import Any
 from rich.table import Table
 
 from tunefarm import compiler
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import DatabaseError
 from tunefarm.compiler.kernels.printer import format_kernel
 from tunefarm.compiler.kernels.serialize import kernel_from_json
 from tunefarm.compiler.target import host_target
+from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import shown_precision
 from tunefarm.db import model_queries, queries
 from tunefarm.db.check import check
@@ -110,7 +110,7 @@ def show_lines(store: Store, start: str, top: int) -> list[str]:
         numbers = {record.schedule_hash: record.number for record in reversed(records)}
         trials = search_trials(records)
         precision = shown_precision(key.numerics)
-        lines += ["", f"{key.target}, {counted(key.threads, 'thread')}, precision {precision}"]
+        lines += ["", f"{key.target}, {with_count(key.threads, 'thread')}, precision {precision}"]
         left = difference(key, described.get(key.target), host_target(), compiler.VERSION)
         lines += [f"  builds on this machine do not use these: they are {left}"] if left else []
         for trial in sorted(trials, key=latency_of)[:top]:

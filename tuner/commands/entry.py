@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from tunefarm.configs.remains import leave
+from tunefarm.configs.temporary_folders import leave
 from tunefarm.tuner.interrupt import (
     catch_signals,
     end_interrupted,

@@ -58,7 +58,7 @@ def farm_start(
     """Start a farm on this machine, and print how to join it and how to tune on it."""
     from tunefarm.measure.farm.farm_process import FarmOptions, is_loopback, start_farm
 
-    _tell_of_dead()
+    _report_dead_farm()
     record = start_farm(FarmOptions(slots, niceness, host, port), token_file)
     print(f"a farm runs at {record.address}, {_offer(record)}")
     if is_loopback(record.address.rpartition(":")[0]):
@@ -86,7 +86,7 @@ def farm_join(
     """Join a farm: this machine measures for it; running jobs use it at once."""
     from tunefarm.measure.farm.farm_process import FarmOptions, join_farm
 
-    _tell_of_dead()
+    _report_dead_farm()
     record = join_farm(address, token_file, FarmOptions(slots, niceness, host, port))
     print(f"this machine measures for the farm at {record.address}, {_offer(record)}")
     print("to stop that: tune farm stop")
@@ -127,7 +127,7 @@ def farm_stop(json: JsonOption = None) -> None:
     check_files(writes=[json])
     from tunefarm.measure.farm.farm_process import stop_farm
 
-    _tell_of_dead()
+    _report_dead_farm()
     ended = stop_farm()
     write_json(json, {"ended": [_record_to_json(record) for record in ended]})
     if json == "-":
@@ -139,7 +139,7 @@ def farm_stop(json: JsonOption = None) -> None:
         print("nothing that tune farm has started runs on this machine")
 
 
-def _tell_of_dead() -> None:
+def _report_dead_farm() -> None:
     """Print a note on what was started here and has ended by itself, and forget it."""
     from tunefarm.measure.farm.farm_process import forget_dead
 

@@ -54,7 +54,7 @@ def status_table(jobs: Sequence[JobRecord]) -> Table:
         table.add_row(
             short_id(job, jobs),
             job.model_name,
-            told_state(job, state),
+            state_text(job, state),
             format_time(job.started),
             format_duration(time_taken(job)),
             "-" if left is None else format_duration(left),
@@ -105,7 +105,7 @@ def _job_to_json(job: JobRecord) -> dict[str, Any]:
     }
 
 
-def told_state(job: JobRecord, state: JobState) -> str:
+def state_text(job: JobRecord, state: JobState) -> str:
     """The job's state, and of a running one what it is doing."""
     return state.phase if job.state == RUNNING and state.phase else job.state
 
@@ -137,22 +137,22 @@ def stop_job(store: Store, name: str, seconds: float, typed_db: str) -> str:
     end = time.monotonic() + seconds
     while (job := find_job(store, job.id)).state == RUNNING and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)  # polls what another process writes
-    told = f"{short_id(job)} ({job.model_name})"
+    text = f"{short_id(job)} ({job.model_name})"
     if job.state == RUNNING:
         raise DatabaseError(
-            f"job {told} was asked to stop and has not ended within {seconds:g} s",
+            f"job {text} was asked to stop and has not ended within {seconds:g} s",
             hint="tune status shows when it has",
         )
     trials = JobState.of(job.progress).trials
-    return f"job {told}: {job.state}, {trials} trials are kept. To continue: {again}"
+    return f"job {text}: {job.state}, {trials} trials are kept. To continue: {again}"
 
 
 def _nobody(job: JobRecord) -> str:
     """Why a job cannot be asked for anything."""
-    told = f"job {short_id(job)} ({job.model_name})"
+    text = f"job {short_id(job)} ({job.model_name})"
     if job.state in (RUNNING, "lost"):
-        return f"{told} is lost: its process has ended, there is nothing to stop"
-    return f"{told} has already ended: {job.state}"
+        return f"{text} is lost: its process has ended, there is nothing to stop"
+    return f"{text} has already ended: {job.state}"
 
 
 def resuming(
@@ -165,29 +165,29 @@ def resuming(
     from Python or whose model is another one now.
     """
     job = find_job(store, name)
-    told = f"job {short_id(job)} ({job.model_name})"
+    text = f"job {short_id(job)} ({job.model_name})"
     if job.state == RUNNING:
-        raise DatabaseError(f"{told} is running", hint=f"tune watch {short_id(job)} follows it")
+        raise DatabaseError(f"{text} is running", hint=f"tune watch {short_id(job)} follows it")
     command = JobCommand.of(job)
     if command is None:
         call = f'tunefarm.tune("{job.model_name}", db="{store.name}")'
         raise DatabaseError(
-            f"{told} was started from Python, or by an older version: no command is recorded",
+            f"{text} was started from Python, or by an older version: no command is recorded",
             hint=f"{call} or tune MODEL continues from what it measured",
         )
     if job.state == "finished" and minutes is None and trials is None:
-        raise DatabaseError(f"{told} has finished", hint="--minutes M or --trials N extends it")
+        raise DatabaseError(f"{text} has finished", hint="--minutes M or --trials N extends it")
     stamp = ModelStamp.of_job(job)
     if stamp is not None and (difference := stamp.difference()):
         raise DatabaseError(
-            f"{told} read another file: {stamp.path} has changed ({difference})",
+            f"{text} read another file: {stamp.path} has changed ({difference})",
             hint="restore that file; or tune MODEL tunes the new one, and continues from the "
             "records of kernels that both have",
         )
     left = command.minutes_left(job) if minutes is None else minutes
     if left == 0.0:
         raise DatabaseError(
-            f"{told} has used its {command.minutes:g} minutes", hint="--minutes M extends it"
+            f"{text} has used its {command.minutes:g} minutes", hint="--minutes M extends it"
         )
     return command, command.again(database=database, minutes=left, trials=trials)
 

@@ -249,7 +249,7 @@ def jobs_run(
 
         deadline = moment_of(until, now)
     with signals_held():  # libraries start threads
-        from tunefarm.configs.remains import make_folder
+        from tunefarm.configs.temporary_folders import make_folder
         from tunefarm.db.queue import entries
         from tunefarm.tuner.queues.night import Night
         from tunefarm.tuner.reports.progress import make_progress
@@ -262,7 +262,7 @@ def jobs_run(
         night = Night(store, database, deadline, make_progress(), folder, began=now)
         night.run()
         summary = _summary(store, night)
-    _tell(summary, json, html)
+    _notify(summary, json, html)
     if on_finish is not None:
         _finish(on_finish, summary, json, html, folder)
     if store.lost and not night.interrupted:
@@ -281,7 +281,7 @@ def _summary(store: Store, night: Night) -> NightSummary:
     )
 
 
-def _tell(summary: NightSummary, json: str | None, html: str | None) -> None:
+def _notify(summary: NightSummary, json: str | None, html: str | None) -> None:
     from tunefarm.tuner.queues.summary import entries_table, night_lines, night_page
 
     if html is not None:

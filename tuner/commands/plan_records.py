@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tunefarm import compiler
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import PlanError
+from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import shown_precision
 from tunefarm.db import model_queries
 from tunefarm.db.records import PlanRecord
@@ -29,7 +29,7 @@ def plan_list(store: Store) -> list[str]:
             continue
         seen.add(key)
         others = "".join(f"; {note}" for note in _version_notes(record))
-        lines.append(f"plan {record.id[:_DIGITS]} of {_where(record)}: {_told(record)}{others}")
+        lines.append(f"plan {record.id[:_DIGITS]} of {_where(record)}: {_text(record)}{others}")
     return lines
 
 
@@ -40,7 +40,7 @@ def shown_plans(store: Store, start: str) -> list[str]:
         if not record.id.startswith(start):
             continue
         lines += [f"plan {record.id} of {_where(record)}, {format_time(record.created)} UTC"]
-        lines += [f"  {_told(record)}"]
+        lines += [f"  {_text(record)}"]
         lines += [f"  {note}" for note in _version_notes(record)]
         try:
             choice = GraphChoice.from_json(record.plan)
@@ -77,7 +77,9 @@ def _of_graphs(store: Store) -> Iterator[PlanRecord]:
 
 def _where(record: PlanRecord) -> str:
     precision = shown_precision(record.numerics.removesuffix(BY_GRAPH))
-    return f"{record.model_name}, {record.target}, {counted(record.threads, 'thread')}, {precision}"
+    return (
+        f"{record.model_name}, {record.target}, {with_count(record.threads, 'thread')}, {precision}"
+    )
 
 
 def _version_notes(record: PlanRecord) -> list[str]:
@@ -87,7 +89,7 @@ def _version_notes(record: PlanRecord) -> list[str]:
     return [f"of version {record.compiler_version} of the compiler: not applied"]
 
 
-def _told(record: PlanRecord) -> str:
+def _text(record: PlanRecord) -> str:
     try:
         return str(GraphChoice.from_json(record.plan))
     except PlanError as error:

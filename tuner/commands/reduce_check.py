@@ -194,7 +194,7 @@ class ReduceRole:
                 return Message({**_reply(PASSES).fields, "types": types})
             return _reply(check.of(model, inputs, files))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - what parts of a model raise
-            text = str(error) if isinstance(error, TunefarmError) else _told(error)
+            text = str(error) if isinstance(error, TunefarmError) else _text(error)
             return _reply(Outcome("error", text))
 
     def _record(self, check: Check, path: str, inputs: Arrays, engine: str) -> dict[str, Array]:
@@ -274,7 +274,7 @@ def _reply(outcome: Outcome) -> Message:
     return Message({"kind": kind, "text": text, "fails": fails})
 
 
-def _told(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -318,7 +318,7 @@ def _build(check: Check, model: str, inputs: Arrays) -> Outcome:
     try:
         check.build(model, inputs)
     except Exception as error:  # noqa: BLE001 - a bug of the compiler is reduced too
-        return Outcome(f"error {type(error).__name__}", _told(error), fails=True)
+        return Outcome(f"error {type(error).__name__}", _text(error), fails=True)
     return PASSES
 
 

@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.frontend.model_parts import ModelParts, whole_model, write_model
 from tunefarm.compiler.runtime.artefact.array_files import write_outputs
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.configs.remains import make_folder
+from tunefarm.compiler.with_count import with_count
+from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.measure.machine import available_cores
 from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.messages import Message
@@ -40,7 +40,7 @@ _ROLE = Role("reduce", "tunefarm.tuner.commands.reduce_check:ReduceRole", most_r
 _FAULT_OF_THE_MODEL = (Status.CRASHED, Status.RUN_TIMEOUT, Status.OUT_OF_MEMORY)
 
 Item = TypeVar("Item")
-Tell: TypeAlias = Callable[[str], None]
+Notify: TypeAlias = Callable[[str], None]
 Part: TypeAlias = tuple[tuple[int, ...], tuple[str, ...]]
 """The numbers of its nodes, and its outputs."""
 
@@ -85,19 +85,19 @@ class ReduceRequest:
     seconds: float = 300.0
 
 
-def reduce_model(request: ReduceRequest, tell: Tell) -> Reduced:
+def reduce_model(request: ReduceRequest, notify: Notify) -> Reduced:
     """Reduce a model; each smaller part is written as soon as it is found to fail.
 
     Raises SettingsError for a model that does not fail, or that cannot be checked.
     """
     checker = _Checker(request)
     try:
-        return _reduced(request, checker, tell)
+        return _reduced(request, checker, notify)
     finally:
         checker.close()
 
 
-def _reduced(request: ReduceRequest, checker: _Checker, tell: Tell) -> Reduced:
+def _reduced(request: ReduceRequest, checker: _Checker, notify: Notify) -> Reduced:
     inputs = str(checker.folder / INPUTS)
     drawn = checker.ask(request.model, request.arrays, "draw", given=dict(request.files or {}))
     if drawn.kind != "passes":
@@ -109,7 +109,7 @@ def _reduced(request: ReduceRequest, checker: _Checker, tell: Tell) -> Reduced:
             raise SettingsError(f"{request.model} cannot be checked: {whole.text}", hint=hint)
         raise SettingsError(f"{request.model} does not fail: {whole.text}")
     parts = ModelParts(*checker.record(request.model, inputs))
-    search = _Search(request, checker, parts, whole.kind, tell)
+    search = _Search(request, checker, parts, whole.kind, notify)
     nodes, _ = search.smallest()
     labels = [parts.nodes[number].name or parts.nodes[number].op_type for number in nodes]
     return Reduced(
@@ -193,10 +193,15 @@ class _Search:
     """The search for the smallest part whose outcome is of this kind."""
 
     def __init__(
-        self, request: ReduceRequest, checker: _Checker, parts: ModelParts, kind: str, tell: Tell
+        self,
+        request: ReduceRequest,
+        checker: _Checker,
+        parts: ModelParts,
+        kind: str,
+        notify: Notify,
     ) -> None:
         self._request, self._checker, self._parts = request, checker, parts
-        self._kind, self._tell = kind, tell
+        self._kind, self._notify = kind, notify
         self._known: dict[Part, bool] = {}
         self._dropped = set[str]()
         self._best = len(parts.nodes) + 1
@@ -257,7 +262,7 @@ class _Search:
             write_model(model, self._request.output)
             write_outputs(inputs, self._request.inputs_output)
             if len(part[0]) < self._best:
-                self._tell(f"{counted(len(part[0]), 'node')}: {outcome.text}")
+                self._notify(f"{with_count(len(part[0]), 'node')}: {outcome.text}")
             self._best, self.text = len(part[0]), outcome.text
         return True
 

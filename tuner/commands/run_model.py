@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.table import Table
 
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.runtime.artefact.array_files import as_stored, read_array
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.profile import KernelTime, Profile
@@ -19,6 +18,7 @@ from tunefarm.compiler.runtime.spec.guards import sizes_text
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.structure import plain
 from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.worker.stability import relative_mad
 from tunefarm.tuner.commands.chosen_sizes import sizes_of
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
@@ -95,12 +95,12 @@ def run_model(
         start = time.perf_counter()
         executable.run(inputs)
         samples.append(time.perf_counter() - start)
-    told = {name: _type_text(array) for name, array in outputs.items()}
+    text = {name: _type_text(array) for name, array in outputs.items()}
     spec, threads = executable.spec, executable.threads
     sizes = ", ".join(f"{name}={size}" for name, size in chosen.items())
     sizes = sizes or sizes_text(spec.guards)
     result = RunResult(
-        spec.name, spec.target.cpu, threads, tuple(samples), told, sizes=sizes, symbols=chosen
+        spec.name, spec.target.cpu, threads, tuple(samples), text, sizes=sizes, symbols=chosen
     )
     if profile:
         result = replace(result, profile=executable.profile(inputs, repeat))
@@ -109,7 +109,7 @@ def run_model(
 
 def run_parts(result: RunResult) -> list[Table | str]:
     """The result for people: lines, and a table of the kernels' times if they were asked for."""
-    runs, threads = counted(len(result.samples), "run"), counted(result.threads, "thread")
+    runs, threads = with_count(len(result.samples), "run"), with_count(result.threads, "thread")
     parts: list[Table | str] = [
         *(f"{name}: {type}" for name, type in result.outputs.items()),
         f"latency: median {format_seconds(result.latency)}, "

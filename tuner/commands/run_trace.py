@@ -20,12 +20,12 @@ def run_trace(profile: Profile, model: str, threads: int) -> Trace:
     began = 0.0
     for number, step in enumerate(profile.steps):
         row = kernels[step.key]
-        told: dict[str, object] = {"step": number, "workload": step.key}
+        text: dict[str, object] = {"step": number, "workload": step.key}
         if row.schedule_source:
-            told |= {"schedule": row.schedule_source, "record": row.record_id}
+            text |= {"schedule": row.schedule_source, "record": row.record_id}
         if row.flops:
-            told["GFLOP/s of all its calls"] = round(row.gflops, 3)
-        trace.slice(process, "kernels one by one", step.name, began, began + step.seconds, **told)
+            text["GFLOP/s of all its calls"] = round(row.gflops, 3)
+        trace.slice(process, "kernels one by one", step.name, began, began + step.seconds, **text)
         began += step.seconds
     return trace
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tunefarm.compiler.function_modules import load_modules
-from tunefarm.tuner.commands.command_line import prepare, show, tell_of_tiles
+from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
 from tunefarm.tuner.commands.options import (
     ADVANCED,
     ConfigOption,
@@ -91,11 +91,11 @@ def verify(
     )
     from tunefarm.tuner.verify.verify import verify_model
 
-    def tell(text: str) -> None:
+    def notify(text: str) -> None:
         print(text, file=sys.stderr)
 
-    found = verify_model(BuildRequest(model, "", settings, shapes), 60.0 * minutes, tell)
-    tell_of_tiles(settings)
+    found = verify_model(BuildRequest(model, "", settings, shapes), 60.0 * minutes, notify)
+    report_tiles(settings)
     asked = SHOWN if require is None else require
     tables = [kernel_table(found.drift)] if found.drift.kernels else []
     lines = [*verification_lines(found, asked), *history_lines(found)]

@@ -37,7 +37,7 @@ class Watch:
     progress: Progress
     name: str | None = None
     sleep: Callable[[float], None] = time.sleep
-    _told: list[str] = field(default_factory=list)
+    _text: list[str] = field(default_factory=list)
 
     def follow(self) -> JobRecord:
         """Show the job until it ends; the job. Raises DatabaseError for a name that is none's."""
@@ -73,8 +73,8 @@ class Watch:
 
     def _say(self, text: str) -> None:
         """Once each."""
-        if text not in self._told:
-            self._told.append(text)
+        if text not in self._text:
+            self._text.append(text)
             self.progress.message(text)
 
     def _patiently(self, read: Callable[[], JobRecord]) -> JobRecord:

@@ -93,7 +93,7 @@ def pinned(threads: int) -> Iterator[None]:
     was timed elsewhere. Raises KeyboardInterrupt where a stop is asked for while it waits.
     """
     cores = usable_cpus().for_threads(threads)
-    locks = CoreLocks(f"models-{uuid.uuid4().hex}", stop=asked_to_stop, tell=_note)
+    locks = CoreLocks(f"models-{uuid.uuid4().hex}", stop=asked_to_stop, notify=_note)
     with ExitStack() as stack:
         try:
             stack.enter_context(locks.held(cores))

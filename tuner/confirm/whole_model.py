@@ -97,7 +97,7 @@ def confirm_model(
     untuned: ExecutableSpec,
     settled: Sequence[Settled],
     compare: CompareSpecs | None,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     before: ModelBuilds | None = None,
 ) -> Confirmed:
     """The better one of what was settled and what is applied so far, for the whole model.
@@ -111,10 +111,10 @@ def confirm_model(
         return Confirmed(bests, report, None, new)
     applied = builds if before is None else before
     old, former = applied.compile(target, builds.choose(target, only_confirmed=True))
-    tell("measuring it and the untuned one, interleaved")
+    notify("measuring it and the untuned one, interleaved")
     latency = compare((untuned, new, old))
     if latency.is_slower:
-        tell("the new schedules make the model slower: the former ones stay")
+        notify("the new schedules make the model slower: the former ones stay")
         kept = [item.incumbent for item in settled if _still_applies(builds.store, item)]
         return Confirmed(tuple(kept), former, latency, old)
     return Confirmed(bests, report, latency, new)

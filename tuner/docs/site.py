@@ -32,13 +32,13 @@ def build_site(folder: Path) -> None:
         raise SettingsError(
             "the site is built by MkDocs, which is missing", hint=_INSTALL
         ) from None
-    told: list[str] = []
-    with _warnings_of("mkdocs", told):
+    text: list[str] = []
+    with _warnings_of("mkdocs", text):
         try:
             config = load_config(str(CONFIGURATION), site_dir=str(folder.resolve()), strict=True)
             build(config)
         except (MkDocsException, SystemExit) as error:
-            why = "; ".join(told) or str(error)
+            why = "; ".join(text) or str(error)
             raise SettingsError(f"the documentation cannot be built: {why}") from error
 
 
@@ -81,12 +81,12 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def _warnings_of(name: str, told: list[str]) -> Iterator[None]:
+def _warnings_of(name: str, text: list[str]) -> Iterator[None]:
     """Collect what a library's logger warns of, instead of printing it."""
 
     class Collect(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.append(" ".join(record.getMessage().split()))
+            text.append(" ".join(record.getMessage().split()))
 
     logger, handler = logging.getLogger(name), Collect(logging.WARNING)
     former = logger.propagate

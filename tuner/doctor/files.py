@@ -71,7 +71,7 @@ def check_database(question: Question) -> list[Finding]:
     """Whether the database can be read and written, is sound, and of this version's schema."""
     from tunefarm.db import schema
     from tunefarm.db.backend import backend_of
-    from tunefarm.db.look import schema_of
+    from tunefarm.db.inspection import schema_of
 
     name, location = "database", settings_of(question).database.url
     location = question.db or location
@@ -125,9 +125,9 @@ def _content(location: str, shown: str, size: int | None, again: str) -> list[Fi
         text = f"{shown} is damaged: {problems[0]}"
         advice = "restore a backup, or save what is intact: tune db salvage"
         return [problem("database", text, advice, problems=problems)]
-    told = ", ".join(f"{count} {state}" for state, count in sorted(jobs.items())) or "none"
+    description = ", ".join(f"{count} {state}" for state, count in sorted(jobs.items())) or "none"
     text = f"{shown}: {'' if size is None else format_bytes(size) + ', '}"
-    text += f"{tasks} kernels, newest trial {last}; jobs: {told}"
+    text += f"{tasks} kernels, newest trial {last}; jobs: {description}"
     text += "; every row is intact" if whole and size is not None else "; not read as a whole"
     facts = {"bytes": size, "kernels": tasks, "jobs": dict(jobs)}
     if jobs["lost"]:
@@ -138,7 +138,7 @@ def _content(location: str, shown: str, size: int | None, again: str) -> list[Fi
 
 def _of_the_file(path: Path) -> list[Finding]:
     """What its folder and file system do to a database file."""
-    from tunefarm.db.look import is_locked
+    from tunefarm.db.inspection import is_locked
 
     found, folder = [], path.absolute().parent
     if not (may_write(path) and may_write(folder)):

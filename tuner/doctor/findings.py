@@ -49,8 +49,8 @@ class Finding:
 
     def lines(self) -> list[str]:
         """The finding for people: its grade in a column of its own, the advice below."""
-        told = f"{self.grade:<8} {self.name}: {self.text}"
-        return [told, f"{'':8} -> {self.advice}"] if self.advice else [told]
+        description = f"{self.grade:<8} {self.name}: {self.text}"
+        return [description, f"{'':8} -> {self.advice}"] if self.advice else [description]
 
 
 def worst(findings: Iterable[Finding]) -> Grade:

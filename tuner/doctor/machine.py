@@ -10,7 +10,7 @@ from tunefarm.tuner.doctor.asked_settings import settings_of
 from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, warning
 from tunefarm.tuner.reports.report import format_bytes
 
-_TOLD_FEATURES = (
+_LISTED_FEATURES = (
     *("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512vnni", "avx512bf16"),
     *("avx512fp16", "avxvnni", "amx-int8", "amx-bf16", "amx-fp16"),
     *("neon", "fullfp16", "fp16fml", "dotprod", "bf16", "i8mm", "sve"),
@@ -30,8 +30,8 @@ def check_cpu(question: Question) -> list[Finding]:
     from tunefarm.measure.machine import fingerprint
 
     features, name = host_features(), str(fingerprint()["cpu"])
-    told = [feature for feature in _TOLD_FEATURES if feature in features]
-    text = f"{name} ({host_target().cpu} to LLVM {llvm_version()}): {' '.join(told) or 'baseline'}"
+    listed = " ".join(feature for feature in _LISTED_FEATURES if feature in features)
+    text = f"{name} ({host_target().cpu} to LLVM {llvm_version()}): {listed or 'baseline'}"
     found = [ok("cpu", text, cpu=name, features=list(features), llvm=llvm_version())]
     refusal = host_tile_refusal()
     if refusal:
@@ -82,8 +82,10 @@ def check_cores(question: Question) -> list[Finding]:
         advice += "(--cpus) need no second try"
         found.append(warning("cores", stops, advice, quota=cpus.quota.cpus))
     if (nice := os.getpriority(os.PRIO_PROCESS, 0)) > 0:
-        told = f"this shell has niceness {nice}: everything else goes before measurements"
-        found.append(warning("cores", told, "start tune from a shell without nice", nice=nice))
+        description = f"this shell has niceness {nice}: everything else goes before measurements"
+        found.append(
+            warning("cores", description, "start tune from a shell without nice", nice=nice)
+        )
     measure, threads = settings.measure, settings.compile.threads
     try:
         plan = plan_slots(cpus, threads, slots=measure.slots, builders=measure.builders)

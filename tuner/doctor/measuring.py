@@ -32,9 +32,9 @@ def check_ray(question: Question) -> list[Finding]:
     address = settings.measure.address
     free = _free(_SHARED_MEMORY)
     if address is None and (free is None or free < _NEEDED_SHARED):
-        told = "is not there" if free is None else f"has {format_bytes(free)} free"
+        description = "is not there" if free is None else f"has {format_bytes(free)} free"
         advice = "give the container more: docker run --shm-size=1g"
-        found.append(warning("Ray", f"{_SHARED_MEMORY} {told}", advice))
+        found.append(warning("Ray", f"{_SHARED_MEMORY} {description}", advice))
     begin = monotonic()
     version = metadata.version("ray")
     where = f"the cluster at {address}" if address else "Ray on this machine"

@@ -167,8 +167,8 @@ def judge_libraries(asked: Iterable[Library], failures: Failures) -> list[Findin
         for library, finding in zip(needed, found, strict=True)
         if finding is None
     }
-    told = ", ".join(f"{name} {version}" for name, version in sorted(right.items()))
-    return [*wrong, *([ok("libraries", told, versions=right)] if right else [])]
+    description = ", ".join(f"{name} {version}" for name, version in sorted(right.items()))
+    return [*wrong, *([ok("libraries", description, versions=right)] if right else [])]
 
 
 def _judged(library: Library, failure: str) -> Finding | None:
@@ -217,7 +217,7 @@ def check_compiler(question: Question) -> list[Finding]:
         found = find_toolchain(target, static=True)
     except TunefarmError as error:
         return [warning("C compiler", error.message, f"{needed}: {error.hint}".rstrip(": "))]
-    told = subprocess.run(
+    description = subprocess.run(
         [*found.compiler, "--version"],
         capture_output=True,
         text=True,
@@ -225,5 +225,5 @@ def check_compiler(question: Question) -> list[Finding]:
         timeout=_SECONDS,
         check=False,
     )
-    line = next(iter(told.stdout.splitlines()), found.command)
+    line = next(iter(description.stdout.splitlines()), found.command)
     return [ok("C compiler", f"{found.command} ({line}), {found.objcopy}", command=found.command)]

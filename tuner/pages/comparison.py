@@ -46,8 +46,8 @@ def find_build(builds: Sequence[BuildRecord], name: str) -> BuildRecord:
     named = [b for b in builds if name and (b.artefact_sha256.startswith(name) or b.id == name)]
     if len({build.artefact_sha256 for build in named}) == 1:
         return named[0]
-    told = f"{len(named)} builds begin" if named else "no build's artifact begins"
-    raise DatabaseError(f"{told} with {name!r}", hint="tune db builds lists them")
+    text = f"{len(named)} builds begin" if named else "no build's artifact begins"
+    raise DatabaseError(f"{text} with {name!r}", hint="tune db builds lists them")
 
 
 def ratio_of(new: Ratio, old: Ratio) -> Ratio:
@@ -235,8 +235,8 @@ def _built(
         "name": str(shown.get("name", key)),
         "key": key[:8],
         "share": format_share(_number(shown.get("share"))),
-        "old": _told(old),
-        "new": _told(new),
+        "old": _text(old),
+        "new": _text(new),
         "schedule": _same_record(old, new),
         "change": "-",
         "change_class": "same",
@@ -248,12 +248,12 @@ def _built(
     return row
 
 
-def _told(kernel: Mapping[str, Any] | None) -> str:
+def _text(kernel: Mapping[str, Any] | None) -> str:
     if kernel is None:
         return "not in it"
     seconds = _seconds(kernel)
-    told = format_seconds(seconds) if seconds > 0 else "-"
-    return f"{kernel.get('schedule_source', '-')}, {told}"
+    text = format_seconds(seconds) if seconds > 0 else "-"
+    return f"{kernel.get('schedule_source', '-')}, {text}"
 
 
 def _same_record(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> str:

@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Any
 
 from tunefarm import compiler
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.choices.program_steps import ProgramStep
 from tunefarm.compiler.plan.decisions.graph_plan import (
@@ -25,6 +24,7 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     Layout,
     Merged,
 )
+from tunefarm.compiler.with_count import with_count
 from tunefarm.db.records import LatencyRecord, PlanRecord
 from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.building.recorded_plan import BY_GRAPH
@@ -78,7 +78,7 @@ def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
         "notes": choice.part_lines,
         "found": ", ".join(f"{count} {name}" for name, count in choice.found.items()),
         "decisions": count,
-        "counted": counted(count, "decision"),
+        "counted": with_count(count, "decision"),
         "kinds": [
             {"kind": kind, "lines": [str(item) for item in items]} for kind, items in by_kind
         ],
@@ -137,7 +137,7 @@ def does(plan: GraphPlan) -> str:
         (_count(plan, FusionBarrier), "{} not fused with its readers", "result"),
         (_count(plan, KeepDecomposed), "{} kept as separate operators", "decomposed op"),
     ]
-    return "; ".join(text.format(counted(count, noun)) for count, text, noun in parts if count)
+    return "; ".join(text.format(with_count(count, noun)) for count, text, noun in parts if count)
 
 
 def _count(plan: GraphPlan, kind: type[Chain | Merged | FusionBarrier | KeepDecomposed]) -> int:

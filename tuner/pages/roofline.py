@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunefarm.compiler.content_cache import NOT_WHAT_WAS_KEPT
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.kernels.count_work import kernel_bytes, kernel_flops
 from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.compiler.with_count import with_count
 from tunefarm.tuner.pages.contents import Contents
 from tunefarm.tuner.pages.kernels import Kernel
 from tunefarm.tuner.records.model_latencies import MachineRoof
@@ -98,7 +98,7 @@ def _roofline(
         "note": (
             f"{format_share(min(1.0, least / work.seconds))} of what {bound} allows on {machine}: "
             f"{roof.flops / 1e9:.4g} GFLOP/s in f32 and {roof.bytes / 1e9:.3g} GB/s from memory, "
-            f"measured with {counted(kernel.key.threads, 'thread')}. What is in a cache already "
+            f"measured with {with_count(kernel.key.threads, 'thread')}. What is in a cache already "
             "moves faster, and narrow types compute faster."
         ),
         "plot": {

@@ -56,13 +56,13 @@ class ConfirmPlans:
         build: Build,
         compare: CompareSpecs,
         describe: Describe,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         is_late: Callable[[], bool] = lambda: False,
         before: GraphPlan = DEFAULT_PLAN,
     ) -> None:
         """What is proposed has to be faster than the model under the plan `before`."""
         self.build, self.compare = build, compare
-        self.describe, self.tell = describe, tell
+        self.describe, self.notify = describe, notify
         self._is_late, self.before = is_late, before
         self._former: ExecutableSpec | None = None
 
@@ -85,21 +85,21 @@ class ConfirmPlans:
     def confirmed(self, plan: GraphPlan, arena_bytes: int) -> GraphChoice | None:
         """The choice of a plan that is faster beyond doubt; None where it is not."""
         name = self.describe(plan)
-        self.tell(f"measuring the whole model with {name}")
+        self.notify(f"measuring the whole model with {name}")
         try:
             if self._former is None:
                 self._former = self.build(self.before)
             latency = self.compare((self._former, self.build(plan)))
         except TunefarmError as error:
-            self.tell(f"plan: {name} is not taken: {error.message}")
+            self.notify(f"plan: {name} is not taken: {error.message}")
             return None
         if latency.is_unchanged:
-            self.tell(f"plan: {name} is the build of {self._rival}, {UNCHANGED}")
+            self.notify(f"plan: {name} is the build of {self._rival}, {UNCHANGED}")
             return None
         if not is_faster(latency):
             bounds = f"{1 / latency.high:.2f}x to {1 / latency.low:.2f}x"
             times = f"{1 / latency.ratio:.2f}x as fast, {bounds}"
-            self.tell(f"plan: {name} is not faster than {self._rival} ({times})")
+            self.notify(f"plan: {name} is not faster than {self._rival} ({times})")
             return None
         note = f"{name}: {_percent(latency)} faster than {self._rival}, confirmed"
         notes = () if self.before == DEFAULT_PLAN else (note,)

@@ -77,13 +77,13 @@ class ConfirmRegions:
             return replace(region, speedup=known[0], low=known[1], high=known[2])
         if self._arena_of(rest) is None:
             return region
-        self._plans.tell(f"measuring the whole model without {region.described}")
+        self._plans.notify(f"measuring the whole model without {region.described}")
         try:
             if self._whole is None:
                 self._whole = self._plans.build(choice.plan)
             found = self._plans.compare((self._plans.build(rest), self._whole))
         except TunefarmError as error:
-            self._plans.tell(f"plan: not measured: {error.message}")
+            self._plans.notify(f"plan: not measured: {error.message}")
             return region
         if found.is_unchanged:
             return region.measured(1.0, 1.0, 1.0)
@@ -119,7 +119,7 @@ class ConfirmRegions:
             return None
         notes = tuple(f"left out: {self._latest(region)}" for region in regions)
         for note in notes:
-            self._plans.tell(f"plan: {note}")
+            self._plans.notify(f"plan: {note}")
         others = (region for region in choice.regions if region not in regions)
         kept = tuple(self._within(region, rest) for region in others)
         return replace(confirmed, regions=kept, notes=(*choice.notes, *notes))

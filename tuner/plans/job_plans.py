@@ -78,7 +78,7 @@ class JobPlans:
     numerics: Numerics | None
     store: Store
     built_from: tuple[str, Settings]
-    tell: Callable[[str], None]
+    notify: Callable[[str], None]
     recorded: dict[str, GraphChoice] = field(default_factory=dict)
     chosen: dict[str, GraphChoice] = field(default_factory=dict)
     searched: set[str] = field(default_factory=set)
@@ -108,18 +108,18 @@ class JobPlans:
         for target in targets:
             found = plan_to_apply(self.store, *self.built_from, target)
             for note in found.notes:
-                self.tell(note)
+                self.notify(note)
             if found.choice is None:
                 continue
             try:
                 needed = self._programs(target).of(found.plan).arena_bytes
             except PlanError as error:
-                self.tell(
+                self.notify(
                     f"the recorded plan does not fit the model, the rules decide: {error.message}"
                 )
                 continue
             if self._memory is not None and needed > self._memory:
-                self.tell(
+                self.notify(
                     f"the recorded plan needs {needed} bytes for values between kernels, more than "
                     "allowed: it is not taken"
                 )
@@ -131,7 +131,7 @@ class JobPlans:
         choice = self.chosen.get(target.key)
         return DEFAULT_PLAN if choice is None else choice.plan
 
-    def told(self, target: Target) -> GraphChoice | None:
+    def decided(self, target: Target) -> GraphChoice | None:
         """What is to be told of a target's plan; None where none was searched or recorded."""
         if target.key not in self.searched and target.key not in self.chosen:
             return None
@@ -171,7 +171,7 @@ class JobPlans:
         count = measured.total()
         counts = ", ".join(f"{count} {kind}" for kind, count in proposals.candidates.items())
         if counts:
-            self.tell(f"plan: {counts} looked at, {planning.told(count)}")
+            self.notify(f"plan: {counts} looked at, {planning.describe(count)}")
         joint = proposals.joint
         if joint is None or interrupt.asked or programs.of(joint.plan).is_same(programs.of(before)):
             return forced
@@ -180,7 +180,7 @@ class JobPlans:
             lambda plan: replace(builds, plan=plan).compile(target, choose)[0],
             compare,
             values.described,
-            self.tell,
+            self.notify,
             planning.is_late,
             before,
         )
@@ -211,7 +211,7 @@ class JobPlans:
         choice = self.chosen.get(target.key)
         if choice is None:
             return
-        self.tell("measuring the tuned model with its plan and with the rules in turn")
+        self.notify("measuring the tuned model with its plan and with the rules in turn")
         choose = builds.choose(target, only_confirmed=True, settled=settled)
 
         def built(plan: GraphPlan) -> ExecutableSpec:
@@ -221,12 +221,12 @@ class JobPlans:
             latency = compare((built(DEFAULT_PLAN), built(choice.plan)))
         except MeasureError as error:
             if self._needs_less(target):  # and it was recorded when it was chosen
-                self.tell(
+                self.notify(
                     f"plan: {choice.described} stays, since the rules need more memory than is "
                     f"allowed, but could not be compared with them: {error.message}"
                 )
                 return
-            self.tell(f"plan: {choice.described} is not taken: {error.message}")
+            self.notify(f"plan: {choice.described} is not taken: {error.message}")
         else:
             is_slower = latency.low > 1.0
             if self._needs_less(target) or not (is_slower or latency.is_unchanged):
@@ -235,7 +235,7 @@ class JobPlans:
                 self._record(target, found, name)
                 return
             why = "is slower when tuned" if is_slower else f"is {UNCHANGED}, the rules' build"
-            self.tell(f"plan: {choice.described} {why}: the rules stay")
+            self.notify(f"plan: {choice.described} {why}: the rules stay")
         del self.chosen[target.key]
         self._record(target, GraphChoice(), name)
 
@@ -278,7 +278,7 @@ class JobPlans:
         needed = programs.of(plan).arena_bytes
         note = f"{needed} bytes for values between kernels, {before.arena_bytes} by the rules"
         found = GraphChoice(plan, values.described(plan), arena_bytes=needed, notes=(note,))
-        self.tell(f"plan: {found.described} for its memory: {note}")
+        self.notify(f"plan: {found.described} for its memory: {note}")
         # Whatever comes of the job is compared with that: what was before is not allowed.
         self.recorded[target.key] = self.chosen[target.key] = found
         self._record(target, found, name)
@@ -290,10 +290,10 @@ class JobPlans:
         if not self.are_searched:
             return False
         if self.graph.signature is not None:
-            self.tell("plan: the rules decide, since the model has dynamic shapes")
+            self.notify("plan: the rules decide, since the model has dynamic shapes")
             return False
         if not planning.is_enough(LEAST_SECONDS):
-            self.tell("plan: the rules decide, since there is little time")
+            self.notify("plan: the rules decide, since there is little time")
             return False
         return True
 
@@ -321,11 +321,11 @@ class JobPlans:
                     return []
                 if not trials:
                     with interrupt.at_once():
-                        runner = stack.enter_context(make_runner(settings, target, self.tell))
+                        runner = stack.enter_context(make_runner(settings, target, self.notify))
                     stack.enter_context(off_the_slots(settings))
                     most = None if total is None else max(1, int(SHARE * total))
                     found = DefaultTrials(self.store, target, settings, runner, job=job, most=most)
-                    interrupt.tell(found.stop)
+                    interrupt.add_listener(found.stop)
                     trials.append(found)
                 return trials[0].measure(kernels, no_time)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tunefarm.compiler.counted import counted
+from tunefarm.compiler.with_count import with_count
 from tunefarm.tuner.interrupt import Interrupt
 from tunefarm.tuner.plans.problems import Kind
 
@@ -58,8 +58,8 @@ class PlanningTime:
         """Whether there were so many seconds from the beginning."""
         return self._seconds is None or self._seconds >= seconds
 
-    def told(self, measured: int) -> str:
+    def describe(self, measured: int) -> str:
         """What candidates were judged by, after so many kernels were measured."""
         if self.is_enough(MEASURABLE_SECONDS):
-            return f"{counted(measured, 'kernel')} measured for them"
+            return f"{with_count(measured, 'kernel')} measured for them"
         return "by what is known of their kernels, since there is little time"

@@ -95,13 +95,13 @@ def choose_precisions(
     say(f"searching the fastest plan within {allowed:g}")
     points = find_points(items, judge, allowed, uniform)
     _check_found(points, judge, options.budget, allowed)
-    told, chosen = _choice(model, data, allowed, points, uniform, judge)
+    text, chosen = _choice(model, data, allowed, points, uniform, judge)
     costs = tuple(
         ContractionCost(item.identity, item.label, item.seconds, item.errors) for item in items
     )
     metric = data.search.metric
     measure = RELATIVE_ERROR if metric is None else f"loss of {metric.name}"
-    return PrecisionChoice(measure, options.budget, chosen, tuple(told), costs, data.calibration)
+    return PrecisionChoice(measure, options.budget, chosen, tuple(text), costs, data.calibration)
 
 
 def _items(model: PlannedModel, data: Data, times: Mapping[Precision, UniformTimes]) -> list[Item]:
@@ -196,7 +196,7 @@ def _choice(
     raced = to_race(found, limit, allowed, uniform)
     model.say(f"timing {len(raced)} plans in turn")
     ratios = race(model, [point.assignment for point in raced], data.calibration)
-    told = [
+    text = [
         ChoicePoint(
             dict(point.assignment),
             ratio.ratio,
@@ -208,6 +208,6 @@ def _choice(
         )
         for point, ratio in zip(raced, ratios, strict=True)
     ]
-    told.sort(key=lambda point: -point.ratio)
-    chosen = fastest_within(told, allowed)
-    return told, confirmed(model, told, chosen, allowed, uniform, data.calibration)
+    text.sort(key=lambda point: -point.ratio)
+    chosen = fastest_within(text, allowed)
+    return text, confirmed(model, text, chosen, allowed, uniform, data.calibration)

@@ -30,8 +30,8 @@ def _costs(item: ContractionCost, kind: Precision) -> tuple[str, ...]:
     before = item.seconds[Precision.F32]
     now = item.seconds.get(kind, before)
     error = item.errors.get(kind)
-    told = "-" if kind is Precision.F32 or error is None else f"{error:.2g}"
-    return format_seconds(before), format_seconds(now), f"{1 - now / before:.0%}", told
+    text = "-" if kind is Precision.F32 or error is None else f"{error:.2g}"
+    return format_seconds(before), format_seconds(now), f"{1 - now / before:.0%}", text
 
 
 def points_table(choice: PrecisionChoice) -> Table:
@@ -48,7 +48,7 @@ def points_table(choice: PrecisionChoice) -> Table:
         table.add_row(
             "→" if number == choice.chosen else "",
             str(number),
-            told_precisions(point),
+            precision_texts(point),
             f"{point.error:.2g}",
             "-" if point.held_out is None else f"{point.held_out:.2g}",
             format_ratio(1.0 / point.ratio),
@@ -57,7 +57,7 @@ def points_table(choice: PrecisionChoice) -> Table:
     return table
 
 
-def told_precisions(point: ChoicePoint) -> str:
+def precision_texts(point: ChoicePoint) -> str:
     """How many contractions a point has in which precision."""
     counts = ", ".join(f"{count} {kind}" for kind, count in point.counts.items())
     return counts or "all f32"
@@ -76,7 +76,7 @@ def summary_lines(choice: PrecisionChoice, command: str) -> list[str]:
         sure = f"{format_ratio(1.0 / point.high)} to {format_ratio(1.0 / point.low)}"
         speed += f" (95 % sure: {sure})"
     lines = [
-        f"point {choice.chosen} of {len(choice.points) - 1}: {told_precisions(point)}; {error}"
+        f"point {choice.chosen} of {len(choice.points) - 1}: {precision_texts(point)}; {error}"
     ]
     if point.precisions:
         lines.append(f"{speed} as fast as f32")

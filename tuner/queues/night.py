@@ -129,8 +129,8 @@ class Night:
         """
         patience = DatabasePatience(self.progress)
         with interruptible() as interrupt:
-            interrupt.tell(patience.stop)
-            interrupt.tell(self.stop)
+            interrupt.add_listener(patience.stop)
+            interrupt.add_listener(self.stop)
             self.store.patience = lambda error: not self._is_too_late() and patience(error)
             close_lost_jobs(self.store)
             while not self.interrupted and self._work():
@@ -206,10 +206,13 @@ class Night:
         database = os.path.abspath(self.store.moved) if self.store.moved else self.database
         if database is not None:
             arguments += ["--db", database]
-        tell = self.progress.message
+        notify = self.progress.message
         try:
             process = TurnProcess(
-                self.command(arguments), item.folder, result, lambda line: tell(f"  {name}: {line}")
+                self.command(arguments),
+                item.folder,
+                result,
+                lambda line: notify(f"  {name}: {line}"),
             )
         except OSError as error:
             where = f"{error.filename or item.folder}: {error.strerror or error}"
@@ -363,5 +366,5 @@ class Night:
         for item in waiting:
             options = with_lost_turn(item, options_of(item))
             if options.good_turns and item.id not in self._aside:
-                told = replace(options, ended=TIME_OVER)
-                change_entry(self.store, item.id, state="finished", options=told.to_json())
+                text = replace(options, ended=TIME_OVER)
+                change_entry(self.store, item.id, state="finished", options=text.to_json())

@@ -182,8 +182,8 @@ def night_lines(summary: NightSummary) -> list[str]:
         state: sum(entry.state == state for entry in summary.entries)
         for state in ("finished", "failed", "running", "waiting")
     }
-    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    lines = [f"{told or 'nothing'} in {format_duration(summary.ended - summary.began)}"]
+    text = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    lines = [f"{text or 'nothing'} in {format_duration(summary.ended - summary.began)}"]
     if summary.deadline is not None:
         off = summary.ended - summary.deadline
         if summary.interrupted:

@@ -33,11 +33,11 @@ class TurnProcess:
     """The process of a turn. What it says on stderr goes to `tell`, line by line."""
 
     def __init__(
-        self, command: Sequence[str], folder: str, result: Path, tell: Callable[[str], None]
+        self, command: Sequence[str], folder: str, result: Path, notify: Callable[[str], None]
     ) -> None:
         """Start it. Raises OSError if that fails; `result` is the file that it writes."""
         self._result = result
-        self._tell = tell
+        self._notify = notify
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._began = time.monotonic()
         self._process = subprocess.Popen(
@@ -119,7 +119,7 @@ class TurnProcess:
         with suppress(OSError, ValueError):
             for line in stream:
                 self._lines.append(line.rstrip("\n"))
-                self._tell(line.rstrip("\n"))
+                self._notify(line.rstrip("\n"))
 
 
 def _signal_name(number: int) -> str:

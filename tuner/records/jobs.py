@@ -26,8 +26,8 @@ def find_job(store: Store, name: str) -> JobRecord:
         return jobs[0]
     found = [job for job in jobs if job.id.startswith(name)] if name else []
     if len(found) != 1:
-        told = f"{len(found)} jobs begin" if found else "no job begins"
-        raise DatabaseError(f"{store.name}: {told} with {name!r}", hint="tune status lists them")
+        text = f"{len(found)} jobs begin" if found else "no job begins"
+        raise DatabaseError(f"{store.name}: {text} with {name!r}", hint="tune status lists them")
     return found[0]
 
 

@@ -23,7 +23,7 @@ from optuna.distributions import (
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from tunefarm.compiler.counted import counted
+from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.configs.files import replacing
 from tunefarm.db import queries
@@ -79,7 +79,7 @@ def _write(store: Store, storage: RDBStorage) -> tuple[int, int]:
 
 def _study_name(key: TaskKey, kernel: str) -> str:
     """Unique: it has all that tells tasks apart."""
-    where = f"{key.target}, {counted(key.threads, 'thread')}, {key.numerics}"
+    where = f"{key.target}, {with_count(key.threads, 'thread')}, {key.numerics}"
     return f"{kernel} {key.workload} on {where}, compiler {key.compiler_version}"
 
 

@@ -44,9 +44,9 @@ def points_of(signature: Signature, *, only_told: bool = True) -> list[SizePoint
     these), have points; others stay at the maximum.
     """
     symbols = {source.symbol.name: source.symbol for source in signature.sources}
-    told = {symbol.name for size in signature.sizes for symbol in symbols_of(size)}
+    text = {symbol.name for size in signature.sizes for symbol in symbols_of(size)}
     axes = [s.symbol.name for s in signature.sources if isinstance(s, AxisSource)]
-    able = [name for name in dict.fromkeys(axes) if name in told or not only_told]
+    able = [name for name in dict.fromkeys(axes) if name in text or not only_told]
     each = next((n for n in (4, 3, 2) if n ** len(able) <= MOST_POINTS), 1)
     samples = {name: _samples(symbols[name], each) for name in able}
     points = []

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
+from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import HOST, load_target, targets
 from tunefarm.configs.target_key import code_facts, target_key
 from tunefarm.db.records import TaskKey
@@ -123,7 +123,7 @@ def unapplied(store: Store, wanted: Wanted) -> list[Unapplied]:
     if rest:
         more = sum(records[other] for other in rest)
         count = len(set[str]().union(*(kernels[other] for other in rest)))
-        reason = f"{_count(more, count)} for {counted(len(rest), 'other combination')}"
+        reason = f"{_count(more, count)} for {with_count(len(rest), 'other combination')}"
         lines.append(Unapplied((), more, count, reason, "tune db list names them"))
     return [*filter(None, failed), *lines]
 
@@ -185,7 +185,7 @@ def _line(
             f"of compiler version {other.version} (this is {wanted.like.compiler_version})"
         )
     if other.threads is not None:
-        clauses.append(f"for {counted(other.threads, 'thread')}")
+        clauses.append(f"for {with_count(other.threads, 'thread')}")
     if other.target is not None:
         text = target_text(other.target, described.get(other.target), wanted.target)
         clauses.append(f"for {text}")
@@ -199,7 +199,7 @@ def _line(
 
 def _count(records: int, kernels: int) -> str:
     verb = "is" if records == 1 else "are"
-    return f"{counted(records, 'record')} of {counted(kernels, 'kernel')} {verb}"
+    return f"{with_count(records, 'record')} of {with_count(kernels, 'kernel')} {verb}"
 
 
 def _advice(other: _Other, wanted: Wanted, described: Mapping[str, Any]) -> str:
@@ -259,7 +259,7 @@ def target_text(key: str, description: Any, wanted: Target) -> str:
 
 def _names(features: Sequence[str]) -> str:
     named, rest = features[:_NAMED_FEATURES], len(features) - _NAMED_FEATURES
-    more = [counted(rest, "more feature")] if rest > 0 else []
+    more = [with_count(rest, "more feature")] if rest > 0 else []
     return " and ".join(filter(None, [", ".join(named), *more]))
 
 

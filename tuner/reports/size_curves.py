@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.with_count import with_count
 from tunefarm.db import model_queries
 from tunefarm.db.store import Store
 from tunefarm.tuner.records.size_ranges import SizePlan
@@ -46,7 +46,7 @@ def curves_of_plans(store: Store) -> list[SizeCurves]:
             plan = SizePlan.from_json(record.plan)
         except (KeyError, TypeError, ValueError, AttributeError):
             continue  # a choice of precisions, or what others wrote
-        threads, created = counted(record.threads, "thread"), format_time(record.created)
+        threads, created = with_count(record.threads, "thread"), format_time(record.created)
         what = f"{record.model_name}, {threads}, {created}"
         times, other = plan.models, "untuned"
         if not times:
@@ -71,7 +71,7 @@ def curves_of_bench(data: Any) -> SizeCurves:
             for row in rows
         )
         lines.append((name, seconds))
-    title = f"{data['model']}, {counted(int(data['threads']), 'thread')}, next to other engines"
+    title = f"{data['model']}, {with_count(int(data['threads']), 'thread')}, next to other engines"
     return SizeCurves(title, tuple(str(row["sizes"]) for row in rows), tuple(lines))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.kernels.calls_in_run import calls_in_run
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from tunefarm.compiler.kernels.kernel_sizes import kernel_at
@@ -14,6 +13,7 @@ from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.schedule.space import ScheduleSpace
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import Settings
 from tunefarm.tuner.model.cost_model import CostModel
 from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
@@ -48,7 +48,7 @@ def _node_names(calls: Sequence[KernelCall]) -> str:
         return ""
     rest = len(names) - _NODES_NAMED
     text = " + ".join(name[:_NODE_CHARACTERS] for name in names[:_NODES_NAMED])
-    text += f" + {counted(rest, 'more node')}" if rest > 0 else ""
+    text += f" + {with_count(rest, 'more node')}" if rest > 0 else ""
     others = len(calls) - 1
     return f"{text} (and {others} more)" if others else text
 

@@ -19,13 +19,13 @@ from tunefarm.tuner.from_settings import targets_of
 TIMING_SHARE = 0.5  # of what a run may take; the rest is for its check
 
 
-def runner_of(settings: Settings, target: Target, tell: Callable[[str], None]) -> Runner:
+def runner_of(settings: Settings, target: Target, notify: Callable[[str], None]) -> Runner:
     """The runner that the settings name; `tell` gets what it found out about the machine."""
-    return create_runner(settings.measure.runner, runner_options(settings, target, tell))
+    return create_runner(settings.measure.runner, runner_options(settings, target, notify))
 
 
 def runner_options(
-    settings: Settings, target: Target, tell: Callable[[str], None] | None = None
+    settings: Settings, target: Target, notify: Callable[[str], None] | None = None
 ) -> RunnerOptions:
     """How the settings have a runner measure."""
     measure = settings.measure
@@ -37,7 +37,7 @@ def runner_options(
         address=measure.address or "local",
         token_file=measure.token_file,
         overlap=measure.overlap,
-        tell=tell,
+        notify=notify,
     )
 
 

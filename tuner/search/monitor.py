@@ -46,7 +46,7 @@ class Monitor:
         *,
         metrics: str | None = None,
         trace: str | None = None,
-        tell: Callable[[str], None] = lambda _: None,
+        notify: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -54,7 +54,7 @@ class Monitor:
         self.state = JobState()
         self._metrics, self._trace_file = metrics, trace
         self._trace = None if trace is None else Trace(clock())
-        self._tell = tell
+        self._notify = notify
         self._problems: set[str] = set()
         self._clock, self._now = clock, now
         self._store: Store | None = None
@@ -172,7 +172,7 @@ class Monitor:
         if self._metrics is None:
             return
         text = metrics_text(self.state, self._job, self._model, state)
-        with self._written_or_told(self._metrics):
+        with self._write_or_report(self._metrics):
             write_text(self._metrics, text)
 
     def _keep(self, step: Step) -> None:
@@ -188,17 +188,17 @@ class Monitor:
         names = {task.key: task.kernel for task in self.state.tasks}
         for step in steps:
             add_step(self._trace, step, names.get(step.workload, step.workload))
-        with self._written_or_told(self._trace_file):
+        with self._write_or_report(self._trace_file):
             self._trace.write(self._trace_file)
 
     @contextmanager
-    def _written_or_told(self, path: str) -> Iterator[None]:
+    def _write_or_report(self, path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             if path not in self._problems:
                 self._problems.add(path)
-                self._tell(f"cannot write {path}: {error.strerror or error}")
+                self._notify(f"cannot write {path}: {error.strerror or error}")
 
 
 def add_step(trace: Trace, step: Step, kernel: str) -> None:
@@ -209,8 +209,8 @@ def add_step(trace: Trace, step: Step, kernel: str) -> None:
     node = f"node {step.node}"
     lane = f"builder {step.index}" if step.is_build else f"timing slot {step.index}"
     name = f"finalists of {kernel}" if FINAL in step.request_id else kernel
-    told = {"status": step.status, "request": step.request_id, "workload": step.workload}
-    trace.slice(node, lane, name, step.began, step.ended, **told)
+    description = {"status": step.status, "request": step.request_id, "workload": step.workload}
+    trace.slice(node, lane, name, step.began, step.ended, **description)
     parts = {"timed runs": step.run_seconds, "check": step.check_seconds}
     if step.is_build:
         parts = {"build": step.build_seconds}

@@ -112,21 +112,21 @@ class Drift:
         """Whether `require` of the recorded speed is left, with 95 % confidence, and why."""
         wanted = f"{format_share(require)} is required"
         if self.applied < require:
-            told = f"records apply to {format_share(self.applied)} of what was tuned"
-            return Verdict.DRIFTED, f"{told}, {wanted}"
+            text = f"records apply to {format_share(self.applied)} of what was tuned"
+            return Verdict.DRIFTED, f"{text}, {wanted}"
         speed = self.speed
         if speed is None:
             return Verdict.UNCLEAR, "no latency of this model is recorded to compare with"
         if speed.is_unchanged:
             return Verdict.HOLDS, "it is the untuned build, unchanged, as it was recorded"
-        told = f"{format_share(speed.ratio)} of the recorded speed is left "
-        told += f"({format_share(speed.low)} to {format_share(speed.high)})"
+        text = f"{format_share(speed.ratio)} of the recorded speed is left "
+        text += f"({format_share(speed.low)} to {format_share(speed.high)})"
         if speed.high < require:
-            return Verdict.DRIFTED, f"{told}, {wanted}"
+            return Verdict.DRIFTED, f"{text}, {wanted}"
         is_wide = math.log(speed.high / speed.low) / 2.0 > max(WIDE, -math.log(require))
         if is_wide and speed.low < require:
-            return Verdict.UNCLEAR, f"{told}, which is too noisy to see {format_share(require)}"
-        return Verdict.HOLDS, told
+            return Verdict.UNCLEAR, f"{text}, which is too noisy to see {format_share(require)}"
+        return Verdict.HOLDS, text
 
 
 def choose_baseline(

@@ -16,7 +16,7 @@ from tunefarm.compiler.runtime.execution.executable import Executable, load
 from tunefarm.compiler.target import llvm_version
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS
 from tunefarm.compiler.types.numerics import Algorithm
-from tunefarm.configs.remains import make_folder
+from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.db import queries
 from tunefarm.db.store import Store
 from tunefarm.measure.machine import fingerprint
@@ -71,7 +71,7 @@ class Verification:
 
 
 def verify_model(
-    request: BuildRequest, seconds: float, tell: Callable[[str], None]
+    request: BuildRequest, seconds: float, notify: Callable[[str], None]
 ) -> Verification:
     """Build, measure for about so long, compare with what is recorded, and record it.
 
@@ -86,7 +86,7 @@ def verify_model(
         raise SettingsError(
             f"no such database: {url}", hint="what tune has recorded there is verified"
         )
-    with _built(request, tell) as (tuned, untuned, built):
+    with _built(request, notify) as (tuned, untuned, built):
         settings, model = request.settings, load(tuned)
         with Store.open(settings.database.url, create=False, read_only=True) as store:
             conditions = Conditions.of(settings, built.model_hash, model.spec.target)
@@ -94,7 +94,7 @@ def verify_model(
             baseline = choose_baseline(known, conditions.target.key, fingerprint())
             sizes = _sizes(model, baseline)
             agree = _agree(store, model)
-            tell(f"measuring it and the untuned one, interleaved, for {seconds:.0f} s at most")
+            notify(f"measuring it and the untuned one, interleaved, for {seconds:.0f} s at most")
             latency = _measured(tuned, untuned, agree, sizes, seconds)
             times = with_kernels(_times(latency), store, model.kernels)
             times = with_steps(times, model.spec, model, PROFILE_SECONDS)
@@ -122,14 +122,14 @@ def verify_model(
 
 @contextmanager
 def _built(
-    request: BuildRequest, tell: Callable[[str], None]
+    request: BuildRequest, notify: Callable[[str], None]
 ) -> Iterator[tuple[str, str, BuildResult]]:
     """The artifacts of the model with and without its records, while the block runs."""
     folder = make_folder("verify")
     try:
         tuned, untuned = str(folder / "tuned.tuned"), str(folder / "untuned.tuned")
         result = build(replace(request, output=tuned, listed=False))
-        tell(f"{request.name} is built from its records; now without")
+        notify(f"{request.name} is built from its records; now without")
         build(replace(request, output=untuned, listed=False, untuned=True))
         yield tuned, untuned, result
     finally:

@@ -78,7 +78,7 @@ def _taken(graph: GraphBuilder, keys: Value, most: int) -> Value:
     """Which elements are the first of their rows: `most` of each."""
     dtype, count = keys.dtype, graph.scalar(most, DType.I64)
 
-    def counted(what: Value) -> Value:
+    def count_true(what: Value) -> Value:
         ones = graph.cast(what, DType.I64)
         return graph.emit("reduce_sum", ones, axes=(1,), keepdims=True)
 
@@ -92,7 +92,9 @@ def _taken(graph: GraphBuilder, keys: Value, most: int) -> Value:
     number = graph.emit("loop_index", most_steps, loop=loop)
     step = graph.emit("gather", graph.constant(np.array(bits, dtype.numpy)), number, axis=0)
     guess = graph.emit("add", known, step)
-    enough = graph.emit("greater_equal", counted(graph.emit("greater_equal", keys, guess)), count)
+    enough = graph.emit(
+        "greater_equal", count_true(graph.emit("greater_equal", keys, guess)), count
+    )
     following = graph.readable(graph.emit("where", enough, guess, known))
     bounds: dict[str, Attribute] = {
         "loop": loop,
@@ -104,7 +106,7 @@ def _taken(graph: GraphBuilder, keys: Value, most: int) -> Value:
     last = graph.append("loop_result", (None, None, None, lowest, following), bounds)
     last = graph.with_dims(last, dims)
     above, equal = graph.emit("greater", keys, last), graph.emit("equal", keys, last)
-    left = graph.emit("sub", count, counted(above))
+    left = graph.emit("sub", count, count_true(above))
     before = graph.emit("cumsum", graph.cast(equal, DType.I64), axis=1, exclusive=True)
     first = graph.emit("and", equal, graph.emit("less", before, left))
     return graph.emit("or", above, first)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tunefarm.compiler.frontend.computed import computed
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.padded_moves import pad_axis
-from tunefarm.compiler.frontend.settle import settled, sized
+from tunefarm.compiler.frontend.settle import expect_constant, sized
 from tunefarm.compiler.types.sizes import Dimension, divide, greater, static_shape
 
 
-@computed("CenterCropPad", at=(1,), sized=True)
+@dynamic_operand("CenterCropPad", at=(1,), sized=True)
 def center_crop_pad(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     """Of an axis of n, t wanted: (t - n) // 2 zeros before it, or (n - t) // 2 elements fewer."""
     data, axes = node.input(0), _axes(node)
@@ -43,4 +43,4 @@ def _settled_shape(node: OnnxNode, graph: GraphBuilder, axes: list[int]) -> Valu
     numbers = static_shape(wanted)
     if numbers is None:
         return sized(node, graph, 1, wanted, "the shape")
-    return settled(node, graph, 1, numbers, "the shape")
+    return expect_constant(node, graph, 1, numbers, "the shape")

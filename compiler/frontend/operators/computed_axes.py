@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from tunefarm.compiler.frontend.computed import computed
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.settle import chosen, declared
@@ -15,7 +15,7 @@ _REDUCTIONS = (
 ).split()
 
 
-@computed(*_REDUCTIONS, at=(1,))
+@dynamic_operand(*_REDUCTIONS, at=(1,))
 def reduce_(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     """Without a declared shape, only where all lists of so many axes give the same."""
     data, count = node.input(0), node.input(1).type.size
@@ -33,14 +33,14 @@ def reduce_(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     return chosen(node, graph, fit, data.rank)
 
 
-@computed("CumSum", "CumProd", at=(1,))
+@dynamic_operand("CumSum", "CumProd", at=(1,))
 def running(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     """All axes are computed, and one taken."""
     rank = node.input(0).rank
     return chosen(node, graph, [(axis,) for axis in range(rank)], rank)
 
 
-@computed("Squeeze", at=(1,))
+@dynamic_operand("Squeeze", at=(1,))
 def squeeze(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     """Which ones go is all the same as long as the shape is."""
     data, count = node.input(0), node.input(1).type.size
@@ -56,7 +56,7 @@ def squeeze(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     return chosen(node, graph, fit, data.rank, same=True)
 
 
-@computed("Unsqueeze", at=(1,))
+@dynamic_operand("Unsqueeze", at=(1,))
 def unsqueeze(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     data, count = node.input(0), node.input(1).type.size
     wanted = declared(node, 1, "the list of axes")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunefarm.compiler.frontend.computed import computed
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
@@ -24,7 +24,7 @@ _FAR = 2**40
 """Farther than any extent, and so near that sums of it do not overflow."""
 
 
-@computed("Slice", at=(1, 2, 3, 4), padded=True)
+@dynamic_operand("Slice", at=(1, 2, 3, 4), padded=True)
 def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Of a shape that is not declared, as much as the axes have at most, with a computed size."""
     data = node.input(0)
@@ -146,7 +146,7 @@ def _read(data: Value, axis: int, places: Numbers, extent: int, graph: GraphBuil
     return graph.emit("gather", data, inside.value, axis=axis)
 
 
-@computed("Pad", at=(1, 3))
+@dynamic_operand("Pad", at=(1, 3))
 def pad(node: OnnxNode, graph: GraphBuilder) -> Value:
     data = node.input(0)
     at = next(position for position in (1, 3) if node.is_computed(position))
@@ -198,7 +198,7 @@ def _folded(places: Numbers, extent: int, mode: str) -> Numbers:
     return wrapped.at_most(wrapped.like(period) - wrapped)
 
 
-@computed("Trilu", at=(1,), sized=True)
+@dynamic_operand("Trilu", at=(1,), sized=True)
 def trilu(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     """Column - row >= k of the upper triangle, <= k of the lower one."""
     data, by = node.input(0), node.optional(1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tunefarm.compiler.frontend.computed import computed
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
@@ -21,9 +21,12 @@ from tunefarm.compiler.frontend.operators.resize import (
     upsample_interpolation,
 )
 from tunefarm.compiler.frontend.operators.resize_weights import weighted_taps
-from tunefarm.compiler.frontend.operators.sized_resize import resized_by_computed_scales, told_sizes
+from tunefarm.compiler.frontend.operators.sized_resize import (
+    resized_by_computed_scales,
+    sizes_from_operand,
+)
 from tunefarm.compiler.frontend.resize_taps import MAX_TAPS, TIE, Interpolation
-from tunefarm.compiler.frontend.settle import declared, require, settled, sized
+from tunefarm.compiler.frontend.settle import declared, expect_constant, require, sized
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import static_shape
 
@@ -43,14 +46,14 @@ class _Axis:
     roi: tuple[Numbers, Numbers] | None
 
 
-@computed("Upsample", at=(1,), padded=True)
+@dynamic_operand("Upsample", at=(1,), padded=True)
 def upsample(node: OnnxNode, graph: GraphBuilder) -> Value:
     return _upsampled(node, graph)
 
 
 def _upsampled(node: OnnxNode, graph: GraphBuilder) -> Value:
     axes = tuple(range(node.input(0).rank))
-    declared_sizes = node.declared_sizes() or told_sizes(node, graph, 1, axes)
+    declared_sizes = node.declared_sizes() or sizes_from_operand(node, graph, 1, axes)
     if declared_sizes is not None and static_shape(declared_sizes) is None:
         how = upsample_interpolation(node)
         return resized_by_computed_scales(node, graph, 1, axes, declared_sizes, how)
@@ -60,7 +63,7 @@ def _upsampled(node: OnnxNode, graph: GraphBuilder) -> Value:
     return _resized(node, plan, upsample_interpolation(node), graph)
 
 
-@computed("Resize", at=(1, 2, 3), padded=True)
+@dynamic_operand("Resize", at=(1, 2, 3), padded=True)
 def resize(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     if node.version == 10:
         return _upsampled(node, graph)
@@ -72,9 +75,9 @@ def resize(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     meaning = "the list of sizes" if at == 3 else "the list of scales"
     sizes = node.declared_sizes()
     if sizes is None and at == 2 and node.is_computed(at):
-        told = told_sizes(node, graph, 2, axes)
-        if told is not None:
-            return resized_by_computed_scales(node, graph, 2, axes, told, how)
+        text = sizes_from_operand(node, graph, 2, axes)
+        if text is not None:
+            return resized_by_computed_scales(node, graph, 2, axes, text, how)
     if sizes is not None and static_shape(sizes) is None and node.is_computed(at):
         if at == 2:
             return resized_by_computed_scales(node, graph, 2, axes, sizes, how)
@@ -93,7 +96,7 @@ def resize(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     crops = how.coordinates == "tf_crop_and_resize"
     if at == 3 and policy == "stretch" and node.is_computed(3):
         extents = [wanted[axis] for axis in axes]
-        node = node.with_constants({3: settled(node, graph, 3, extents, meaning)})
+        node = node.with_constants({3: expect_constant(node, graph, 3, extents, meaning)})
     if not node.is_computed(at) and not (crops and node.is_computed(1)):
         unused = {} if crops else {1: graph.constant(np.zeros(0, np.float32))}
         return node.with_constants(unused)

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.frontend.computed import computed
-from tunefarm.compiler.frontend.data_sizes import counted
+from tunefarm.compiler.frontend.data_sizes import counted_size
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.padded_moves import positions, taken
 from tunefarm.compiler.frontend.operators.rearranged import compacted
-from tunefarm.compiler.frontend.settle import declared, fitting, require, settled, sized
+from tunefarm.compiler.frontend.settle import declared, expect_constant, fitting, require, sized
 from tunefarm.compiler.frontend.size_arithmetic import contents_of
 from tunefarm.compiler.frontend.size_tables import Between, UndecidedError, applied, whole_number
 from tunefarm.compiler.operators.rules import broadcast_shapes
@@ -29,7 +29,7 @@ def _is_sized(sizes: Sequence[Dimension] | None) -> TypeGuard[Sequence[Dimension
     return sizes is not None and static_shape(sizes) is None
 
 
-@computed("Reshape", at=(1,), padded=True)
+@dynamic_operand("Reshape", at=(1,), padded=True)
 def reshape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     """Each entry is the extent, 0 where the data has it, too, or -1, that once."""
     sizes = node.declared_sizes()
@@ -56,7 +56,7 @@ def reshape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     return node.with_constants({1: graph.integers(wanted)})
 
 
-@computed("Expand", at=(1,), padded=True)
+@dynamic_operand("Expand", at=(1,), padded=True)
 def expand(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     """Each entry is the result's extent, or 1 where the data has that."""
     data, given = node.input(0), vector(node.input(1), graph)
@@ -91,7 +91,7 @@ def _expands(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
         return False
 
 
-@computed("Tile", at=(1,), padded=True)
+@dynamic_operand("Tile", at=(1,), padded=True)
 def tile(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     if node.version == 1:
         raise node.not_settled(1, "the number of tiles")
@@ -104,7 +104,7 @@ def tile(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     if len(wanted) != data.rank or any(e % old for e, old in zip(wanted, data.shape, strict=True)):
         raise node.bad_shape(f"{data.type} is not repeated to the declared {list(wanted)}")
     repeats = [extent // old for extent, old in zip(wanted, data.shape, strict=True)]
-    return node.with_constants({1: settled(node, graph, 1, repeats, "the list of repeats")})
+    return node.with_constants({1: expect_constant(node, graph, 1, repeats, "the list of repeats")})
 
 
 def _tiled(node: OnnxNode, graph: GraphBuilder, data: Value, wanted: Sequence[Dimension]) -> Value:
@@ -127,33 +127,33 @@ def _tiled(node: OnnxNode, graph: GraphBuilder, data: Value, wanted: Sequence[Di
     return data
 
 
-@computed("ConstantOfShape", at=(0,))
+@dynamic_operand("ConstantOfShape", at=(0,))
 def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     sizes = node.declared_sizes()
     if _is_sized(sizes):
         return node.with_constants({0: sized(node, graph, 0, sizes, "the shape")})
     wanted = declared(node, 0, "the shape")
-    return node.with_constants({0: settled(node, graph, 0, wanted, "the shape")})
+    return node.with_constants({0: expect_constant(node, graph, 0, wanted, "the shape")})
 
 
-@computed("OneHot", at=(1,))
+@dynamic_operand("OneHot", at=(1,))
 def one_hot(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     axis = node.axis(node.integer("axis", -1), node.input(0).rank + 1)
     depth = declared(node, 1, "the depth")[axis]
-    return node.with_constants({1: settled(node, graph, 1, (depth,), "the depth")})
+    return node.with_constants({1: expect_constant(node, graph, 1, (depth,), "the depth")})
 
 
-@computed("TopK", at=(1,))
+@dynamic_operand("TopK", at=(1,))
 def top_k(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     """Where no shape is declared there may be as many results as elements, see the converter."""
     axis = node.axis(node.integer("axis", -1), node.input(0).rank)
     shape = node.declared_shape(0) or node.declared_shape(1)
     if shape is None:
         return node
-    return node.with_constants({1: settled(node, graph, 1, (shape[axis],), "the number k")})
+    return node.with_constants({1: expect_constant(node, graph, 1, (shape[axis],), "the number k")})
 
 
-@computed("Split", at=(1,))
+@dynamic_operand("Split", at=(1,))
 def split(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     """One part may be what the others, whose shapes are declared, leave."""
     data = node.input(0)
@@ -165,16 +165,16 @@ def split(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
         raise node.not_settled(1, "the list of sizes")
     rest = data.shape[axis] - sum(known)
     wanted = [rest if size is None else size for size in sizes]
-    return node.with_constants({1: settled(node, graph, 1, wanted, "the list of sizes")})
+    return node.with_constants({1: expect_constant(node, graph, 1, wanted, "the list of sizes")})
 
 
-@computed("MaxUnpool", at=(2,))
+@dynamic_operand("MaxUnpool", at=(2,))
 def max_unpool(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     wanted = declared(node, 2, "the output shape")
-    return node.with_constants({2: settled(node, graph, 2, wanted, "the output shape")})
+    return node.with_constants({2: expect_constant(node, graph, 2, wanted, "the output shape")})
 
 
-@computed("AffineGrid", at=(1,))
+@dynamic_operand("AffineGrid", at=(1,))
 def affine_grid(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     """The number of channels is of no importance."""
     batch, *image, _ = declared(node, 1, "the size")
@@ -188,12 +188,12 @@ def affine_grid(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     return node.with_constants({1: graph.integers(wanted)})
 
 
-@computed("Col2Im", at=(1, 2))
+@dynamic_operand("Col2Im", at=(1, 2))
 def col2im(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     """Of blocks, all that fit the columns are candidates."""
     if node.is_computed(1):
         image = declared(node, 1, "the image's shape")[2:]
-        node = node.with_constants({1: settled(node, graph, 1, image, "the image's shape")})
+        node = node.with_constants({1: expect_constant(node, graph, 1, image, "the image's shape")})
     if not node.is_computed(2):
         return node
     channels = declared(node, 2, "the block's shape")[1]
@@ -215,7 +215,7 @@ def _factors(product: int, count: int) -> Iterator[tuple[int, ...]]:
                 yield (first, *rest)
 
 
-@computed("Range", at=(0, 1, 2))
+@dynamic_operand("Range", at=(0, 1, 2))
 def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
     """start + i * delta, for as many i as the model declares, or as the limits allow."""
     operands = [node.input(position) for position in range(3)]
@@ -230,14 +230,14 @@ def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
         given = node.with_constants({at: steps.cast(DType.I64).value})
         sized(given, graph, at, sizes, "the number of elements")
         count = bounds_of(sizes[0])[1]
-    elif (steps_told := _told_steps(node, graph)) is not None:
-        sizes, count = (steps_told,), bounds_of(steps_told)[1]
+    elif (range_steps := _range_steps(node, graph)) is not None:
+        sizes, count = (range_steps,), bounds_of(range_steps)[1]
     elif node.declared_shape() is None:
         count = graph.allowance.limits.loop_rows
         right = (steps >= 1) & (steps.like(count) >= steps)
         reason = f"{meaning} must give 1 to {count} elements (limits.loop_rows)"
         require(node, graph, at, right, reason)
-        sizes = (counted(node, graph, steps.cast(DType.I64).value, count, low=1),)
+        sizes = (counted_size(node, graph, steps.cast(DType.I64).value, count, low=1),)
     else:
         (count,) = declared(node, at, meaning)
         require(node, graph, at, steps.equals(count), f"{meaning} must give {count} elements")
@@ -249,12 +249,12 @@ def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
     return graph.with_dims(result, (((sizes[0], count),),)) if _is_sized(sizes) else result
 
 
-def _told_steps(node: OnnxNode, graph: GraphBuilder) -> Dimension | None:
+def _range_steps(node: OnnxNode, graph: GraphBuilder) -> Dimension | None:
     """The number of elements where floats are computed of a size; None where they are not."""
-    told = [contents_of(node.input(position), graph) for position in range(3)]
-    if not node.input(0).dtype.is_float or any(numbers is None for numbers in told):
+    text = [contents_of(node.input(position), graph) for position in range(3)]
+    if not node.input(0).dtype.is_float or any(numbers is None for numbers in text):
         return None
-    bounds = [numbers.reshape(-1)[0] for numbers in told if numbers is not None]
+    bounds = [numbers.reshape(-1)[0] for numbers in text if numbers is not None]
     try:
         number = whole_number(applied(_number_of_steps, *bounds))
     except UndecidedError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunefarm.compiler.frontend.computed import computed
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
@@ -10,13 +10,13 @@ from tunefarm.compiler.frontend.settle import (
     chosen,
     converted,
     declared,
+    expect_constant,
     require,
     selected,
-    settled,
 )
 
 
-@computed("DFT", at=(1, 2))
+@dynamic_operand("DFT", at=(1, 2))
 def dft(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     """Axes whose transforms have the declared shape, or the length that the shape says."""
     data = node.input(0)
@@ -29,7 +29,7 @@ def dft(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
         if node.optional(2) is not None:
             axis = node.constant_integer(2, "the axis")
         length = wanted[node.axis(axis, data.rank)]
-        return node.with_constants({1: settled(node, graph, 1, (length,), "the length")})
+        return node.with_constants({1: expect_constant(node, graph, 1, (length,), "the length")})
     wanted = declared(node, 2, "the axis")
     given = None if node.optional(1) is None else node.constant_integer(1, "the length")
 
@@ -47,7 +47,7 @@ def dft(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     return chosen(node, graph, choices, data.rank, position=2)
 
 
-@computed("STFT", at=(1, 3))
+@dynamic_operand("STFT", at=(1, 3))
 def stft(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     """Frames read at computed places; their length is one that gives the declared bins."""
     signal, window = node.input(0), node.optional(2)

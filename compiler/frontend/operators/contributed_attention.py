@@ -116,12 +116,12 @@ def causal_mask(query: Value, key: Value, graph: GraphBuilder) -> Value:
         places = np.arange(keys) <= np.arange(queries)[:, None] + (keys - queries)
         return graph.constant(places)
     behind = size_of(key.dims[2]) - size_of(query.dims[2])
-    rows = graph.reshape(counted_places(query.dims[2], graph), (queries, 1))
+    rows = graph.reshape(positions_within(query.dims[2], graph), (queries, 1))
     last = graph.emit("add", rows, graph.size(behind))
-    return graph.emit("less_equal", counted_places(key.dims[2], graph), last)
+    return graph.emit("less_equal", positions_within(key.dims[2], graph), last)
 
 
-def counted_places(axis: Axis, graph: GraphBuilder) -> Value:
+def positions_within(axis: Axis, graph: GraphBuilder) -> Value:
     """0, 1, 2, … as i64, of which as many are there as of an axis."""
     return graph.padded.begins(positions(extent_of(axis), graph), (axis,))
 
@@ -142,7 +142,7 @@ def _padding_mask(
         counts = graph.emit("greater", mask, graph.scalar(0, mask.dtype))
         counts = graph.reshape(counts, (mask.shape[0], 1, 1, mask.shape[1]))
     elif mask.padded is not None or not is_unpadded(key.dims[2]):
-        counts = _counted_keys(node, mask, key, rows, graph)
+        counts = _keys_within_lengths(node, mask, key, rows, graph)
     elif mask.shape in ((batch,), (2 * batch,)):
         places = graph.constant(np.arange(keys, dtype=mask.dtype.numpy).reshape(1, 1, 1, keys))
         ends = graph.reshape(graph.part(mask, 0, 0, batch), (batch, 1, 1, 1))
@@ -159,11 +159,11 @@ def _padding_mask(
     return graph.emit("where", counts, graph.scalar(0.0, dtype), outside)
 
 
-def _counted_keys(
+def _keys_within_lengths(
     node: OnnxNode, mask: Value, key: Value, rows: Dimension, graph: GraphBuilder
 ) -> Value:
     """[batch, 1, 1, keys]: which ones numbers of keys allow, of dynamic sizes."""
-    places = graph.cast(counted_places(key.dims[2], graph), mask.dtype)
+    places = graph.cast(positions_within(key.dims[2], graph), mask.dtype)
     if mask.rank != 1 or (mask.true_shape[0] == 2 * rows and rows != 0):
         raise graph.refusal(f"a mask of the form {mask.type}", [mask, key])
     ends = graph.reshape(mask, (mask.shape[0], 1, 1, 1))

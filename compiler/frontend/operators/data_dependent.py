@@ -10,7 +10,7 @@ from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.data_sizes import (
     all_there,
     compacted,
-    counted,
+    counted_size,
     flags_of,
     iota,
     placed,
@@ -46,7 +46,7 @@ def nonzero(node: OnnxNode, graph: GraphBuilder) -> Value:
         rows.append(graph.reshape(row, (1, extent)))
     if not rows:
         raise node.unsupported("a scalar")
-    size = counted(node, graph, count, extent)
+    size = counted_size(node, graph, count, extent)
     return with_axis(graph.concat(rows, 0), 1, size, graph)
 
 
@@ -65,7 +65,7 @@ def compress_computed(node: OnnxNode, graph: GraphBuilder, data: Value, axis: in
         data, (*data.dims[:axis], whole(data.shape[axis]), *data.dims[axis + 1 :])
     )
     picked = graph.emit("gather", whole_axis, found, axis=axis)
-    size = counted(node, graph, count, flags.shape[0])
+    size = counted_size(node, graph, count, flags.shape[0])
     return with_axis(picked, axis, size, graph)
 
 
@@ -133,7 +133,7 @@ def _number_of_results(node: OnnxNode, graph: GraphBuilder, data: Value, axis: i
     wrong = graph.emit("or", negative, graph.emit("less", there, wanted))
     graph.require(wrong, graph.origin(node.input(1)), _too_many("k", node, data, axis))
     least = graph.emit("max", wanted, graph.scalar(0, DType.I64))
-    return counted(node, graph, graph.emit("min", least, there), extent)
+    return counted_size(node, graph, graph.emit("min", least, there), extent)
 
 
 def _at_most(
@@ -205,7 +205,7 @@ def unique(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
         named=(extent,),
         reduction="add",
     )
-    size = counted(node, graph, count, extent, low=0 if there is not None else 1)
+    size = counted_size(node, graph, count, extent, low=0 if there is not None else 1)
     kept = graph.with_dims(
         data, (*data.dims[:axis], whole(data.shape[axis]), *data.dims[axis + 1 :])
     )

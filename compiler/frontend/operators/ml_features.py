@@ -10,7 +10,7 @@ import numpy as np
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.ml_scores import DOMAIN, computed, rows_of
+from tunefarm.compiler.frontend.operators.ml_scores import DOMAIN, as_float, rows_of
 from tunefarm.compiler.frontend.structured_values import RecordsValue
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.structure import Label
@@ -22,7 +22,7 @@ _FEW_KEYS = 64  # are compared one by one; more are searched
 @converter("Scaler", 1, domain=DOMAIN)
 def scaler(node: OnnxNode, graph: GraphBuilder) -> Value:
     """(data - offset) scale, by columns."""
-    data = computed(node.input(0), graph)
+    data = as_float(node.input(0), graph)
     for name, operator in (("offset", "sub"), ("scale", "mul")):
         given = np.array(node.floats(name, ()))
         if given.size not in (0, 1, data.shape[-1] if data.rank else 1):
@@ -35,7 +35,7 @@ def scaler(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("Normalizer", 1, domain=DOMAIN)
 def normalizer(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Rows over their norm; those whose norm is 0 stay."""
-    data = computed(node.input(0), graph)
+    data = as_float(node.input(0), graph)
     kind, axis = node.choice("norm", "MAX", ("MAX", "L1", "L2")), data.rank - 1
     if kind == "MAX":
         norm = graph.emit("reduce_max", data, axes=(axis,), keepdims=True)
@@ -78,7 +78,7 @@ def feature_vectorizer(node: OnnxNode, graph: GraphBuilder) -> Value:
         raise node.invalid(f"{len(widths)} widths for {len(given)} inputs")
     parts: list[Value] = []
     for value, width in zip(given, widths, strict=True):
-        part = computed(value, graph)
+        part = as_float(value, graph)
         if width > part.shape[1]:
             pads = (0, 0, 0, width - part.shape[1])
             part = graph.emit("pad", part, pads=pads, mode="constant")

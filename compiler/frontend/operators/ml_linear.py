@@ -14,9 +14,9 @@ from tunefarm.compiler.frontend.operators.ml_pairs import coupled
 from tunefarm.compiler.frontend.operators.ml_scores import (
     DOMAIN,
     TRANSFORMS,
+    as_float,
     both_classes,
     class_labels,
-    computed,
     labels_of,
     rows_of,
     transformed,
@@ -53,7 +53,7 @@ def _coefficients(node: OnnxNode, data: Value, shift: str) -> tuple[npt.NDArray[
 
 @converter("LinearRegressor", 1, domain=DOMAIN)
 def linear_regressor(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data = computed(rows_of(node, node.input(0), graph), graph)
+    data = as_float(rows_of(node, node.input(0), graph), graph)
     rows, shift = _coefficients(node, data, "intercepts")
     if len(rows) != node.integer("targets", 1):
         raise node.invalid(f"coefficients of {len(rows)} targets")
@@ -64,7 +64,7 @@ def linear_regressor(node: OnnxNode, graph: GraphBuilder) -> Value:
 @converter("LinearClassifier", 1, domain=DOMAIN)
 def linear_classifier(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     """One row of coefficients scores the second of two classes, the first one's is its negative."""
-    data = computed(rows_of(node, node.input(0), graph), graph)
+    data = as_float(rows_of(node, node.input(0), graph), graph)
     labels = class_labels(node, "classlabels_ints")
     rows, shift = _coefficients(node, data, "intercepts")
     transform = node.choice("post_transform", "NONE", TRANSFORMS)
@@ -129,7 +129,7 @@ def _vectors(node: OnnxNode, data: Value, count: int) -> npt.NDArray[np.float64]
 @converter("SVMRegressor", 1, domain=DOMAIN)
 def svm_regressor(node: OnnxNode, graph: GraphBuilder) -> Value:
     """One score of each row; its sign alone where there is one class."""
-    data = computed(rows_of(node, node.input(0), graph), graph)
+    data = as_float(rows_of(node, node.input(0), graph), graph)
     count, rho = node.integer("n_supports", 0), _floats(node, "rho")[:1]
     if count > 0:
         data = _kernel(node, data, _vectors(node, data, count), graph)
@@ -150,7 +150,7 @@ def svm_classifier(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
 
     Each pair votes for one of both; the class with the most votes, the first of several, is it.
     """
-    data = computed(rows_of(node, node.input(0), graph), graph)
+    data = as_float(rows_of(node, node.input(0), graph), graph)
     labels = class_labels(node, "classlabels_ints")
     own, rho = node.integers("vectors_per_class", ()), _floats(node, "rho")
     transform = node.choice("post_transform", "NONE", TRANSFORMS)

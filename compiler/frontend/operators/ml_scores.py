@@ -15,7 +15,7 @@ _SMALL = 1e-7  # a score that counts as zero
 _PROBIT = 0.147  # of Winitzki's approximation of the inverse of erf
 
 
-def computed(data: Value, graph: GraphBuilder, *, wide: bool = False) -> Value:
+def as_float(data: Value, graph: GraphBuilder, *, wide: bool = False) -> Value:
     """Data in f32; f64 stays as it is if `wide`."""
     return data if wide and data.dtype is DType.F64 else graph.cast(data, DType.F32)
 

@@ -14,9 +14,9 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.ml_scores import (
     DOMAIN,
     TRANSFORMS,
+    as_float,
     both_classes,
     class_labels,
-    computed,
     labels_of,
     rows_of,
     transformed,
@@ -205,7 +205,7 @@ def _with_base(
 
 @converter("TreeEnsembleRegressor", 1, 3, domain=DOMAIN)
 def tree_ensemble_regressor(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data = computed(rows_of(node, node.input(0), graph), graph, wide=True)
+    data = as_float(rows_of(node, node.input(0), graph), graph, wide=True)
     found, targets = _Listed(node, "target", data.dtype), node.integer("n_targets", 1)
     aggregate = node.choice("aggregate_function", "SUM", _AGGREGATES)
     combine = "sum" if aggregate in ("SUM", "AVERAGE") else aggregate.lower()
@@ -224,7 +224,7 @@ def tree_ensemble_classifier(node: OnnxNode, graph: GraphBuilder) -> Sequence[Va
 
     Votes that are all positive are probabilities, else scores of either sign.
     """
-    data = computed(rows_of(node, node.input(0), graph), graph, wide=True)
+    data = as_float(rows_of(node, node.input(0), graph), graph, wide=True)
     labels = class_labels(node, "classlabels_int64s")
     found = _Listed(node, "class", data.dtype)
     transform = node.choice("post_transform", "NONE", TRANSFORMS)
@@ -258,7 +258,7 @@ def tree_ensemble_classifier(node: OnnxNode, graph: GraphBuilder) -> Sequence[Va
 def tree_ensemble(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Nodes first, then leaves: `nodes_trueleafs` says which of both a child is."""
     given = rows_of(node, node.input(0), graph)
-    data, targets = computed(given, graph, wide=True), node.integer("n_targets", 1)
+    data, targets = as_float(given, graph, wide=True), node.integer("n_targets", 1)
     forest, roots, votes = _split_form(node, data.dtype)
     if votes.target.min(initial=0) < 0 or votes.target.max(initial=0) >= targets:
         raise node.invalid(f"a leaf votes for none of {targets} targets")

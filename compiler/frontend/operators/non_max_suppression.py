@@ -11,7 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tunefarm.compiler.frontend.converter import converter
-from tunefarm.compiler.frontend.data_sizes import all_there, compacted, counted, iota, with_axis
+from tunefarm.compiler.frontend.data_sizes import (
+    all_there,
+    compacted,
+    counted_size,
+    iota,
+    with_axis,
+)
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.rearranged import compacted as in_order
@@ -52,7 +58,7 @@ def non_max_suppression(node: OnnxNode, graph: GraphBuilder) -> Value:
         graph.reshape(taken, (total,)),
     ]
     rows = graph.concat([graph.reshape(column, (total, 1)) for column in columns], 1)
-    size = counted(node, graph, number, total)
+    size = counted_size(node, graph, number, total)
     return with_axis(graph.emit("gather", rows, order, axis=0), 0, size, graph)
 
 

@@ -13,11 +13,11 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.sized_places import renumbered
 from tunefarm.compiler.frontend.operators.sized_windows import (
     average_of_there,
-    counted,
     is_same_at_strides,
     max_windows,
     pooled_windows,
     same_average,
+    with_ceil_count,
 )
 from tunefarm.compiler.frontend.operators.windows import (
     Windows,
@@ -34,7 +34,7 @@ def max_pool(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     data, found = max_windows(node, node.input(0), graph)
     windows = {**found.steps, "kernel": found.kernel, "pads": found.pads, "shape": found.shape}
     largest = graph.emit("max_pool", data, **windows)
-    result = counted(largest, data, found, node, graph)
+    result = with_ceil_count(largest, data, found, node, graph)
     if not node.wants(1):
         return [result]
     columns_first = bool(node.integer("storage_order", 0))
@@ -118,7 +118,7 @@ def average_value(node: OnnxNode, data: Value, graph: GraphBuilder, *, counts_wh
         return graph.emit("average_pool", data, **windows, count_include_pad=counts_pads)
 
     def sized(total: Value) -> Value:
-        return counted(total, data, found, node, graph)
+        return with_ceil_count(total, data, found, node, graph)
 
     least = tuple(map(found.reach, range(data.rank - 2))) if counts_whole else None
     return average_of_there(data, windows, counts_pads, sized, graph, least)
@@ -180,4 +180,4 @@ def lp_pool(node: OnnxNode, graph: GraphBuilder) -> Value:
     total = graph.emit(
         "sum_pool", powers, kernel=found.kernel, **found.steps, pads=found.pads, shape=found.shape
     )
-    return rooted(counted(total, data, found, node, graph), p, graph)
+    return rooted(with_ceil_count(total, data, found, node, graph), p, graph)

@@ -397,7 +397,7 @@ def recurrent_layer(
     steps, lengths, count = x.dims[0], node.optional(4), size_of(x.dims[0])
     may_be_none = not is_unpadded(steps) and bounds_of(count)[0] < 1
     if may_be_none:
-        lengths = _counted(x, count, graph) if lengths is None else lengths
+        lengths = _row_lengths(x, count, graph) if lengths is None else lengths
         x, count = as_whole(x, 0, graph), x.shape[0]
     importer = _Importer(node, graph, x, lengths, count, integers)
     backward = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[kind]
@@ -416,7 +416,7 @@ def recurrent_layer(
     return _outputs(made, batch_first, graph)
 
 
-def _counted(x: Value, count: Dimension, graph: GraphBuilder) -> Value:
+def _row_lengths(x: Value, count: Dimension, graph: GraphBuilder) -> Value:
     """Where each sequence ends, which may be before its first step: its states stay as they are."""
     lengths = graph.emit("expand", graph.size(count), shape=(x.shape[1],))
     return graph.with_dims(lengths, (x.dims[1],))

@@ -16,8 +16,8 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.contributed_attention import (
     Scores,
     attended,
-    counted_places,
     joined_heads,
+    positions_within,
     repeated_heads,
 )
 from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
@@ -96,8 +96,8 @@ def _places(node: OnnxNode, query: Value, cache: Value | None, graph: GraphBuild
         return _Places(none, query.dims[2])
     before = graph.emit("sub", graph.cast(rows, DType.I64), graph.size(tokens - 1))
     length = size_of(cache.dims[2])
-    told = graph.reshape(node.input(6), ()) if total is None else graph.size(total)
-    first = graph.emit("equal", graph.cast(told, DType.I64), graph.size(tokens))
+    text = graph.reshape(node.input(6), ()) if total is None else graph.size(total)
+    first = graph.emit("equal", graph.cast(text, DType.I64), graph.size(tokens))
     past = graph.emit("where", first, graph.scalar(0, DType.I64), before)
     keys = length if total is None else greater(length, total)
     return _Places(past, ((keys, bounds_of(keys)[1]),))
@@ -115,7 +115,7 @@ def _total(node: OnnxNode) -> Dimension | None:
 def _rotated(node: OnnxNode, value: Value, places: _Places, graph: GraphBuilder) -> Value:
     tables, positions = [node.input(position) for position in (7, 8)], node.optional(9)
     if positions is None:
-        steps = graph.reshape(counted_places(value.dims[2], graph), (1, value.shape[2]))
+        steps = graph.reshape(positions_within(value.dims[2], graph), (1, value.shape[2]))
         past = graph.reshape(places.past, (value.shape[0], 1))
         positions = graph.emit("add", past, steps)
         positions = graph.emit("clip", positions, min=0, max=tables[0].shape[0] - 1)
@@ -131,7 +131,7 @@ def _cached(cache: Value | None, now: Value, places: _Places, graph: GraphBuilde
     if cache is None:
         return now
     batch, length, tokens = now.shape[0], places.keys[0][1], size_of(now.dims[2])
-    index = graph.reshape(counted_places(places.keys, graph), (1, length))
+    index = graph.reshape(positions_within(places.keys, graph), (1, length))
     place = graph.emit("sub", index, graph.reshape(places.past, (batch, 1)))  # among the new ones
     is_new = graph.emit(
         "and",
@@ -194,8 +194,8 @@ def _visible(query: Value, places: _Places, window: int, graph: GraphBuilder) ->
     """Where keys are not behind their queries, nor too far before them."""
     batch, tokens, length = query.shape[0], query.shape[2], places.keys[0][1]
     graph.check_array((tokens, length), 1)
-    key = counted_places(places.keys, graph)
-    steps = graph.reshape(counted_places(query.dims[2], graph), (1, 1, tokens, 1))
+    key = positions_within(places.keys, graph)
+    steps = graph.reshape(positions_within(query.dims[2], graph), (1, 1, tokens, 1))
     row = graph.emit("add", graph.reshape(places.past, (batch, 1, 1, 1)), steps)
     found = [graph.emit("less_equal", graph.reshape(key, (1, 1, 1, length)), row)]
     if window > 0:

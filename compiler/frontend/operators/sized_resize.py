@@ -179,11 +179,11 @@ def _blended(
     )
 
 
-def told_sizes(
+def sizes_from_operand(
     node: OnnxNode, graph: GraphBuilder, position: int, axes: Sequence[int]
 ) -> list[Dimension] | None:
     """The sizes that scales, the operand at a position, give where sizes say the scales."""
-    scales, shape = graph.told(node.input(position)), list(node.input(0).true_shape)
+    scales, shape = graph.recorded_sizes(node.input(position)), list(node.input(0).true_shape)
     if scales is None or scales.shape != (len(axes),):
         return None
     try:

@@ -66,7 +66,7 @@ def _sums(node: OnnxNode, data: Value, graph: GraphBuilder) -> tuple[Value, tupl
     return graph.emit("sum_pool", data, **windows), found.kernel
 
 
-def counted(
+def with_ceil_count(
     result: Value, data: Value, found: Windows, node: OnnxNode, graph: GraphBuilder
 ) -> Value:
     """The result of a pool with the number of windows that `ceil_mode` makes it have."""

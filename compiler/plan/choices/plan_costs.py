@@ -75,11 +75,14 @@ class PlanCosts:
 
     def total(self, plan: GraphPlan) -> Cost | None:
         """All kernels under a plan; None unless all of them are known."""
-        return self._sum(self._counted(plan))
+        return self._sum(self._kernel_counts(plan))
 
     def differing(self, plan: GraphPlan, *decisions: Decision) -> tuple[Cost | None, Cost | None]:
         """The kernels of a plan that are gone with these decisions too, and those that are new."""
-        before, after = self._counted(plan), self._counted(plan.with_decisions(*decisions))
+        before, after = (
+            self._kernel_counts(plan),
+            self._kernel_counts(plan.with_decisions(*decisions)),
+        )
         return self._sum(before - after), self._sum(after - before)
 
     def of_kernel(self, kernel: FusedKernel) -> Cost | None:
@@ -98,7 +101,7 @@ class PlanCosts:
             total += cost.times(count)
         return total
 
-    def _counted(self, plan: GraphPlan) -> Counter[str]:
+    def _kernel_counts(self, plan: GraphPlan) -> Counter[str]:
         """How often a run calls each kernel, by workload key."""
         if plan not in self._calls:
             program = self._program(plan)

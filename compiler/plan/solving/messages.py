@@ -174,8 +174,8 @@ class Messages:
 
     def _belief(self, turn: _Turn, incoming: Costs) -> Costs:
         """What is known of the candidates of those whose turn it is, in an array of all."""
-        told = np.add.reduceat(incoming[turn.incoming], turn.starts, axis=0)
-        self._belief_of[turn.nodes] = self.own[turn.nodes] + told
+        text = np.add.reduceat(incoming[turn.incoming], turn.starts, axis=0)
+        self._belief_of[turn.nodes] = self.own[turn.nodes] + text
         return self._belief_of
 
     def _all_beliefs(self) -> Costs:
@@ -197,8 +197,8 @@ class Messages:
                 continue
             belief = self._belief(turn, self.messages)
             of = self.first[turn.to_later]
-            told = self.share[of, None] * belief[of] - self.messages[pairs + turn.to_later]
-            sent = (told[:, :, None] + self.pairs[turn.to_later]).min(axis=1)
+            text = self.share[of, None] * belief[of] - self.messages[pairs + turn.to_later]
+            sent = (text[:, :, None] + self.pairs[turn.to_later]).min(axis=1)
             self.messages[turn.to_later] = sent - sent.min(axis=1, keepdims=True)
 
     def _backwards(self) -> float:
@@ -210,8 +210,8 @@ class Messages:
             if not turn.to_earlier.size:
                 continue
             of = self.second[turn.to_earlier]
-            told = self.share[of, None] * belief[of] - self.messages[turn.to_earlier]
-            sent = (told[:, None, :] + self.pairs[turn.to_earlier]).min(axis=2)
+            text = self.share[of, None] * belief[of] - self.messages[turn.to_earlier]
+            sent = (text[:, None, :] + self.pairs[turn.to_earlier]).min(axis=2)
             least = sent.min(axis=1, keepdims=True)
             self.messages[pairs + turn.to_earlier] = sent - least
             bound += float(least.sum())

@@ -257,8 +257,8 @@ def _not_an_artefact(path: Path) -> ArtefactError:
     kind = kind_of(path)
     if kind is None:
         return ArtefactError(f"{path} is not a tunefarm artifact", hint=_MADE_BY)
-    told = kind.instead_of("an artifact of tune build")
-    return ArtefactError(f"{path} is {told}", hint=kind.advice or _MADE_BY)
+    description = kind.instead_of("an artifact of tune build")
+    return ArtefactError(f"{path} is {description}", hint=kind.advice or _MADE_BY)
 
 
 def _read_manifest(path: Path, mapped: Array) -> _Index:

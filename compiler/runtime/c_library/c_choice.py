@@ -258,9 +258,11 @@ class _Part:
         is_sized = self.program.signature is not None
         checked = "".join(map(self._refusal, self._fixed(self._inputs)))
         given = "".join(map(partial(self._copied, to="own.", of="io->"), self._sized(self._inputs)))
-        told = "".join(map(partial(self._copied, to="io->", of="own."), self._sized(self._outputs)))
-        told += "".join(map(self._constant, self._fixed(self._outputs)))
-        told += "".join(map(self._rank, self._outputs))
+        description = "".join(
+            map(partial(self._copied, to="io->", of="own."), self._sized(self._outputs))
+        )
+        description += "".join(map(self._constant, self._fixed(self._outputs)))
+        description += "".join(map(self._rank, self._outputs))
         pointers = "".join(
             f"    own.{member} = io->{member};\n" for member in self._members.values()
         )
@@ -275,7 +277,7 @@ static int run_{self.number}(struct {self._interface.name}_io *io, void *workspa
     const int code = workspace == NULL ? {sizes} : {self.name}_run(&own, workspace);
     if (code != {macro}_OK)
         return code < {_WRONG_SHAPE} ? code : code + {ERRORS_OF_A_PART * (self.number + 1)};
-{told}    return code;
+{description}    return code;
 }}
 
 """

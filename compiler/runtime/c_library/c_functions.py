@@ -41,7 +41,7 @@ def functions_code(interface: CInterface, programs: Sequence[ExecutableSpec]) ->
     names = "\n".join(filter(None, cases))
     macro = interface.macro
     places = ", ".join(str(program.arena_bytes - REPORT_BYTES) for program in programs)
-    sizes, tell = _sizes_code(steps)
+    sizes, notify = _sizes_code(steps)
     report = f"reports[{'0' if len(programs) == 1 else 'program_number()'}]"
     return FunctionsCode(
         declarations=f"""\
@@ -71,7 +71,7 @@ static const char *failed_step(int32_t step)
     /* The failed step + 1, the function's code, and its text behind. */
     const int32_t *report = (const int32_t *)((const char *)workspace + {report});
     if (report[0] != 0) {{
-{tell}                 (const char *)(report + 2));
+{notify}                 (const char *)(report + 2));
         return {macro}_ERROR_FUNCTION;
     }}
 """,

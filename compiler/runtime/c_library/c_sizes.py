@@ -105,7 +105,7 @@ class CSizes:
         """What a run has found of its arguments; `place` is where graph outputs are, as i64."""
         for check in self.signature.checks:
             wrong = f"any({place[check.output]}, {self._count(check.output)})"
-            yield SizeCheck(wrong, check.told)
+            yield SizeCheck(wrong, check.message)
         for source in self.signature.sources:
             if isinstance(source, ResultSource):
                 value = f"{place[source.output]}[{source.position}]"

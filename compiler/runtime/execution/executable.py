@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.errors import ArtefactError, InputError
 from tunefarm.compiler.runtime.artefact import artefact
 from tunefarm.compiler.runtime.artefact.code_digest import code_digest
@@ -41,6 +40,7 @@ from tunefarm.compiler.types.structure import (
     without_fixed,
 )
 from tunefarm.compiler.types.tensor_type import Array, TensorType
+from tunefarm.compiler.with_count import with_count
 
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
@@ -182,7 +182,7 @@ class Executable:
         outputs = spec.outputs if sized is None else _texts(sized, sized.outputs)
         ports = ", ".join(f"{name}: {type}" for name, type in inputs)
         results = ", ".join(f"{name}: {type}" for name, type in outputs)
-        threads = counted(self.threads, "thread")
+        threads = with_count(self.threads, "thread")
         return f"<Executable {self.spec.name}({ports}) -> {results}, {threads}>"
 
     def __reduce__(self) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tunefarm.compiler.counted import counted
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.html_text import (
     html_lines,
@@ -11,6 +10,7 @@ from tunefarm.compiler.runtime.execution.html_text import (
     html_text,
 )
 from tunefarm.compiler.runtime.execution.profile import Profile
+from tunefarm.compiler.with_count import with_count
 
 _KEY = 8  # characters of a kernel's key
 
@@ -39,7 +39,9 @@ def executable_html(executable: Executable) -> str:
         for kernel in executable.kernels
     ]
     columns = ("kernel", "key", "times", "schedule", "latency", "numerics", "note")
-    built = f"{spec.target.cpu}, {counted(executable.threads, 'thread')}, precision {spec.numerics}"
+    built = (
+        f"{spec.target.cpu}, {with_count(executable.threads, 'thread')}, precision {spec.numerics}"
+    )
     return (
         f"<div><b>{html_text(spec.name)}</b></div>{html_lines([f'built for {built}'])}"
         f"{html_table(('', 'name', 'type'), ports, texts=3)}{html_table(columns, kernels, texts=2)}"

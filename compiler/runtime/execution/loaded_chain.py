@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from tunefarm.compiler.runtime.execution.frame import pointer_table
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
-from tunefarm.compiler.runtime.sizes.run_sizes import ChooseFunction, SizeCode, TellFunction
+from tunefarm.compiler.runtime.sizes.run_sizes import ChooseFunction, SizeCode, UpdateFunction
 from tunefarm.compiler.runtime.sizes.size_chain import (
     CHOOSE_SYMBOL,
     RUN_SYMBOL,
-    TELL_SYMBOL,
+    UPDATE_SYMBOL,
     chain_ir,
     sizes_symbol,
 )
@@ -29,12 +29,12 @@ class LoadedChain:
         several = len(programs) > 1
         self._code = LoadedCode(
             (),
-            (CHOOSE_SYMBOL, TELL_SYMBOL, *([RUN_SYMBOL] if several else [])),
+            (CHOOSE_SYMBOL, UPDATE_SYMBOL, *([RUN_SYMBOL] if several else [])),
             chain_ir(ports),
             imported={sizes_symbol(n): p.sizes for n, p in enumerate(programs) if p.sizes},
         )
-        choose, tell = (self._code.address(symbol) for symbol in (CHOOSE_SYMBOL, TELL_SYMBOL))
-        self.code = SizeCode(ChooseFunction(choose), TellFunction(tell))
+        choose, update = (self._code.address(symbol) for symbol in (CHOOSE_SYMBOL, UPDATE_SYMBOL))
+        self.code = SizeCode(ChooseFunction(choose), UpdateFunction(update))
         self.entry, self.constants = programs[0].entry, programs[0].constants
         if several:
             self.entry = self._code.address(RUN_SYMBOL)

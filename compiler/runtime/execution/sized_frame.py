@@ -73,7 +73,7 @@ class SizedFrame(Frame):
         """
         computed = self._results[self._sizes.program]
         if computed and self._sizes.check_results(computed, self._names, arguments):
-            self._sizes.tell()
+            self._sizes.update()
             self._sized_outputs.collect(results)
 
     def _places_of_results(self, ports: SizedPorts) -> list[dict[str, AnyArray]]:

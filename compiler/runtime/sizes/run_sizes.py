@@ -32,11 +32,11 @@ class SizeCode:
     """The functions of `runtime.sizes.size_chain` that take a state: `choose` and `tell`."""
 
     choose: Callable[[int], int]
-    tell: Callable[[int], object]
+    update: Callable[[int], object]
 
 
 ChooseFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
-TellFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+UpdateFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class RunSizes:
@@ -110,9 +110,9 @@ class RunSizes:
         self._take()
         self._found = found
 
-    def tell(self) -> None:
+    def update(self) -> None:
         """What is known now that the run has computed sizes."""
-        self._code.tell(self.address)
+        self._code.update(self.address)
         self._take()
 
     def factors(self, port: SizedArray) -> Shape:

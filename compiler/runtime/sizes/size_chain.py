@@ -30,7 +30,7 @@ from tunefarm.compiler.types.signature import SIZES, AxisSource, ResultSource, S
 from tunefarm.compiler.types.sizes import Dimension, Size
 
 CHOOSE_SYMBOL = "tunefarm_choose"
-TELL_SYMBOL = "tunefarm_tell"
+UPDATE_SYMBOL = "tunefarm_tell"
 RUN_SYMBOL = "tunefarm_run_chosen"
 
 _WORTH_SHARING = 2
@@ -47,9 +47,9 @@ def chain_ir(ports: SizedPorts) -> str:
     chain = _Chain(ports)
     sized = [n for n, program in enumerate(ports.programs) if program.signature is not None]
     declared = "".join(f"declare void @{sizes_symbol(n)}(ptr, ptr)\n" for n in sized)
-    told = "".join(map(chain.facts_function, range(len(ports.programs))))
+    facts = "".join(map(chain.facts_function, range(len(ports.programs))))
     run = _Entry(ports).text() if len(ports.programs) > 1 else ""
-    return f"{declared}{told}{chain.choose_function()}{chain.tell_function()}{run}"
+    return f"{declared}{facts}{chain.choose_function()}{chain.update_function()}{run}"
 
 
 class _Chain:
@@ -113,13 +113,13 @@ class _Chain:
         number = self._found[kind, self._numbers[input], place]
         return body.value(f"load i64, ptr {_slot(body, '%state', number)}")
 
-    def tell_function(self) -> str:
+    def update_function(self) -> str:
         body, state = IrBody(), self._state
         chosen = body.value(f"load i64, ptr {_slot(body, '%state', state.facts)}")
         for number in range(len(self._ports.programs)):
             _call_if(body, chosen, number, f"call void @facts.{number}(ptr %state)")
         body.line("ret void")
-        return f"define void @{TELL_SYMBOL}(ptr %state) {{\n{body}\n}}\n"
+        return f"define void @{UPDATE_SYMBOL}(ptr %state) {{\n{body}\n}}\n"
 
     def facts_function(self, number: int) -> str:
         """Writes the facts of program `number` from its numbers."""

@@ -157,7 +157,7 @@ def refuse_condition(
     listed = ", ".join(f"{name} is {size}" for name, size in named.items() if name in words)
     sizes = f" ({listed})" if listed else ""
     if argument is None:
-        raise InputError(f"{check.told}{sizes}")
+        raise InputError(f"{check.message}{sizes}")
     raise InputError(f"input {check.operand!r} is {_shown(argument)}: {check.reason}{sizes}")
 
 

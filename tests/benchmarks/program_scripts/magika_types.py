@@ -15,9 +15,9 @@ files = [
 ]
 
 
-def tell(content):
+def notify(content):
     found = teller.identify_bytes(content)
     return [str(found.output.label), round(float(found.score), 3)]
 
 
-report(tell, files)
+report(notify, files)

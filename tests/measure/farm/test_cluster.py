@@ -76,12 +76,12 @@ def test_nodes_join_leave_and_are_lost_while_requests_run(cluster: Any) -> None:
     told: list[str] = []
     lost = threading.Event()
 
-    def tell(line: str) -> None:
+    def notify(line: str) -> None:
         told.append(line)
         if "lost" in line:
             lost.set()
 
-    with join(cluster, overlap="never", tell=tell) as runner:
+    with join(cluster, overlap="never", notify=notify) as runner:
         assert isinstance(runner, RayRunner)
         assert len(runner.backend.plans) == NODES
         whole = runner.capacity

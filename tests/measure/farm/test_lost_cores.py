@@ -55,7 +55,7 @@ def run(runner: LocalRunner, count: int) -> list[MeasureResult]:
 def test_slot_on_a_lost_core_ends_with_a_line_and_the_others_go_on(tmp_path: Path) -> None:
     told: list[str] = []
     plan = SlotPlan((CORE,), ((GONE,), (CORE,)), alternates=True)
-    with LocalRunner(settings_in(tmp_path), plan, tell=told.append) as runner:
+    with LocalRunner(settings_in(tmp_path), plan, notify=told.append) as runner:
         results = run(runner, 3)
     assert {result.status for result in results} == {Status.OK}
     assert {tuple(result.machine["cores"]) for result in results} == {(CORE,)}
@@ -65,7 +65,7 @@ def test_slot_on_a_lost_core_ends_with_a_line_and_the_others_go_on(tmp_path: Pat
 def test_builder_on_a_lost_core_ends_and_the_others_go_on(tmp_path: Path) -> None:
     told: list[str] = []
     plan = SlotPlan((GONE, CORE), ((CORE,),), alternates=True)
-    with LocalRunner(settings_in(tmp_path), plan, tell=told.append) as runner:
+    with LocalRunner(settings_in(tmp_path), plan, notify=told.append) as runner:
         results = run(runner, 3)
     assert {result.status for result in results} == {Status.OK}
     assert told == [f"{_LOST}: what else there is goes on"]
@@ -108,7 +108,7 @@ def test_affinity_that_somebody_else_reduces_ends_the_slots_outside(
     low, high = min(affinity), max(affinity)
     told: list[str] = []
     plan = SlotPlan((low, high), ((low,), (high,)), alternates=True)
-    with LocalRunner(settings_in(tmp_path), plan, tell=told.append) as runner:
+    with LocalRunner(settings_in(tmp_path), plan, notify=told.append) as runner:
         run(runner, 2)
         os.sched_setaffinity(0, {low})  # as by taskset -p
         results = run(runner, 4)
@@ -170,7 +170,7 @@ def test_a_real_cpuset_that_shrinks_ends_the_slot_outside(
     low, high = min(affinity), max(affinity)
     plan = SlotPlan((low, high), ((low,), (high,)), alternates=True)
     told: list[str] = []
-    with LocalRunner(settings_in(tmp_path), plan, tell=told.append) as runner:
+    with LocalRunner(settings_in(tmp_path), plan, notify=told.append) as runner:
         run(runner, 2)
         for pid in runner.backend.worker_pids():
             (cpuset / "cgroup.procs").write_text(str(pid))

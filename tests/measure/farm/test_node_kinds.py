@@ -91,8 +91,8 @@ def test_one_job_tunes_for_both_kinds(cluster: Any, tmp_path: Path) -> None:
         environment={},
     )
 
-    def runner_of(settings: Settings, target: Target, tell: Any) -> Runner:
-        options = runner_options(settings, target, tell)
+    def runner_of(settings: Settings, target: Target, notify: Any) -> Runner:
+        options = runner_options(settings, target, notify)
         return create_runner("ray", replace(options, probe=PROBE, compile=COMPILE_HERE))
 
     result = tune_model(JobRequest(tmp_path / "tiny.onnx", settings, make_runner=runner_of))

@@ -10,7 +10,7 @@ import pytest
 
 from tunefarm.measure.compare import LogRatio
 from tunefarm.measure.farm import overlap
-from tunefarm.measure.farm.overlap import Overlap, measure_overlap, settle_overlap, take_turns
+from tunefarm.measure.farm.overlap import Overlap, measure_overlap, resolve_overlap, take_turns
 from tunefarm.measure.farm.slots import SlotPlan
 
 PLAN = SlotPlan((0, 1, 2, 3), ((2,), (3,)))
@@ -30,16 +30,16 @@ def test_what_moves_a_ratio_of_different_work_decides(
     found = Overlap(pair(arithmetic), pair(copying))
     monkeypatch.setattr(overlap, "measure_overlap", lambda *_: found)
     told: list[str] = []
-    plan = settle_overlap(PLAN, "auto", told.append)
+    plan = resolve_overlap(PLAN, "auto", told.append)
     assert plan.alternates != clean
     assert ("goes on" in told[0]) == clean
 
 
 def test_it_is_not_tried_where_it_is_settled() -> None:
-    assert settle_overlap(PLAN, "always") is PLAN
-    assert settle_overlap(PLAN, "never") == SlotPlan((0, 1, 2, 3), ((2,), (3,)), alternates=True)
+    assert resolve_overlap(PLAN, "always") is PLAN
+    assert resolve_overlap(PLAN, "never") == SlotPlan((0, 1, 2, 3), ((2,), (3,)), alternates=True)
     shared = SlotPlan((0,), ((0,),), alternates=True)
-    assert settle_overlap(shared, "auto") is shared
+    assert resolve_overlap(shared, "auto") is shared
 
 
 def test_cores_that_never_time_are_spare() -> None:

@@ -192,6 +192,6 @@ def test_quota_that_stops_timed_runs_is_told_once() -> None:
     backend = FakeBackend()
     backend.machine = {"throttled_slices": 3}
     told: list[str] = []
-    with PipelineRunner(backend, threads=1, tell=told.append) as runner:
+    with PipelineRunner(backend, threads=1, notify=told.append) as runner:
         run(runner, 4)
     assert told == ["the CPU quota stops timed runs: 3 slices of one run timed again"]

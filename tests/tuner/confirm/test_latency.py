@@ -180,7 +180,7 @@ def test_pinning_is_undone() -> None:
 def test_the_first_signal_asks_and_the_second_ends() -> None:
     asked: list[str] = []
     with interruptible() as interrupt:
-        interrupt.tell(lambda: asked.append("stop"))
+        interrupt.add_listener(lambda: asked.append("stop"))
         interrupt.ask()
         assert asked == ["stop"]
         with pytest.raises(KeyboardInterrupt):
@@ -191,7 +191,7 @@ def test_a_listener_that_comes_late_is_told_at_once() -> None:
     interrupt = Interrupt()
     interrupt.ask()
     asked: list[str] = []
-    interrupt.tell(lambda: asked.append("stop"))
+    interrupt.add_listener(lambda: asked.append("stop"))
     assert asked == ["stop"]
 
 

@@ -183,7 +183,7 @@ def test_a_plan_that_whole_models_do_not_confirm_is_not_taken(setting: Setting) 
     assert not setting.search()
     assert setting.compared >= 1 and setting.recorded() is None
     assert setting.plans.of(TARGET) == DEFAULT_PLAN
-    assert str(setting.plans.told(TARGET)) == "as the rules decide"
+    assert str(setting.plans.decided(TARGET)) == "as the rules decide"
     assert any("is not faster than the rules (1.01x as fast, " in text for text in setting.said)
 
 
@@ -280,7 +280,7 @@ def test_the_rules_decide_where_the_settings_say_so(tmp_path: Path, store: Store
     )
     setting.plans = setting.new_plans()
     assert not setting.search() and setting.runner.asked == []
-    assert setting.plans.told(TARGET) is None and setting.plans.of(TARGET) == DEFAULT_PLAN
+    assert setting.plans.decided(TARGET) is None and setting.plans.of(TARGET) == DEFAULT_PLAN
 
 
 def test_with_little_time_the_rules_decide(setting: Setting) -> None:

@@ -46,8 +46,8 @@ def test_regions_have_time_beyond_that_of_whole_plans() -> None:
 def test_where_a_runner_would_take_all_the_time_no_kernel_is_measured() -> None:
     time = begun(12.0, 0.0)
     assert not time.may_measure(CUTS) and not time.is_late(LOOKING)
-    assert time.told(0) == "by what is known of their kernels, since there is little time"
-    assert begun(100.0, 0.0).told(1) == "1 kernel measured for them"
+    assert time.describe(0) == "by what is known of their kernels, since there is little time"
+    assert begun(100.0, 0.0).describe(1) == "1 kernel measured for them"
 
 
 def test_without_a_limit_only_an_interrupt_ends_it() -> None:

@@ -67,7 +67,7 @@ def test_a_thread_that_works_is_told_by_its_interrupt() -> None:
     def work() -> None:
         with interruptible() as interrupt:
             found.append(interrupt)
-            interrupt.tell(told.set)
+            interrupt.add_listener(told.set)
             ready.set()
             told.wait(LIMIT)
 

@@ -74,7 +74,7 @@ def test_a_job_after_another_begins_anew(store: Store, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_told_once(store: Store, tmp_path: Path) -> None:
     said: list[str] = []
     gone = tmp_path / "gone"
-    monitor = Monitor(metrics=str(gone / "m"), trace=str(gone / "t"), tell=said.append)
+    monitor = Monitor(metrics=str(gone / "m"), trace=str(gone / "t"), notify=said.append)
     monitor.begin(store, store.start_job("net", "h", {}).id, "net")
     for phase in ("preparing", "searching"):
         monitor.enter(phase, [task(1)], None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tunefarm.compiler.counted import counted
+from tunefarm.compiler.with_count import with_count
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
 def test_one_is_told_in_the_singular(count: int, told: str) -> None:
-    assert counted(count, "run") == told
+    assert with_count(count, "run") == told

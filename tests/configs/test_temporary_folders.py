@@ -14,19 +14,26 @@ from pathlib import Path
 
 import pytest
 
-from tunefarm.configs import remains
-from tunefarm.configs.remains import leave, make_folder, on_leaving, remove_folders_of_the_dead
+from tunefarm.configs import temporary_folders
+from tunefarm.configs.temporary_folders import (
+    leave,
+    make_folder,
+    on_leaving,
+    remove_folders_of_the_dead,
+)
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(remains, "_left", set[int]())
+    monkeypatch.setattr(temporary_folders, "_left", set[int]())
     return tmp_path
 
 
 def test_folders_of_a_process_that_is_gone_are_removed(folder: Path) -> None:
-    script = "from tunefarm.configs.remains import make_folder; print(make_folder('kind'))"
+    script = (
+        "from tunefarm.configs.temporary_folders import make_folder; print(make_folder('kind'))"
+    )
     environment = {**os.environ, "TMPDIR": str(folder)}
     ran = subprocess.run(
         [sys.executable, "-c", script],
@@ -62,7 +69,7 @@ def test_another_process_namespace_is_left_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(remains, "_namespace", lambda: "fffff")
+        patch.setattr(temporary_folders, "_namespace", lambda: "fffff")
         other = make_folder("kind")
     remove_folders_of_the_dead()
     assert other.is_dir()
@@ -70,13 +77,13 @@ def test_another_process_namespace_is_left_alone(
 
 ELSEWHERE = """
 import sys
-from tunefarm.configs import remains
+from tunefarm.configs import temporary_folders
 
 namespace, boot = sys.argv[1:]
-remains._namespace = lambda: namespace
+temporary_folders._namespace = lambda: namespace
 if boot:
-    remains._boot = lambda: boot
-print(remains.make_folder("kind"), flush=True)
+    temporary_folders._boot = lambda: boot
+print(temporary_folders.make_folder("kind"), flush=True)
 sys.stdin.read()
 """
 
@@ -116,7 +123,7 @@ def test_a_folder_of_elsewhere_is_removed_when_its_owner_was_killed_and_not_befo
 def test_where_machines_do_not_see_each_others_locks_folders_of_others_stay(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remains, "_are_locks_shared", lambda root: False)
+    monkeypatch.setattr(temporary_folders, "_are_locks_shared", lambda root: False)
     with owner(folder, "another") as (process, theirs):
         process.kill()
         process.wait(60)
@@ -138,14 +145,14 @@ def test_mounts_whose_locks_other_machines_do_not_see_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    monkeypatch.setattr(remains, "_MOUNTS", tmp_path / "mountinfo")
-    remains._are_locks_shared.cache_clear()
+    monkeypatch.setattr(temporary_folders, "_MOUNTS", tmp_path / "mountinfo")
+    temporary_folders._are_locks_shared.cache_clear()
     shared = {
-        root: remains._are_locks_shared(root)
+        root: temporary_folders._are_locks_shared(root)
         for root in ("/tmp", "/scratch/a", "/scratch/fast", "/older", "/old", "/lustre/a")
     }
-    assert not remains._are_locks_shared("/remote home/x")
-    remains._are_locks_shared.cache_clear()
+    assert not temporary_folders._are_locks_shared("/remote home/x")
+    temporary_folders._are_locks_shared.cache_clear()
     assert [root for root, is_shared in shared.items() if not is_shared] == ["/old", "/lustre/a"]
 
 

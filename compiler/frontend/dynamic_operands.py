@@ -15,16 +15,16 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.structured_values import Entity
 
-Computed: TypeAlias = Callable[[OnnxNode, GraphBuilder], OnnxNode | Value | Sequence[Value]]
+ConvertDynamic: TypeAlias = Callable[[OnnxNode, GraphBuilder], OnnxNode | Value | Sequence[Value]]
 
-_COMPUTED: dict[str, tuple[frozenset[int], Computed]] = {}
+_CONVERTERS: dict[str, tuple[frozenset[int], ConvertDynamic]] = {}
 _PADDED: set[str] = set()
 _SIZED: set[str] = set()
 
 
-def computed(
+def dynamic_operand(
     *operators: str, at: Sequence[int], padded: bool = False, sized: bool = False
-) -> Callable[[Computed], Computed]:
+) -> Callable[[ConvertDynamic], ConvertDynamic]:
     """Register a function for nodes of ONNX's operators with a computed operand `at` a position.
 
     With `padded` it knows of operands some of whose sizes are dynamic. With `sized` it is for these
@@ -32,11 +32,11 @@ def computed(
     cannot be told of symbols.
     """
 
-    def register(function: Computed) -> Computed:
+    def register(function: ConvertDynamic) -> ConvertDynamic:
         for operator in operators:
-            if operator in _COMPUTED:
+            if operator in _CONVERTERS:
                 raise ValueError(f"{operator} has two functions for computed operands")
-            _COMPUTED[operator] = (frozenset(at), function)
+            _CONVERTERS[operator] = (frozenset(at), function)
             _PADDED.update((operator,) if padded or sized else ())
             _SIZED.update((operator,) if sized else ())
         return function
@@ -44,15 +44,17 @@ def computed(
     return register
 
 
-def find_computed(domain: str, operator: str, inputs: Sequence[Entity | None]) -> Computed | None:
+def find_dynamic_operand(
+    domain: str, operator: str, inputs: Sequence[Entity | None]
+) -> ConvertDynamic | None:
     """The function for a node with these operands.
 
     None where all that matter are constants or computed of run-time sizes, unless it is for these,
     and where one is padded of which the function knows nothing.
     """
-    if domain or operator not in _COMPUTED:
+    if domain or operator not in _CONVERTERS:
         return None
-    positions, function = _COMPUTED[operator]
+    positions, function = _CONVERTERS[operator]
     values = [value for value in inputs if isinstance(value, Value)]
     if any(value.padded is not None for value in values):
         if operator in _SIZED:
