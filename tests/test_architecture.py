@@ -29,7 +29,7 @@ MAY_IMPORT = {
 COMPILER_ORDER = (
     "version",
     "errors",
-    "counted",
+    "with_count",
     "types",
     "strings",
     "control_groups",

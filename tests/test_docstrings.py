@@ -14,7 +14,7 @@ from typing import TypeGuard
 import pytest
 
 PACKAGES = ("compiler", "configs", "db", "measure", "tuner")
-_TABLES = {"converter", "computed", "overload"}
+_TABLES = {"converter", "dynamic_operand", "overload"}
 """Decorators of what is an entry of a table, or has its description elsewhere."""
 
 

@@ -266,11 +266,9 @@ class Grams:
 
         Up to `skips` items are left out between two of one; one item alone is counted once.
         """
-        find, found, shortest = self.numbers.get, list[int | None](), self.shortest
-        if shortest == 1:
-            found += map(find, zip(row, strict=True))
-            shortest = 2
+        find, found = self.numbers.get, list[int | None]()
         for distance in range(1, skips + 2):
+            shortest = self.shortest if distance == 1 else max(2, self.shortest)
             by_length = (
                 map(find, zip(*(row[i * distance :] for i in range(length)), strict=False))
                 for length in range(shortest, self.longest + 1)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.reference
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.strings.string_nodes import LOCALE, check, ours, string_model, strings, theirs
@@ -149,6 +149,8 @@ def test_tokenizers_that_are_refused(shape: tuple[int, ...], attributes: Any) ->
 ITEMS = st.sampled_from(["a", "b", "c", "", "é"])
 
 
+@example(["a", "b", "a"], (3,), "IDF", (1, 2), 0, [2, 0, 2, 3, 5], True)
+@example(["a", "x", "b", "a"], (4,), "IDF", (1, 2), 1, [2, 0, 2, 3, 5], True)
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(ITEMS, min_size=6, max_size=6),
