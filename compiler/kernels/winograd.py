@@ -234,12 +234,12 @@ def _unconverted(factor: Expr) -> Expr:
     return factor
 
 
-def apply_winograd(kernel: FusedKernel, m: int) -> FusedKernel:
+def apply_winograd(kernel: FusedKernel, m: int, *, in_rows: bool = False) -> FusedKernel:
     """The same kernel with its convolution in Winograd's form.
 
     The anchor becomes the stages `data.rows`, `data.both` (transformed data), `products`,
     `output.rows` and, under its own name, the transformed-back output. Tiles are numbered along one
-    axis, or two where a plane ends at run time. The weight input becomes the
+    axis, or along two if `in_rows` and where a plane ends at run time. The weight input becomes the
     transformed filter [m+2, m+2, OC, IC]. The anchor of the result is `products`.
     """
     if m not in TRANSFORMS:
@@ -250,7 +250,7 @@ def apply_winograd(kernel: FusedKernel, m: int) -> FusedKernel:
     anchor = kernel.stage(kernel.anchor)
     position = [stage.name for stage in kernel.stages].index(anchor.name)
     before, source = _padded_to_tiles(kernel, conv, m, position)
-    stages = _stages(anchor, source, conv, m, ends_within_planes(kernel))
+    stages = _stages(anchor, source, conv, m, in_rows or ends_within_planes(kernel))
     weight = kernel.buffer(conv.weight.buffer)
     outputs, channels = weight.shape[:2]
     inputs = tuple(

@@ -26,6 +26,7 @@ from tunefarm.compiler.expr.nodes import (
     binary,
     index,
     integer,
+    mul,
     sub,
     unary,
 )
@@ -53,7 +54,8 @@ def split_guarded_copies(body: Body) -> Body:
 class _Copy:
     """A loop of vectors that are stored where all `guards` hold and the variable is inside.
 
-    That is from `first` on, before `stop` and before all `sizes`; elsewhere it stores the constant.
+    That is from `first` and all `firsts` on, before `stop` and before all `sizes`; elsewhere it
+    stores the constant. `firsts` are at most `latest`.
     """
 
     loop: For
@@ -63,24 +65,38 @@ class _Copy:
     padding: Const
     guards: tuple[Expr, ...]
     first: int
+    firsts: tuple[Expr, ...]
+    latest: int
     stop: int
     sizes: tuple[Expr, ...]
 
     def split(self) -> Body:
         """What is padded before, what is there, and what is padded behind it."""
         loop, here = self.loop, index(self.loop.variable)
+        begin: Expr = integer(self.first)
+        for first in self.firsts:
+            begin = binary("max", begin, first)
         end: Expr = integer(self.stop)
         for size in self.sizes:
             end = binary("min", end, size)
-        end = binary("max", end, integer(self.first))
+        end = binary("max", end, begin)
         last: Expr = integer(loop.stop)
         if loop.limit is not None:
             last = binary("min", loop.limit, last)
+        before = replace(loop, stop=self.first)
         inside = replace(loop, start=self.first, stop=self.stop, limit=binary("min", end, last))
+        copied = self._lanes(self.store.indices, self.value)
+        if self.firsts:
+            before = replace(loop, stop=self.latest, limit=binary("min", begin, last))
+            limit = sub(binary("min", end, last), begin)
+            inside = replace(loop, start=0, stop=self.stop - self.first, limit=limit)
+            moved = {loop.variable: add(begin, here)}
+            indices = tuple(substitute(item, moved) for item in self.store.indices)
+            copied = self._lanes(indices, substitute(self.value, moved))
         rest = replace(loop, start=0, stop=loop.stop - self.first, limit=sub(last, end))
         parts = (
-            self._padded(replace(loop, stop=self.first), here),
-            replace(inside, body=self._lanes(self.value)),
+            self._padded(before, here),
+            replace(inside, body=copied),
             self._padded(rest, add(end, here)),
         )
         some = tuple(part for part in parts if part.start < part.stop)
@@ -93,11 +109,11 @@ class _Copy:
         """The loop with the constant stored at the place."""
         values = {self.loop.variable: place}
         indices = tuple(substitute(item, values) for item in self.store.indices)
-        store = replace(self.store, indices=indices, value=self.padding)
-        return replace(loop, body=(replace(self.lanes, body=(store,)),))
+        return replace(loop, body=self._lanes(indices, self.padding))
 
-    def _lanes(self, value: Expr) -> Body:
-        return (replace(self.lanes, body=(replace(self.store, value=value),)),)
+    def _lanes(self, indices: tuple[Expr, ...], value: Expr) -> Body:
+        store = replace(self.store, indices=indices, value=value)
+        return (replace(self.lanes, body=(store,)),)
 
 
 def _copy_of(loop: For) -> _Copy | None:
@@ -125,9 +141,13 @@ def _copy_of(loop: For) -> _Copy | None:
 def _divided(
     loop: For, lanes: For, store: Store, value: Expr, padding: Const, conditions: Sequence[Expr]
 ) -> _Copy | None:
-    """The copy whose conditions are bounds of the loop's variable, or do not depend on it."""
+    """The copy whose conditions are bounds of the loop's variable, or do not depend on it.
+
+    What outer loops add to the variable moves the bounds.
+    """
     guards: list[Expr] = []
     first, stop, sizes = loop.start, loop.stop, list[Expr]()
+    firsts, latest = list[Expr](), loop.start
     for condition in conditions:
         names = axes_of(condition)
         if lanes.variable in names:
@@ -138,18 +158,30 @@ def _divided(
         if not isinstance(condition, Binary) or loop.variable in axes_of(condition.right):
             return None
         place = affine(condition.left, {})
-        if place.terms != ((loop.variable, 1),):
+        outside = [(atom, step) for atom, step in place.terms if atom != loop.variable]
+        if dict(place.terms).get(loop.variable) != 1 or any(step < 0 for _, step in outside):
             return None
+        bound = add(condition.right, integer(-place.constant))
+        for atom, step in outside:
+            if not isinstance(atom, str):
+                return None
+            bound = sub(bound, mul(index(atom), integer(step)))
         if condition.op == "lt":
-            end = add(condition.right, integer(-place.constant))
-            if isinstance(end, Const):
-                stop = min(stop, int(end.value))
+            if isinstance(bound, Const):
+                stop = min(stop, int(bound.value))
             else:
-                sizes.append(end)
+                sizes.append(bound)
         elif condition.op == "ge" and isinstance(condition.right, Const):
-            first = max(first, int(condition.right.value) - place.constant)
+            least = int(condition.right.value) - place.constant
+            if outside:
+                firsts.append(bound)
+                latest = max(latest, least)
+            else:
+                first = max(first, least)
         else:
             return None
     if first > stop:
         return None
-    return _Copy(loop, lanes, store, value, padding, tuple(guards), first, stop, tuple(sizes))
+    latest = min(max(latest, first), loop.stop)
+    found = (first, tuple(firsts), latest, stop, tuple(sizes))
+    return _Copy(loop, lanes, store, value, padding, tuple(guards), *found)

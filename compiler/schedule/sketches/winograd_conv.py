@@ -1,7 +1,8 @@
-"""Sketch: Winograd's minimal filtering, computed for one block of tile rows at a time.
+"""Sketch: Winograd's minimal filtering, computed for one block of tiles at a time.
 
 for row block: (parallel)
-    pad the rows; transform them: data.both[x, y, channels, tiles]       stays in the L2 cache
+  for column block:                                     one, unless rows are long or end at run time
+    pad it; transform it: data.both[x, y, channels, tiles]               stays in the L2 cache
     for block.o:
         products[x, y] += data.both[x, y] * filter[x, y]                 register tile as in matmul
         for tile: transform back; epilogue; store
@@ -28,11 +29,14 @@ from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
 from tunefarm.compiler.schedule.sketches.winograd_cycles import (
     MOST_VECTORS,
     TRANSFORM_OPERATIONS,
+    Block,
+    cut_block,
     cycles,
-    default_rows,
+    default_block,
     narrow_terms,
     row_blocks,
     stalls,
+    tiles_of,
 )
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
@@ -55,6 +59,7 @@ AXES = ("window", "tile", "output", "input")
 _DATA_ORDER = Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici"))
 MARGIN = 1.3  # times faster, by the count, before Winograd is the default
 OUTER_BYTES = 16  # a cycle, of transformed data that threads share through memory
+MOST_ROWS = 4  # of tiles in a block that is a part of their rows
 MANY_BLOCKS = 3  # per thread: with fewer row blocks one thread may wait for a whole one
 
 
@@ -68,6 +73,7 @@ class _Context:
     threads: int
     conv: BlockedConv
     prologue: tuple[str, ...]
+    is_wide: bool  # not even one row of tiles fits the stack
 
     @property
     def output(self) -> str:
@@ -85,12 +91,12 @@ class _Context:
     @property
     def rows(self) -> int:
         """Rows of tiles."""
-        return -(-self.conv.oh.extent // self.m)
+        return tiles_of(self.conv, self.m)[0]
 
     @property
     def width(self) -> int:
         """Tiles in a row."""
-        return -(-self.conv.ow.extent // self.m)
+        return tiles_of(self.conv, self.m)[1]
 
     @property
     def tiles(self) -> tuple[str, ...]:
@@ -128,28 +134,43 @@ def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
 def _sketch(
     kernel: FusedKernel, conv: BlockedConv, m: int, target: Target, threads: int
 ) -> Sketch | None:
-    rewritten = apply_winograd(kernel, m)
+    lanes = vector_lanes(kernel, target)
+    _, width = tiles_of(conv, m)
+    is_wide = not row_blocks(conv, m, lanes, width)
+    rewritten = apply_winograd(kernel, m, in_rows=is_wide)
     names = [stage.name for stage in rewritten.stages]
     prologue = tuple(names[: names.index("data.rows")])
-    lanes = vector_lanes(kernel, target)
-    context = _Context(rewritten, m, lanes, threads, conv, prologue)
-    rows = row_blocks(conv, m, lanes)
-    if not rows:
+    context = _Context(rewritten, m, lanes, threads, conv, prologue, is_wide)
+    block = cut_block(conv, m, lanes) if context.in_rows else default_block(conv, m, lanes)
+    if block is None:
         return None
     tiles = _tiles(context, target)
     unrolls = tuple(step for step in (2, 4, 8, 16) if step <= lanes)
-    choices: list[tuple[Choice, ChoiceValue]] = [
-        (Choice("rows", rows), default_rows(conv, m, rows)),
-        (Choice("tile", tiles), _default_tile(tiles, context)),
+    choices = [
+        *_block_choices(context, block),
+        (Choice("tile", tiles), _default_tile(tiles, context, block)),
         (Choice("unroll", unrolls), min(8, lanes)),
     ]
     if threads > 1:
-        few = context.rows // default_rows(conv, m, rows) < MANY_BLOCKS * threads
+        few = context.rows // block[0] < MANY_BLOCKS * threads
         choices.append((Choice("chunks", (1, 2, 4)), 2))
         choices.append((Choice("share", ("rows", "channels")), "channels" if few else "rows"))
     sketch = Sketch.planned(f"winograd{m}", choices, lambda values: _Plan(context, values))
     sketch = evenly_shared(sketch, threads, {"tile": tiles, "share": ("rows", "channels")})
     return replace(sketch, algorithm=Algorithm.winograd(m))
+
+
+def _block_choices(context: _Context, block: Block) -> list[tuple[Choice, ChoiceValue]]:
+    """How many rows, and columns where rows are cut, of tiles are transformed at a time."""
+    conv, m, lanes = context.conv, context.m, context.lanes
+    rows, columns = block
+    if not context.in_rows:
+        return [(Choice("rows", row_blocks(conv, m, lanes, columns)), rows)]
+    high = tuple(count for count in row_blocks(conv, m, lanes, columns) if count <= MOST_ROWS)
+    wide = [columns]
+    while 2 * wide[-1] < context.width and high[-1] in row_blocks(conv, m, lanes, 2 * wide[-1]):
+        wide.append(2 * wide[-1])
+    return [(Choice("rows", high), rows), (Choice("columns", tuple(wide)), columns)]
 
 
 def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
@@ -165,7 +186,9 @@ def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def _default_tile(tiles: tuple[tuple[int, int], ...], context: _Context) -> tuple[int, int]:
+def _default_tile(
+    tiles: tuple[tuple[int, int], ...], context: _Context, block: Block
+) -> tuple[int, int]:
     """Three vectors where there are as many, and as many tiles as then fit the registers.
 
     More vectors mean fewer passes over the transformed data; from four on there are too few
@@ -174,7 +197,7 @@ def _default_tile(tiles: tuple[tuple[int, int], ...], context: _Context) -> tupl
     if context.in_rows:
         vectors = max(vectors for _, vectors in tiles)
         most = max(count for count, own in tiles if own == vectors)
-        even = -(-context.width // -(-context.width // most))
+        even = -(-block[1] // -(-block[1] // most))
         return min(
             (tile for tile in tiles if tile[1] == vectors), key=lambda tile: abs(tile[0] - even)
         )
@@ -225,12 +248,14 @@ class _Plan:
         self.context, self.values = context, values
         self.columns, self.vectors = values.pairs("tile")
         self.rows, self.unroll = values.integers("rows"), values.integers("unroll")
+        self.wide = values.integers("columns", context.width)
         self.by_channels = values.are("share", "channels")
         conv, m = context.conv, context.m
         self.batch = Loop(conv.n.name, "tile", conv.n.extent)
         # Rows of tiles beyond the last whole block of output rows are peeled off.
         whole = np.floor(conv.oh.extent / (m * self.rows))
         self.row_blocks = Loop(f"{conv.oh.name}.o", "tile", context.rows, self.rows, cuts=(whole,))
+        self.column_blocks = Loop(f"{conv.ow.name}.o", "tile", context.width, self.wide)
         name = f"{conv.ocb.name}.o"
         self.blocks = Loop(name, "output", conv.ocb.extent, self.vectors, self.by_channels)
         # Row blocks that are all alike are shared over the whole batch, others within an image.
@@ -245,48 +270,59 @@ class _Plan:
         conv, form = context.conv, [stage.name for stage in context.kernel.stages][-2]
         by_channels = self.by_channels.item()
         row, column = conv.oh.name, conv.ow.name
+        cut = [Tile(output, column, m * self.wide.item())] if self.is_cut else []
+        tile = f"{column}.i" if self.is_cut else column
         return [
-            Winograd(m),
+            Winograd(m, context.is_wide),
             # [x][y][output block][input channel][lanes]
             PackLayout(conv.weight.buffer, ((2, context.lanes),), (0, 1, 2, 4, 3), m),
             *([Inline(form)] if form != "output.rows" else []),
             CacheWrite("products", "products.sum"),
             Tile(output, row, m * self.rows.item()),
             Tile(output, f"{row}.i", m),
-            Tile(output, column, m),
+            *cut,
+            Tile(output, tile, m),
             Tile(output, conv.ocb.name, self.vectors.item(), "shift" if by_channels else "peel"),
             *(self._by_channels() if by_channels else self._by_rows()),
             Unroll(output, f"{row}.i.i"),
-            Unroll(output, f"{column}.i"),
+            Unroll(output, f"{tile}.i"),
             Vectorize(output, conv.oci.name),
-            ComputeAt("output.rows", output, f"{column}.o"),
+            ComputeAt("output.rows", output, f"{tile}.o"),
             *_transform_steps(context),
             *_product_steps(self.unroll.item(), self.columns.item(), context.tiles),
             *apart(context.kernel.stage("products"), "products.sum"),
         ]
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the only candidate cuts rows of tiles into columns."""
+        return bool(self.wide.item() < self.context.width)
+
     def _ordered(self, *loops: Loop) -> Reorder:
         """These loops of the output, round a block of tiles."""
         conv = self.context.conv
         block, row, column = conv.ocb.name, conv.oh.name, conv.ow.name
+        outside = [loop.name for loop in loops if self.is_cut or loop is not self.column_blocks]
+        column += ".i" if self.is_cut else ""
         inside = (f"{block}.i", f"{row}.i.o", f"{column}.o", f"{row}.i.i", f"{column}.i")
-        names = (*(loop.name for loop in loops), *inside, conv.oci.name)
+        names = (*outside, *inside, conv.oci.name)
         return Reorder(self.context.output, names)
 
     def _by_rows(self) -> list[Step]:
         """Each block of tile rows is padded and transformed on its own, and not shared."""
         context, output = self.context, self.context.output
         chunks = self.values.integers("chunks").item()
-        images, rows, blocks = self.batch, self.row_blocks, self.blocks
-        steps: list[Step] = [self._ordered(images, rows, blocks)]
+        images, rows, columns, blocks = self.batch, self.row_blocks, self.column_blocks, self.blocks
+        steps: list[Step] = [self._ordered(images, rows, columns, blocks)]
         where = rows.name
         if chunks:
             shared = self.parallel[self.shared.item()]
             if shared == [rows]:
-                steps.append(self._ordered(rows, images, blocks))
+                steps.append(self._ordered(rows, images, columns, blocks))
                 where = images.name
             steps += parallel_steps(output, shared, chunks)
             where = "parallel" if len(shared) > 1 else where
+        where = columns.name if self.is_cut else where
         return [
             *steps,
             ComputeAt("products", output, blocks.name),
@@ -299,10 +335,11 @@ class _Plan:
         """All data is transformed first, by blocks of input channels; output channels share it."""
         context, output = self.context, self.context.output
         chunks = self.values.integers("chunks").item()
+        where = self.column_blocks.name if self.is_cut else self.row_blocks.name
         return [
-            self._ordered(self.batch, self.blocks, self.row_blocks),
+            self._ordered(self.batch, self.blocks, self.row_blocks, self.column_blocks),
             *parallel_steps(output, [self.batch, self.blocks], chunks),
-            ComputeAt("products", output, self.row_blocks.name),
+            ComputeAt("products", output, where),
             _DATA_ORDER,
             Fuse("data.both", ("n", "icb"), "parallel"),
             Parallelize("data.both", "parallel", chunks),
@@ -314,7 +351,7 @@ class _Plan:
         window, lanes = (m + 2) ** 2, context.lanes
         inputs, outputs = context.inputs, conv.ocb.extent
         tiles = conv.n.extent * context.rows * context.width
-        block = context.width * (np.ones_like(self.rows) if context.in_rows else self.rows)
+        block = self.wide * (np.ones_like(self.rows) if context.in_rows else self.rows)
         columns, vectors = np.minimum(self.columns, block) * 1.0, self.vectors * 1.0
         unroll = np.minimum(self.unroll, conv.ici.extent)
         nest = Nest(AXES, self.values.count)
@@ -325,8 +362,13 @@ class _Plan:
             nest.loop(Loop("th", "tile", self.rows))
         nest.loop(Loop("xy", "window", window))
         channels = self.by_channels.astype(np.int64)
-        nest.loop(self.blocks, self.row_blocks, which=channels)
-        nest.loop(self.row_blocks, self.blocks, which=channels)
+        if context.in_rows:
+            nest.loop(self.blocks, self.column_blocks, which=channels)
+            nest.loop(self.column_blocks, self.row_blocks, which=channels)
+            nest.loop(self.row_blocks, self.blocks, which=channels)
+        else:
+            nest.loop(self.blocks, self.row_blocks, which=channels)
+            nest.loop(self.row_blocks, self.blocks, which=channels)
         nest.loop(self.batch)
         shared, threads = (self.parallel, self.shared), context.threads
         pieces, grains = pieces_and_grains(self.values, *shared, threads)
@@ -373,7 +415,8 @@ class _Plan:
         steps = context.inputs * (context.m + 2) ** 2
         blocks = conv.ocb.extent / self.vectors  # peeled, unless they are shared
         blocks = np.where(self.by_channels, np.ceil(blocks), blocks)
-        turns = blocks * conv.n.extent * context.rows / (1 if context.in_rows else self.rows)
+        turns = blocks * conv.n.extent * context.rows * np.ceil(context.width / self.wide)
+        turns = turns / (1 if context.in_rows else self.rows)
         return np.asarray(per_block * steps * turns, np.float64)
 
 

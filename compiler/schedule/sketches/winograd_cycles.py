@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypeAlias
 
 from tunefarm.compiler.kernels.stage import Axis
 from tunefarm.compiler.kernels.winograd import BlockedConv
@@ -18,29 +19,37 @@ SHARED_BYTES = 16.0  # then, where they are well within the cache that cores sha
 TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and stores
 MOST_VECTORS = 4  # of output channels in a register tile
 STACK_BYTES = 1024 * 1024  # what a thread keeps of transformed data on its stack, at most
+BLOCK_ROWS, BLOCK_COLUMNS = 2, 8  # of the default block of tiles, where rows are cut too
 PAGE = 4096  # bytes after which addresses fall on the same sets of the first-level cache
 
 
-def cycles(conv: BlockedConv, m: int, lanes: int, target: Target, rows: int | None = None) -> float:
+Block: TypeAlias = tuple[int, int]
+"""Rows and columns of tiles that are transformed and multiplied at a time."""
+
+
+def cycles(
+    conv: BlockedConv, m: int, lanes: int, target: Target, block: Block | None = None
+) -> float:
     """Cycles of a core that starts two vector operations a cycle; m = 1 is the direct form.
 
     Products and filters overlap: filters come from memory, as other kernels of a model have driven
-    them out of the caches; beyond the second-level cache anew for each block of `rows`, the default
-    number of them if None. The transforms load, compute and store without much reuse.
+    them out of the caches; beyond the second-level cache anew for each `block` of tiles, the
+    default one if None. The transforms load, compute and store without much reuse.
     """
     inputs, outputs = conv.icb.extent, conv.ocb.extent
     window = (m + 2) ** 2
-    tiles = conv.n.extent * -(-conv.oh.extent // m) * -(-conv.ow.extent // m)
+    rows, columns = tiles_of(conv, m)
+    tiles = conv.n.extent * rows * columns
     vectors = conv.inputs * outputs * window
     filters = vectors * lanes * DType.F32.bytes
     products = tiles * vectors / 2
     if m == 1:
         return products / narrow_terms(conv, target)
-    blocks = row_blocks(conv, m, lanes)
-    if not blocks:
+    block = default_block(conv, m, lanes) if block is None else block
+    if block is None:
         return math.inf
-    rows = default_rows(conv, m, blocks) if rows is None else rows
-    passes = max(1, conv.n.extent * -(-conv.oh.extent // m) // rows)
+    high, wide = block
+    passes = max(1, conv.n.extent * rows // high) * -(-columns // wide)
     streamed = filters / MEMORY_BYTES
     if filters > target.l2_bytes:
         again = SHARED_BYTES if 4 * filters <= target.l3_bytes else REPEATED_BYTES
@@ -53,17 +62,15 @@ def direct_gain(conv: BlockedConv, m: int, target: Target, plane: tuple[int, int
     """Cycles that the direct form takes less than F(m x m, 3 x 3) for a plane of one image.
 
     By the count, for a kernel whose planes have these height and width at run time, in the blocks
-    of rows of tiles of those there are at most.
+    of tiles that it is built with.
     """
     lanes = conv.oci.extent
-    blocks = row_blocks(conv, m, lanes)
-    rows = default_rows(conv, m, blocks) if blocks else 1
     vectors = conv.inputs * conv.ocb.extent * 9
     read = vectors * lanes * DType.F32.bytes / MEMORY_BYTES
     height, width = plane
     small = replace(conv, n=Axis("n", 1), oh=Axis("oh", height), ow=Axis("ow", width))
     direct = max(cycles(small, 1, lanes, target), read)
-    return cycles(small, m, lanes, target, rows) - direct
+    return cycles(small, m, lanes, target, cut_block(conv, m, lanes)) - direct
 
 
 def direct_below(conv: BlockedConv, m: int, target: Target) -> int:
@@ -81,11 +88,10 @@ def stalls(conv: BlockedConv, m: int, lanes: int) -> bool:
 
     That is not part of the count.
     """
-    blocks = row_blocks(conv, m, lanes)
-    if not blocks:
+    block = default_block(conv, m, lanes)
+    if block is None:
         return True
-    tiles = default_rows(conv, m, blocks) * -(-conv.ow.extent // m)
-    stride = tiles * conv.icb.extent * conv.block * DType.F32.bytes
+    stride = math.prod(block) * conv.icb.extent * conv.block * DType.F32.bytes
     return stride % PAGE == 0
 
 
@@ -95,9 +101,14 @@ def narrow_terms(conv: BlockedConv, target: Target) -> int:
     return 2 if is_summed else 1
 
 
-def row_blocks(conv: BlockedConv, m: int, lanes: int) -> tuple[int, ...]:
+def tiles_of(conv: BlockedConv, m: int) -> Block:
+    """Rows and columns of tiles of a plane."""
+    return -(-conv.oh.extent // m), -(-conv.ow.extent // m)
+
+
+def row_blocks(conv: BlockedConv, m: int, lanes: int, columns: int) -> tuple[int, ...]:
     """Numbers of tile rows whose data fits the stack, and that divide the rows evenly."""
-    rows, columns = -(-conv.oh.extent // m), -(-conv.ow.extent // m)
+    rows, _ = tiles_of(conv, m)
     channels = conv.icb.extent * conv.block
     result = []
     for block in range(1, rows + 1):
@@ -115,3 +126,20 @@ def default_rows(conv: BlockedConv, m: int, rows: tuple[int, ...]) -> int:
     """Enough tiles to fill the register tile a few times, few enough to stay in the L2 cache."""
     enough = [block for block in rows if block * -(-conv.ow.extent // m) >= 12]
     return enough[0] if enough else rows[-1]
+
+
+def cut_block(conv: BlockedConv, m: int, lanes: int) -> Block | None:
+    """The default block of tiles where rows are cut into columns too; None if no block fits."""
+    _, width = tiles_of(conv, m)
+    for columns in range(min(width, BLOCK_COLUMNS), 0, -1):
+        rows = [r for r in row_blocks(conv, m, lanes, columns) if r <= BLOCK_ROWS]
+        if rows:
+            return rows[-1], columns
+    return None
+
+
+def default_block(conv: BlockedConv, m: int, lanes: int) -> Block | None:
+    """The default block of tiles: whole rows, unless not even one fits; None if no block does."""
+    _, width = tiles_of(conv, m)
+    rows = row_blocks(conv, m, lanes, width)
+    return (default_rows(conv, m, rows), width) if rows else cut_block(conv, m, lanes)

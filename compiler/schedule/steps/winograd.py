@@ -18,15 +18,18 @@ class Winograd(Step):
     products[x, y, t] += data.both[x, y, t] * transformed w[x, y]
     output.rows, conv: A^T products A
 
-    Comes before all other steps. The filter is transformed when the model is built. Rounding
-    differs from the direct form.
+    With `in_rows` t is two axes, th and tw, so that a block of tiles may be a part of their rows;
+    so it always is where rows end at run time. Comes before all other steps. The filter is
+    transformed when the model is built. Rounding differs from the direct form.
     """
 
     m: int
+    in_rows: bool = False
 
     def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
         scheduled.require_untouched("the algorithm is chosen before all other steps")
-        return scheduled.rewritten(apply_winograd(scheduled.kernel, self.m), winograd=self.m)
+        rewritten = apply_winograd(scheduled.kernel, self.m, in_rows=self.in_rows)
+        return scheduled.rewritten(rewritten, winograd=self.m)
 
     def check(self, scheduled: ScheduledKernel) -> None:
         for name, m in scheduled.reshaped.items():
