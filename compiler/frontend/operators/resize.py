@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.padded_moves import with_axis
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
 from tunefarm.compiler.frontend.operators.sized_resize import (
     edge_extended,
     fixed_scale,
@@ -292,16 +292,30 @@ def _resize_sized(
     scale = fixed_scale(sizes.given, sizes.wanted, sizes.scale, how.coordinates)
     by_ends = how.exclude_outside or (how.antialias and (scale is None or scale < 1))
     if scale is not None and not (by_ends and how.mode != "nearest"):
-        # Where the last element is repeated, positions behind it may be read as well.
-        edge = edge_extended(data, axis.axis, graph)
         whole = replace(axis, scale=scale, size=bounds_of(sizes.wanted)[1])
         positions = positions_along(whole, how.coordinates)
-        resized = _resize_axis(node, edge, whole, positions, how, graph)
+        if _stays_inside(whole, positions, scale, sizes, how):
+            read = as_whole(data, axis.axis, graph)
+        else:
+            read = edge_extended(data, axis.axis, graph)
+        resized = _resize_axis(node, read, whole, positions, how, graph)
         return with_axis(resized, axis.axis, ((sizes.wanted, whole.size),), graph)
     blends = how.mode != "nearest"
     if how.coordinates == "tf_crop_and_resize" or (blends and not data.dtype.is_float):
         raise graph.refusal("this interpolation at positions that depend on a size", [data])
     return sampled(data, axis.axis, sizes.wanted, sizes.scale, how, graph)
+
+
+def _stays_inside(
+    axis: Axis, positions: Floats, scale: float, sizes: SizedAxis, how: Interpolation
+) -> bool:
+    """Whether no result of any size is made of elements behind the last one, as by integer scales
+    to the nearest; elsewhere the last one stands for them."""
+    low, high = bounds_of(sizes.given)
+    counts = np.arange(max(low, 1), high + 1)
+    last = np.minimum(np.ceil(counts * scale).astype(np.int64), axis.size) - 1
+    read = np.maximum.accumulate(np.max(taps_of(axis, positions, how)[0], axis=0))
+    return bool(np.all(read[np.maximum(last, 0)] < counts))
 
 
 def _cheapest_first(axis: Axis) -> tuple[float, int]:
