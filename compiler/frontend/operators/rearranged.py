@@ -22,19 +22,21 @@ def rearranged(value: Value, shape: Sequence[Dimension], graph: GraphBuilder) ->
 
     As many elements must be there before as after: it is checked at run time where it is not known.
     """
-    before = product_of(true_shape(value.dims))
-    graph.run_time.require_equal(before, product_of(shape), f"node {graph.source!r}")
-    kept = _common_end(value.dims, shape)
-    moved, rows = shape[: len(shape) - kept], value.dims[: value.rank - kept]
-    dims: Dims = tuple(((size, bounds_of(size)[1]),) for size in moved)
-    end = value.dims[value.rank - kept :]
-    places = _places(rows, dims, graph)
+    count = product_of(true_shape(value.dims))
+    graph.run_time.require_equal(count, product_of(shape), f"node {graph.source!r}")
+    behind = _common_end(value.dims, shape)
+    end = value.dims[value.rank - behind :]
+    before, after = value.dims[: value.rank - behind], shape[: len(shape) - behind]
+    kept = _common(before, after)
+    begin, rows = before[:kept], before[kept:]
+    moved: Dims = tuple(((size, bounds_of(size)[1]),) for size in after[kept:])
+    places = _places(rows, moved, graph)
     plain = graph.with_dims(graph.readable(value), None)
-    extents = tuple(map(extent_of, end))
-    flat = graph.reshape(plain, (prod(map(extent_of, rows)), *extents))
-    picked = graph.emit("gather", flat, graph.reshape(places, (places.type.size,)), axis=0)
-    result = graph.reshape(picked, (*map(extent_of, dims), *extents))
-    return graph.with_dims(result, (*dims, *end))
+    first, last = tuple(map(extent_of, begin)), tuple(map(extent_of, end))
+    flat = graph.reshape(plain, (prod(first), prod(map(extent_of, rows)), *last))
+    picked = graph.emit("gather", flat, graph.reshape(places, (places.type.size,)), axis=1)
+    result = graph.reshape(picked, (*first, *map(extent_of, moved), *last))
+    return graph.with_dims(result, (*begin, *moved, *end))
 
 
 def compacted(value: Value, graph: GraphBuilder) -> Value:
@@ -51,8 +53,13 @@ def in_one_piece(value: Value, axis: int, graph: GraphBuilder) -> Value:
 
 def _common_end(dims: Dims, shape: Sequence[Dimension]) -> int:
     """How many of the last axes are the same before and after."""
+    return _common(dims[::-1], shape[::-1])
+
+
+def _common(dims: Dims, shape: Sequence[Dimension]) -> int:
+    """How many of the first axes are the same before and after; not all of them."""
     kept = 0
-    for axis, size in zip(reversed(dims), reversed(shape), strict=False):
+    for axis, size in zip(dims, shape, strict=False):
         if len(axis) > 1 or size_of(axis) != size:
             break
         kept += 1
