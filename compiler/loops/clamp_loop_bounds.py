@@ -21,6 +21,7 @@ from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.loops.batch_register_tiles import batch_register_tiles
 from tunefarm.compiler.loops.demand_analysis import DemandAnalysis, assumed
 from tunefarm.compiler.loops.fused_trips import fused_parts
+from tunefarm.compiler.loops.hoist_guards import hoist_guards
 from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
@@ -63,7 +64,7 @@ def clamp_loop_bounds(nest: LoopNest, limits: Sequence[ValidExtent]) -> LoopNest
     writes = _of_changed(writes, writes.guarded_body(nest.body))
     writes = _of_changed(writes, batch_register_tiles(writes))
     nest = writes.nest
-    body = split_guarded_copies(_Limiter(writes).body(nest.body, {}, {}))
+    body = hoist_guards(split_guarded_copies(_Limiter(writes).body(nest.body, {}, {})))
     return parallel_profit(replace(nest, body=(*body, *filling)), before, limits)
 
 

@@ -45,6 +45,12 @@ def test_every_other_element_is_read_twice_of_what_is_resized() -> None:
     assert reach == HEIGHT
 
 
+def test_rows_that_interleave_reach_as_far_as_their_own_number() -> None:
+    condition = Condition((("q", 2), ("r", 1)), 0, 1, ROWS)  # 2 * q + r < size
+    (reach,) = reaches(index("q"), condition, HEIGHT * 2, {"q": (0, 39), "r": (0, 1)})
+    assert reach == HEIGHT
+
+
 def test_what_does_not_depend_on_the_size_reaches_nowhere() -> None:
     assert not list(reaches(index("kh"), BELOW_ROWS, HEIGHT, {"kh": (0, 4)}))
 

@@ -1,0 +1,77 @@
+"""Resizing of dynamic sizes: what lies behind the last element is in no result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tunefarm import compiler
+
+MOST = 13
+
+
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+@pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel"])
+@pytest.mark.parametrize("scale", [0.5, 1.5, 2.0, 2.5, 3.0])
+def test_no_result_is_of_what_lies_behind(
+    scale: float, coordinates: str, rounding: str, tmp_path: Path
+) -> None:
+    scales = numpy_helper.from_array(np.array([1, 1, scale], np.float32), "scales")
+    how: Any = {"coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Exp", ["x"], ["e"]),
+            helper.make_node("Resize", ["e", "", "scales"], ["r"], mode="nearest", **how),
+            helper.make_node("Neg", ["r"], ["y"]),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, "w"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2, "v"])],
+        [scales],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path / "net.onnx"
+    onnx.save(model, path)
+    executable = compiler.build(path, shapes={"w": (f"2..{MOST}",)})
+    session = onnxruntime.InferenceSession(path)
+    for width in range(2, MOST + 1):
+        executable.run({"x": np.full((1, 2, MOST), 50.0, np.float32)})
+        x = np.random.default_rng(width).standard_normal((1, 2, width)).astype(np.float32)
+        expected: Any = session.run(None, {"x": x})[0]
+        np.testing.assert_allclose(executable.run({"x": x})["y"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1)])
+def test_reshapes_keep_the_axes_that_stay(axes: tuple[int, ...], tmp_path: Path) -> None:
+    shape = ["b", 5, "h", "w"]
+    target = numpy_helper.from_array(np.array([0, 0, -1]), "target")
+    graph = helper.make_graph(
+        [
+            helper.make_node("Exp", ["x"], ["e"]),
+            helper.make_node("Reshape", ["e", "target"], ["r"]),
+            helper.make_node("Transpose", ["r"], ["t"], perm=list(axes)),
+            helper.make_node("Softmax", ["t"], ["y"]),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [target],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path / "net.onnx"
+    onnx.save(model, path)
+    bounds: Any = {"b": ("1..3",), "h": ("1..6",), "w": ("1..7",)}
+    executable = compiler.build(path, shapes=bounds)
+    session = onnxruntime.InferenceSession(path)
+    executable.run({"x": np.full((3, 5, 6, 7), 50.0, np.float32)})
+    for sizes in ((1, 1, 1), (2, 3, 4), (3, 6, 7), (1, 6, 2), (3, 1, 7)):
+        x = np.random.default_rng(sum(sizes)).standard_normal((sizes[0], 5, *sizes[1:]))
+        inputs = {"x": x.astype(np.float32)}
+        expected: Any = session.run(None, inputs)[0]
+        np.testing.assert_allclose(executable.run(inputs)["y"], expected, rtol=1e-5)

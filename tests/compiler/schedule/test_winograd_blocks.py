@@ -1,0 +1,72 @@
+"""Winograd's form where not even one row of tiles fits the stack: rows are cut into columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tunefarm import compiler
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.types.numerics import Algorithm
+
+CHANNELS, OUTPUTS, WIDE = 96, 24, 230
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    taps = rng.standard_normal((OUTPUTS, CHANNELS, 3, 3)).astype(np.float32) / 30
+    spread = rng.standard_normal((CHANNELS, 2, 1, 1)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "spread"], ["wide"]),
+            helper.make_node("Conv", ["wide", "taps"], ["sums"], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["sums"], ["y"]),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, "h", "w"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, OUTPUTS, "h", "w"])],
+        [numpy_helper.from_array(spread, "spread"), numpy_helper.from_array(taps, "taps")],
+    )
+    path = tmp_path_factory.mktemp("wide") / "net.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    "shapes", [{"h": (23,), "w": (WIDE,)}, {"h": ("1..26",), "w": (f"1..{WIDE}",)}]
+)
+def test_wide_planes_are_computed_by_winograd(model: Path, shapes: Any) -> None:
+    compiled = compile_model(model, lambda _: None, shapes=shapes)
+    calls = [call for call in compiled.program.calls if isinstance(call, KernelCall)]
+    used = [
+        compiled.schedules[call.key].used.schedule for call in calls if "relu" in call.operators
+    ]
+    assert [schedule.algorithm for schedule in used] == [Algorithm.winograd(4)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("height", [1, 7, 8, 9, 26])
+def test_any_width_gives_what_onnxruntime_gives(model: Path, height: int, threads: int) -> None:
+    bounds = {"h": ("1..26",), "w": (f"1..{WIDE}",)}
+    dynamic = compiler.build(model, shapes=bounds, threads=threads)
+    other = onnxruntime.InferenceSession(model)
+    dynamic.run({"x": np.full((1, 2, 26, WIDE), np.nan, np.float32)})  # no result has any of it
+    rng = np.random.default_rng(height)
+    for width in (1, 3, 31, 32, 33, 64, 223, WIDE):
+        x = rng.standard_normal((1, 2, height, width)).astype(np.float32)
+        expected: Any = other.run(None, {"x": x})[0]
+        found: Any = dynamic.run({"x": x})["y"]
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+    static = compiler.build(model, shapes={"h": (height,), "w": (WIDE,)}, threads=threads)
+    found = static.run({"x": x})["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
