@@ -49,7 +49,7 @@ def test_no_result_is_of_what_lies_behind(
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1)])
 def test_reshapes_keep_the_axes_that_stay(axes: tuple[int, ...], tmp_path: Path) -> None:
-    shape = ["b", 5, "h", "w"]
+    shape: list[str | int | None] = ["b", 5, "h", "w"]
     target = numpy_helper.from_array(np.array([0, 0, -1]), "target")
     graph = helper.make_graph(
         [
