@@ -222,6 +222,8 @@ def loop_orders(context: TileContext) -> tuple[LoopOrder, ...]:
         if alone:
             orders = [*orders[1:], first]
             even = _even_orders(context, orders)
+        elif _streams_rows(context):
+            orders = [orders[1], first, orders[2]]
         tiles = [rows for rows in ROW_TILES if 2 * rows <= context.extent(context.roles.row)]
         tiled = [LoopOrder(first, rows=rows) for rows in tiles]
         return (*map(LoopOrder, orders), *even, *tiled)
@@ -238,6 +240,21 @@ def loop_orders(context: TileContext) -> tuple[LoopOrder, ...]:
     if blocks and context.threads == 1:
         return (blocks[-1], *plain, *blocks[:-1])
     return (*plain, *blocks)
+
+
+def _streams_rows(context: TileContext) -> bool:
+    """Whether rows of a dynamic plane take a cache each, and all of them more than that.
+
+    Where sizes are static, columns of all rows are one axis, and are cut into blocks instead.
+    """
+    window = [context.extents[axis] for axis in context.roles.window]
+    if not context.kernel.limits or max(window, default=1) > 1 or context.prologue:
+        return False
+    row, cache = (
+        context.bytes_of_columns(context.extent(context.roles.column)),
+        context.target.l2_bytes,
+    )
+    return row <= cache < row * context.extent(context.roles.row)
 
 
 def _even_orders(context: TileContext, orders: Sequence[tuple[str, ...]]) -> list[LoopOrder]:
