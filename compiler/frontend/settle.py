@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.chosen_values import chosen as one_of
 from tunefarm.compiler.frontend.converter import find_converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.run_time_sizes import object_array
 from tunefarm.compiler.types.signature import ValueSource
-from tunefarm.compiler.types.sizes import Dimension, Size
+from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of
 
 _MAX_CODE = 2**62
 _MAX_CHOICES = 64
@@ -112,33 +113,77 @@ def declared(node: OnnxNode, position: int, meaning: str, output: int = 0) -> tu
 def chosen(
     node: OnnxNode,
     graph: GraphBuilder,
-    choices: Sequence[tuple[int, ...]],
+    choices: Mapping[tuple[int, ...], Sequence[Dimension]],
     rank: int,
     *,
     position: int = 1,
-    same: bool = False,
+    views: bool = False,
 ) -> OnnxNode | Value:
     """The node with one of several lists of axes as an input, for tensors of a rank.
 
-    One choice settles the node, as any does if all give the `same`; else each is computed, and the
-    right one taken.
+    `choices` has the shape of the result for each list that the model allows. One choice settles
+    the node; else each is computed, and the right one taken. Of `views`, which move no element, one
+    for each shape is enough.
     """
     given = vector(node.input(position), graph)
     base = given.shape[0] + 1
     if not choices or len(choices) > _MAX_CHOICES or base**rank > _MAX_CODE:
         raise node.not_settled(position, "the list of axes")
-    here = [axes_code(given, rank).equals(_code(axes, base)) for axes in choices]
-    right = here[0]
-    for other in here[1:]:
-        right = right | other
+    code = axes_code(given, rank)
+    found: dict[object, tuple[tuple[int, ...], Numbers]] = {}
+    right: Numbers | None = None
+    for axes, shape in choices.items():
+        here = code.equals(_code(axes, base))
+        right = here if right is None else right | here
+        alike = tuple(shape) if views else axes
+        first, before = found.get(alike, (axes, here))
+        found[alike] = first, before if first == axes else before | here
+    assert right is not None
     listed = " or ".join(str(list(axes)) for axes in choices)
     require(node, graph, position, right, f"the list of axes must be {listed}")
-    shape = node.input(position).shape
-    constants = [graph.constant(np.asarray(axes, np.int64).reshape(shape)) for axes in choices]
-    nodes = [node.with_constants({position: axes}) for axes in constants]
-    if same or len(nodes) == 1:
+    nodes = [
+        node.with_constants({position: _like_operand(axes, node.input(position), graph)})
+        for axes, _ in found.values()
+    ]
+    if len(nodes) == 1:
         return nodes[0]
-    return selected(here, [converted(one, graph) for one in nodes])
+    conditions = [condition for _, condition in found.values()]
+    pairs = zip(nodes, conditions, strict=True)
+    values = [_where_taken(one, condition, graph) for one, condition in pairs]
+    return selected(node, conditions, values)
+
+
+def _like_operand(axes: Sequence[int], operand: Value, graph: GraphBuilder) -> Value:
+    """A list of axes as a constant, a scalar where the operand is one."""
+    array = np.asarray(axes, np.int64)
+    return graph.constant(array.reshape(()) if operand.rank == 0 else array)
+
+
+def _where_taken(node: OnnxNode, condition: Numbers, graph: GraphBuilder) -> Value:
+    """What a node gives, which asks something of sizes only in runs that take it."""
+    first, equalities = graph.check_count, graph.run_time.equality_count
+    value = converted(node, graph)
+    graph.check_equalities(graph.run_time.take_equalities(equalities))
+    graph.only_where(condition.value, True, first)
+    return value
+
+
+def listed_shapes(
+    node: OnnxNode, choices: Mapping[tuple[int, ...], Sequence[Dimension]]
+) -> dict[tuple[int, ...], Sequence[Dimension]]:
+    """Of lists of axes those that give the declared shape; all where none is declared."""
+    wanted = node.declared_sizes()
+    if wanted is None:
+        return dict(choices)
+    return {axes: shape for axes, shape in choices.items() if _may_be(shape, wanted)}
+
+
+def _may_be(shape: Sequence[Dimension], wanted: Sequence[Dimension]) -> bool:
+    """Whether a shape is another one, or may be at some sizes."""
+    return len(shape) == len(wanted) and all(
+        bounds_of(size - other)[0] <= 0 <= bounds_of(size - other)[1]
+        for size, other in zip(shape, wanted, strict=True)
+    )
 
 
 def axes_code(axes: Numbers, rank: int) -> Numbers:
@@ -157,11 +202,21 @@ def _code(axes: Sequence[int], base: int) -> int:
     return sum(base**axis for axis in axes)
 
 
-def selected(conditions: Sequence[Numbers], values: Sequence[Value]) -> Value:
-    """The value whose condition holds, the last one where none does."""
+def selected(node: OnnxNode, conditions: Sequence[Numbers], values: Sequence[Value]) -> Value:
+    """The value whose condition holds, the last one where none does.
+
+    Values of several shapes are padded to the largest, and the size is chosen, too.
+    """
     result = values[-1]
     for condition, value in zip(conditions[-2::-1], values[-2::-1], strict=True):
-        result = condition.graph.emit("where", condition.value, value, result)
+        graph = condition.graph
+        if value.dims == result.dims:
+            result = graph.emit("where", condition.value, value, result)
+            continue
+        sides = [graph.padded.dense(side) for side in (value, result)]
+        either = one_of(node, graph, condition.reshape().value, *sides)
+        assert isinstance(either, Value)
+        result = either
     return result
 
 
@@ -201,7 +256,7 @@ def fitting(
         right = right | same
     listed = " or ".join(_text(choice) for _, _, choice in found)
     require(node, graph, position, right, f"{meaning} must be {listed}")
-    return selected([same for same, _, _ in found], [value for _, value, _ in found])
+    return selected(node, [same for same, _, _ in found], [value for _, value, _ in found])
 
 
 def _text(values: Sequence[int]) -> str:

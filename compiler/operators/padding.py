@@ -15,9 +15,17 @@ from typing import TypeAlias
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.operators.registry import Pattern, operator
 from tunefarm.compiler.operators.use import Attributes
-from tunefarm.compiler.types.dims import ONE, Axis, Dims, is_unpadded, regrouped, size_of
+from tunefarm.compiler.types.dims import (
+    ONE,
+    Axis,
+    Dims,
+    extent_of,
+    is_unpadded,
+    regrouped,
+    size_of,
+)
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.sizes import Dimension, bounds_of
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, smaller
 
 
 class LyingApartError(ShapeError):
@@ -93,6 +101,28 @@ class PaddedUse:
         for place, ((_, own),) in wide.items():
             if own > extent:
                 self.extents[place] = extent
+        return ((size, extent),)
+
+    def within(self, place: tuple[int, int], outer: tuple[int, int]) -> Axis:
+        """The axis of an operand that must be no longer than another one's.
+
+        Sizes of which this is not known are compared at run time; the longer axis is cut off.
+        """
+        given, most = (self.operand(operand)[axis] for operand, axis in (place, outer))
+        size, limit = size_of(given), size_of(most)
+        low, high = bounds_of(size - limit)
+        if low > 0:
+            raise ShapeError(f"the size {size} is always more than {limit}")
+        if high <= 0 and extent_of(given) <= extent_of(most):
+            return given
+        if len(given) > 1 or len(most) > 1:
+            raise LyingApartError(f"elements of axes of {size} and {limit} lie apart")
+        if high > 0:
+            size = smaller(size, limit)
+            self.equal.append((size_of(given), size))
+        extent = min(extent_of(given), extent_of(most))
+        if extent < extent_of(given):
+            self.extents[place] = extent
         return ((size, extent),)
 
     def _same_elements(self, axes: Sequence[Axis]) -> Axis:

@@ -115,7 +115,12 @@ def _gather(use: PaddedUse) -> Dims:
 
 @padding_rule("gather_elements")
 def _gather_elements(use: PaddedUse) -> Dims:
-    return use.operand(1)
+    """There may be fewer indices along the other axes than elements, which a run checks."""
+    axis = use.attributes.integer("axis")
+    return tuple(
+        picked if number == axis else use.within((1, number), (0, number))
+        for number, picked in enumerate(use.operand(1))
+    )
 
 
 @padding_rule("gather_nd")

@@ -1,4 +1,4 @@
-"""Axes that are computed: those that give the declared shape, selected where there are several."""
+"""Axes that are computed: each list of axes that the declared shape allows, and one selected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from itertools import combinations
 from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.settle import chosen, declared
+from tunefarm.compiler.frontend.settle import chosen, listed_shapes
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, product_of
 
 _REDUCTIONS = (
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
@@ -15,55 +16,63 @@ _REDUCTIONS = (
 ).split()
 
 
-@dynamic_operand(*_REDUCTIONS, at=(1,))
+@dynamic_operand(*_REDUCTIONS, at=(1,), padded=True)
 def reduce_(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
-    """Without a declared shape, only where all lists of so many axes give the same."""
-    data, count = node.input(0), node.input(1).type.size
+    """Lists of as many axes as there are entries."""
+    data, axes = node.input(0), node.input(1)
     keep = bool(node.integer("keepdims", 1))
+    (low, high) = bounds_of(product_of(axes.true_shape))
+    if low < min(high, data.rank) and not keep:
+        raise node.not_settled(1, "the list of axes")
 
-    def shape(axes: tuple[int, ...]) -> tuple[int, ...]:
-        extents = [1 if axis in axes else extent for axis, extent in enumerate(data.shape)]
-        return tuple(extent for axis, extent in enumerate(extents) if keep or axis not in axes)
+    def shape(reduced: tuple[int, ...]) -> tuple[Dimension, ...]:
+        extents = [1 if axis in reduced else size for axis, size in enumerate(data.true_shape)]
+        return tuple(size for axis, size in enumerate(extents) if keep or axis not in reduced)
 
-    choices = {axes: shape(axes) for axes in combinations(range(data.rank), count)}
-    wanted = node.declared_shape()
-    if wanted is None and len(set(choices.values())) == 1:
-        wanted = next(iter(choices.values()))
-    fit = [axes for axes, result in choices.items() if result == wanted]
-    return chosen(node, graph, fit, data.rank)
+    counts = range(low, min(high, data.rank) + 1)
+    choices = {
+        reduced: shape(reduced)
+        for count in counts
+        for reduced in combinations(range(data.rank), count)
+    }
+    return chosen(node, graph, listed_shapes(node, choices), data.rank)
 
 
-@dynamic_operand("CumSum", "CumProd", at=(1,))
+@dynamic_operand("CumSum", "CumProd", at=(1,), padded=True)
 def running(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     """All axes are computed, and one taken."""
-    rank = node.input(0).rank
-    return chosen(node, graph, [(axis,) for axis in range(rank)], rank)
+    data = node.input(0)
+    return chosen(node, graph, {(axis,): data.true_shape for axis in range(data.rank)}, data.rank)
 
 
-@dynamic_operand("Squeeze", at=(1,))
+@dynamic_operand("Squeeze", at=(1,), padded=True)
 def squeeze(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
-    """Which ones go is all the same as long as the shape is."""
-    data, count = node.input(0), node.input(1).type.size
-    units = [axis for axis, extent in enumerate(data.shape) if extent == 1]
+    """Axes that have one element at any size."""
+    data = node.input(0)
+    units = [axis for axis, size in enumerate(data.true_shape) if size == 1]
     choices = {
-        axes: tuple(extent for axis, extent in enumerate(data.shape) if axis not in axes)
-        for axes in combinations(units, count)
+        axes: tuple(size for axis, size in enumerate(data.true_shape) if axis not in axes)
+        for axes in combinations(units, _count(node, 1))
     }
-    wanted = node.declared_shape()
-    if wanted is None and len(set(choices.values())) == 1:
-        wanted = next(iter(choices.values()))
-    fit = [axes for axes, result in choices.items() if result == wanted]
-    return chosen(node, graph, fit, data.rank, same=True)
+    return chosen(node, graph, listed_shapes(node, choices), data.rank, views=True)
 
 
-@dynamic_operand("Unsqueeze", at=(1,))
+@dynamic_operand("Unsqueeze", at=(1,), padded=True)
 def unsqueeze(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
-    data, count = node.input(0), node.input(1).type.size
-    wanted = declared(node, 1, "the list of axes")
-    fit = [
-        axes
-        for axes in combinations(range(len(wanted)), count)
-        if all(wanted[axis] == 1 for axis in axes)
-        and tuple(e for axis, e in enumerate(wanted) if axis not in axes) == data.shape
-    ]
-    return chosen(node, graph, fit, len(wanted), same=True)
+    data, count = node.input(0), _count(node, 1)
+    rank = data.rank + count
+
+    def shape(added: tuple[int, ...]) -> tuple[Dimension, ...]:
+        rest = iter(data.true_shape)
+        return tuple(1 if axis in added else next(rest) for axis in range(rank))
+
+    choices = {axes: shape(axes) for axes in combinations(range(rank), count)}
+    return chosen(node, graph, listed_shapes(node, choices), rank, views=True)
+
+
+def _count(node: OnnxNode, position: int) -> int:
+    """How many entries an operand has, on which the rank of the result depends."""
+    axes = node.input(position)
+    if axes.padded is not None:
+        raise node.not_settled(position, "the list of axes")
+    return axes.type.size

@@ -11,12 +11,14 @@ from tunefarm.compiler.frontend.settle import (
     converted,
     declared,
     expect_constant,
+    listed_shapes,
     require,
     selected,
 )
+from tunefarm.compiler.types.sizes import Dimension, divide
 
 
-@dynamic_operand("DFT", at=(1, 2))
+@dynamic_operand("DFT", at=(1, 2), padded=True)
 def dft(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     """Axes whose transforms have the declared shape, or the length that the shape says."""
     data = node.input(0)
@@ -30,21 +32,20 @@ def dft(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
             axis = node.constant_integer(2, "the axis")
         length = wanted[node.axis(axis, data.rank)]
         return node.with_constants({1: expect_constant(node, graph, 1, (length,), "the length")})
-    wanted = declared(node, 2, "the axis")
     given = None if node.optional(1) is None else node.constant_integer(1, "the length")
 
-    def extent(old: int) -> int:
+    def size(old: Dimension) -> Dimension:
         if inverse and onesided:
             return given or 2 * (old - 1)
         length = given or old
-        return length // 2 + 1 if onesided else length
+        return divide(length, 2) + 1 if onesided else length
 
-    choices = [
-        (axis,)
-        for axis, old in enumerate(data.shape[:-1])
-        if (*data.shape[:axis], extent(old), *data.shape[axis + 1 : -1]) == wanted[:-1]
-    ]
-    return chosen(node, graph, choices, data.rank, position=2)
+    shape = data.true_shape
+    choices = {
+        (axis,): (*shape[:axis], size(old), *shape[axis + 1 : -1], 1 if inverse and onesided else 2)
+        for axis, old in enumerate(shape[:-1])
+    }
+    return chosen(node, graph, listed_shapes(node, choices), data.rank, position=2)
 
 
 @dynamic_operand("STFT", at=(1, 3))
@@ -80,7 +81,7 @@ def stft(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     fits = (step >= 1) & (room.at_least(0) / step.at_least(1) + 1).equals(count)
     require(node, graph, 1, fits, f"the step must give {count} frames")
     values = [_of_frames(node, graph, step, count, length) for length in lengths]
-    return selected(here, values)
+    return selected(node, here, values)
 
 
 def _of_frames(
