@@ -10,31 +10,47 @@ import numpy as np
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.padded_moves import as_whole
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole, extent_there, window
+from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
 from tunefarm.compiler.frontend.operators.sized_shapes import under_shape
-from tunefarm.compiler.frontend.operators.sized_windows import conv_windows
+from tunefarm.compiler.frontend.operators.sized_windows import conv_windows, whole_kernel
 from tunefarm.compiler.frontend.operators.windows import Windows, window_attributes, windows
 from tunefarm.compiler.types.dims import is_unpadded
-from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 
 
 def conv_value(
     node: OnnxNode, data: Value, weight: Value, bias: Value | None, graph: GraphBuilder
 ) -> Value:
     """A convolution with the node's attributes on operands of any (equal) element type."""
-    data, found = conv_windows(node, data, _kernel(node, data, weight), graph)
+    weight = _weight(node, data, weight, graph)
+    data, weight, found = conv_windows(node, data, weight, graph)
     groups = node.integer("group", 1)
     return graph.emit("conv", data, weight, bias, **found.steps, pads=found.pads, groups=groups)
 
 
-def _kernel(node: OnnxNode, data: Value, weight: Value) -> tuple[int, ...]:
-    """The weight's spatial extents, which `kernel_shape` only repeats."""
+def _weight(node: OnnxNode, data: Value, weight: Value, graph: GraphBuilder) -> Value:
+    """The weight, whose spatial sizes must be those of `kernel_shape` if there is one."""
     if data.rank < 3 or weight.rank != data.rank:
         raise node.bad_shape(f"the data {data.type} and the weight {weight.type} do not fit")
-    kernel = weight.shape[2:]
-    if node.has("kernel_shape") and node.integers("kernel_shape") != kernel:
-        raise node.bad_shape(f"kernel_shape is not the weight's, {list(kernel)}")
-    return kernel
+    sizes = weight.true_shape[2:]
+    kernel = node.integers("kernel_shape", weight.shape[2:])
+    if not node.has("kernel_shape") or kernel == sizes:
+        return weight
+    if len(kernel) != len(sizes) or any(
+        not low <= wanted <= high
+        for wanted, (low, high) in zip(kernel, map(bounds_of, sizes), strict=True)
+    ):
+        raise node.bad_shape(f"kernel_shape is not the weight's, {_text(sizes)}")
+    weight = graph.padded.dense(weight)
+    for axis, (wanted, size) in enumerate(zip(kernel, sizes, strict=True), start=2):
+        graph.run_time.require_equal(size, wanted, f"node {graph.source!r}")
+        weight = as_whole(graph.padded.cut(weight, axis, wanted), axis, graph)
+    return weight
+
+
+def _text(sizes: Sequence[Dimension]) -> str:
+    return f"[{', '.join(map(str, sizes))}]"
 
 
 @converter("Conv", 1, 11, 22)
@@ -44,41 +60,57 @@ def conv(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("ConvTranspose", 1, 11, 22)
 def conv_transpose(node: OnnxNode, graph: GraphBuilder) -> Value:
-    data, weight = node.input(0), node.input(1)
-    given = window_attributes(node, _kernel(node, data, weight))
-    rank = len(given.kernel)
+    """What depends on a dynamic size is cut out of the whole result, with nothing taken off."""
+    data = node.input(0)
+    for axis in range(2, data.rank):
+        data = in_one_piece(data, axis, graph)
+    weight = _weight(node, data, node.input(1), graph)
+    given, kernel = window_attributes(node, weight.shape[2:]), weight.true_shape[2:]
+    rank = len(kernel)
     extra = node.integers("output_padding", (0,) * rank)
     wanted = node.integers("output_shape", ())
-    if wanted and data.padded is not None and not all(map(is_unpadded, data.dims[2:])):
-        raise graph.refusal("output_shape of an axis", [data])
     if len(extra) != rank or len(wanted) not in (0, rank) or any(value < 0 for value in extra):
         raise node.bad_shape(f"output_padding and output_shape need {rank} entries")
-    begins, shape = list(given.pads[:rank]), [0] * rank
+    upper, is_same = given.auto_pad == "SAME_UPPER", given.auto_pad.startswith("SAME")
+
+    def placed(axis: int, size: Dimension, taps: Dimension) -> tuple[Dimension, Dimension]:
+        """Where the result of so many elements and taps begins in the whole, and its size."""
+        stride, begin = given.strides[axis], given.pads[axis]
+        whole = (size - 1) * stride + (taps - 1) * given.dilations[axis] + 1 + extra[axis]
+        if not wanted and not is_same:
+            return begin, whole - begin - given.pads[rank + axis]
+        count = wanted[axis] if wanted else size * stride
+        total = greater(whole - count, 0)
+        return divide(total, 2) if upper else total - divide(total, 2), count
+
+    begins, ends, shape = [0] * rank, [0] * rank, [0] * rank
+    cuts: dict[int, tuple[Dimension, Dimension]] = {}
     for axis, extent in enumerate(data.shape[2:]):
-        full = given.reach(axis, extent) + extra[axis]
-        if not wanted and not given.auto_pad.startswith("SAME"):
-            shape[axis] = full - begins[axis] - given.pads[rank + axis]
-            continue
-        shape[axis] = wanted[axis] if wanted else extent * given.strides[axis]
-        total = max(full - shape[axis], 0)
-        upper = given.auto_pad == "SAME_UPPER"
-        begins[axis] = total // 2 if upper else total - total // 2
-    ends = tuple(
-        max(given.reach(axis, extent) - begins[axis] - shape[axis], 0)
-        for axis, extent in enumerate(data.shape[2:])
-    )
+        size, taps = data.true_shape[2 + axis], kernel[axis]
+        begin, count = placed(axis, size, taps)
+        longest = given.reach(axis, extent)
+        if isinstance(taps, int) and isinstance(begin, int) and (size == extent or not wanted):
+            begins[axis], shape[axis] = begin, bounds_of(placed(axis, extent, taps)[1])[1]
+            ends[axis] = max(longest - begin - shape[axis], 0)
+        else:
+            shape[axis] = max(longest + extra[axis], bounds_of(count)[1])
+            cuts[axis] = begin, extent_there(count, graph)
+            data = as_whole(graph.padded.filled(data, 2 + axis, "zero"), 2 + axis, graph)
     if any(extent < 1 for extent in shape):
         raise node.bad_shape(f"the spatial shape of the result would be {shape}")
-    return graph.emit(
+    result = graph.emit(
         "conv_transpose",
         data,
-        weight,
+        whole_kernel(weight, graph),
         node.optional(2),
         **given.steps,
-        pads=tuple(begins) + ends,
+        pads=(*begins, *ends),
         shape=tuple(shape),
         groups=node.integer("group", 1),
     )
+    for axis, (begin, count) in cuts.items():
+        result = window(result, 2 + axis, begin, count, graph)
+    return result
 
 
 @converter("Col2Im", 18)

@@ -82,7 +82,7 @@ def _steps(node: OnnxNode, graph: GraphBuilder, count: int) -> tuple[int, Value 
         return 0, None
     computed = None
     if most.array is None:
-        computed = graph.reshape(graph.cast(most, DType.I64), ())
+        computed = graph.cast(_number(graph, most), DType.I64)
     else:
         count = max(0, min(count, node.constant_integer(2, "the most boxes of a class")))
     return count, computed
@@ -149,7 +149,14 @@ def _of_classes(graph: GraphBuilder, rows: Value) -> Value:
 
 def _threshold(node: OnnxNode, graph: GraphBuilder, position: int) -> Value:
     value = node.optional(position)
-    return graph.scalar(0, DType.F32) if value is None else graph.reshape(value, ())
+    return graph.scalar(0, DType.F32) if value is None else _number(graph, value)
+
+
+def _number(graph: GraphBuilder, value: Value) -> Value:
+    """The only element of an operand; the first one where there are several."""
+    if value.rank == 1 and value.shape != (1,):
+        value = graph.part(value, 0, 0, 1)
+    return graph.reshape(value, ())
 
 
 def _overlap(graph: GraphBuilder, boxes: _Boxes, best: Value, shape: tuple[int, ...]) -> Value:

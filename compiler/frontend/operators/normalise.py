@@ -10,6 +10,7 @@ import numpy as np
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.types.dtypes import DType
 
 
 @converter("BatchNormalization", 1, 6, 7, 9)
@@ -117,9 +118,8 @@ def layer_normalization(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
     data, scale, bias = node.input(0), node.input(1), node.optional(2)
     axis = node.axis(node.integer("axis", -1), data.rank)
     epsilon = node.floating("epsilon", 1e-5)
-    inner = data.shape[axis:]
     operands = [
-        None if operand is None else _broadcast(node, operand, inner, graph)
+        None if operand is None else _broadcast(node, operand, data, axis, graph)
         for operand in (scale, bias)
     ]
     result = graph.emit("layer_norm", data, *operands, axis=axis, epsilon=epsilon)
@@ -133,18 +133,24 @@ def layer_normalization(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]:
 def rms_normalization(node: OnnxNode, graph: GraphBuilder) -> Value:
     data, scale = node.input(0), node.input(1)
     axis = node.axis(node.integer("axis", -1), data.rank)
-    operand = _broadcast(node, scale, data.shape[axis:], graph)
+    operand = _broadcast(node, scale, data, axis, graph)
     return graph.emit("rms_norm", data, operand, axis=axis, epsilon=node.floating("epsilon", 1e-5))
 
 
-def _broadcast(node: OnnxNode, value: Value, shape: tuple[int, ...], graph: GraphBuilder) -> Value:
+def _broadcast(node: OnnxNode, value: Value, data: Value, axis: int, graph: GraphBuilder) -> Value:
+    """A scale or bias in the shape of the data's axes from `axis` on."""
+    shape, dims = data.shape[axis:], data.dims[axis:]
     if value.shape == shape:
         return value
     if value.rank > len(shape):
         if any(extent != 1 for extent in value.shape[: value.rank - len(shape)]):
             raise node.bad_shape(f"{value.type} does not broadcast to {list(shape)}")
         value = graph.reshape(value, value.shape[value.rank - len(shape) :])
-    expanded = graph.emit("expand", value, shape=shape)
+    if value.padded is not None:  # a pointwise operator compares the sizes at run time
+        graph.check_array(shape, value.dtype.bytes)
+        zeros = graph.padded.begins(graph.constant(np.zeros(shape, value.dtype.numpy)), dims)
+        value = graph.emit("where", graph.scalar(True, DType.BOOL), value, zeros)
+    expanded = value if value.shape == shape else graph.emit("expand", value, shape=shape)
     if expanded.shape != shape:
         raise node.bad_shape(f"{value.type} does not broadcast to {list(shape)}")
     return expanded

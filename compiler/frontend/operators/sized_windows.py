@@ -10,7 +10,7 @@ import numpy as np
 
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.padded_moves import pad_axis, with_axis
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole, pad_axis, with_axis
 from tunefarm.compiler.frontend.operators.windows import (
     Windows,
     pool_windows,
@@ -20,16 +20,28 @@ from tunefarm.compiler.frontend.operators.windows import (
 from tunefarm.compiler.frontend.padded_forms import padded_form
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dims import ONE, is_unpadded, size_of
-from tunefarm.compiler.types.sizes import Dimension, divide, greater, smaller
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater, smaller
 
 
 def conv_windows(
-    node: OnnxNode, data: Value, kernel: tuple[int, ...], graph: GraphBuilder
-) -> tuple[Value, Windows]:
-    """The windows of a convolution, and the data that they run over."""
-    if not is_same_at_strides(node, data, kernel):
-        return data, windows(node, data.shape[2:], kernel)
-    return _same(node, data, kernel, 0.0, graph)
+    node: OnnxNode, data: Value, weight: Value, graph: GraphBuilder
+) -> tuple[Value, Value, Windows]:
+    """The windows of a convolution, the data that they run over, and the weight.
+
+    A weight of a dynamic kernel is 0 behind its true size, where it meets zeros behind the data.
+    """
+    kernel, sizes = weight.shape[2:], weight.true_shape[2:]
+    if kernel == sizes and not is_same_at_strides(node, data, kernel):
+        return data, weight, windows(node, data.shape[2:], kernel)
+    data, found = _padded(node, data, kernel, 0.0, graph, sizes)
+    return data, whole_kernel(weight, graph), found
+
+
+def whole_kernel(weight: Value, graph: GraphBuilder) -> Value:
+    """A weight [.., .., *kernel] with zeros behind the true sizes of its kernel."""
+    for axis in range(2, weight.rank):
+        weight = as_whole(graph.padded.filled(weight, axis, "zero"), axis, graph)
+    return weight
 
 
 def max_windows(node: OnnxNode, data: Value, graph: GraphBuilder) -> tuple[Value, Windows]:
@@ -45,7 +57,7 @@ def pooled_windows(
     kernel = node.integers("kernel_shape")
     if not is_same_at_strides(node, data, kernel):
         return data, pool_windows(node, data.shape[2:])
-    return _same(node, data, kernel, content, graph)
+    return _padded(node, data, kernel, content, graph)
 
 
 def same_average(node: OnnxNode, data: Value, graph: GraphBuilder) -> Value:
@@ -104,27 +116,51 @@ def is_same_at_strides(node: OnnxNode, data: Value, kernel: tuple[int, ...]) -> 
     return any(of_size and stride > 1 for of_size, stride in zip(padded, strides, strict=True))
 
 
-def _same(
-    node: OnnxNode, data: Value, kernel: tuple[int, ...], content: float, graph: GraphBuilder
+def _padded(
+    node: OnnxNode,
+    data: Value,
+    kernel: tuple[int, ...],
+    content: float,
+    graph: GraphBuilder,
+    sizes: Sequence[Dimension] | None = None,
 ) -> tuple[Value, Windows]:
-    """The data with the padding that SAME asks for put around it, and windows without any."""
-    given = window_attributes(node, kernel)
-    if len(kernel) != data.rank - 2:
-        raise node.bad_shape(f"the data has {data.rank - 2} spatial axes, the kernel {len(kernel)}")
+    """The data with `content` around it where how much depends on a size, and the windows over it.
+
+    `sizes` are those of a kernel that is padded to `kernel`: as much more stands behind the data.
+    """
+    given, rank = window_attributes(node, kernel), len(kernel)
+    if rank != data.rank - 2:
+        raise node.bad_shape(f"the data has {data.rank - 2} spatial axes, the kernel {rank}")
+    rest = list(given.pads)
     for number, stride in enumerate(given.strides):
-        size = size_of(data.dims[2 + number])
-        reach = given.reach(number)
-        total = greater((_rounded_up(size, stride) - 1) * stride + reach - size, 0)
-        small = divide(total, 2)
-        pads = (small, total - small)
-        if given.auto_pad == "SAME_LOWER":
-            pads = pads[::-1]
-        data = pad_axis(data, 2 + number, pads, "constant", content, graph)
+        size, own = size_of(data.dims[2 + number]), (sizes or kernel)[number]
+        missing = (kernel[number] - own) * given.dilations[number]
+        reach = given.reach(number) - missing
+        pads: tuple[Dimension, Dimension] = rest[number], rest[number + rank]
+        if given.auto_pad.startswith("SAME"):
+            total = greater((_rounded_up(size, stride) - 1) * stride + reach - size, 0)
+            small = divide(total, 2)
+            pads = (small, total - small)
+            if given.auto_pad == "SAME_LOWER":
+                pads = pads[::-1]
+        begin, end = pads
+        if isinstance(begin, int) and isinstance(end, int) and missing == 0:
+            rest[number], rest[number + rank] = begin, end
+            continue
+        room = size + begin + end - reach
+        if bounds_of(room)[0] < 0:
+            fitting = greater(room, 0)
+            graph.run_time.require_equal(room, fitting, f"node {graph.source!r}")
+            end = end + fitting - room
+        data = pad_axis(data, 2 + number, (begin, end + missing), "constant", content, graph)
+        rest[number] = rest[number + rank] = 0
+    found = replace(given, auto_pad="NOTSET", pads=tuple(rest))
     shape = tuple(
-        (extent - given.reach(number)) // given.strides[number] + 1
+        (extent + rest[number] + rest[number + rank] - found.reach(number)) // found.strides[number]
+        + 1
         for number, extent in enumerate(data.shape[2:])
     )
-    return data, replace(given, auto_pad="NOTSET", shape=shape)
+    return data, replace(found, shape=shape)
 
 
 @padded_form("average_pool")
