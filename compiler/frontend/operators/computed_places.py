@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tunefarm.compiler.frontend.data_sizes import all_there
 from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
@@ -18,7 +19,7 @@ from tunefarm.compiler.frontend.operators.padded_moves import taken
 from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
 from tunefarm.compiler.frontend.settle import declared, require
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.sizes import Size, Symbol
+from tunefarm.compiler.types.sizes import Dimension, Size, Symbol, bounds_of, product_of
 
 _FAR = 2**40
 """Farther than any extent, and so near that sums of it do not overflow."""
@@ -30,7 +31,9 @@ def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
     data = node.input(0)
     at = next(position for position in (2, 1, 4, 3) if node.is_computed(position))
     meaning = f"the list of {('starts', 'ends', 'axes', 'steps')[at - 1]}"
-    if (node.declared_shape() is None or data.padded is not None) and not node.is_computed(3):
+    operands = [node.optional(position) for position in range(5)]
+    is_sized = any(value is not None and value.padded is not None for value in operands)
+    if node.declared_shape() is None or is_sized:
         return _counted_slice(node, graph)
     wanted = declared(node, at, meaning)
     starts, ends = (vector(node.input(position), graph) for position in (1, 2))
@@ -58,29 +61,41 @@ def slice_(node: OnnxNode, graph: GraphBuilder) -> Value:
 def _counted_slice(node: OnnxNode, graph: GraphBuilder) -> Value:
     """Parts of axes whose sizes are computed: the rest of each axis is padding."""
     result = node.input(0)
-    starts, ends = (vector(node.input(position), graph) for position in (1, 2))
+    starts, ends = (_entries(node.input(position), "zero", graph) for position in (1, 2))
     count = starts.shape[0]
-    steps = vector(node.input(4), graph) if node.optional(4) else starts.like([1] * count)
-    listed = node.constant_integers(3, "the list of axes") if node.optional(3) else range(count)
-    node.axes(listed, result.rank)
-    axes = [node.axis(axis, result.rank) for axis in listed]
-    if {ends.shape[0], steps.shape[0], len(axes)} != {count}:
+    steps = starts.like([1] * count)
+    if node.optional(4) is not None:
+        steps = _entries(node.input(4), "one", graph)
+    axes = _Axes.of(node, graph, 3, count, result.rank, node.input(1))
+    if {ends.shape[0], steps.shape[0]} != {count}:
         raise node.bad_shape("starts, ends, axes and steps differ in length")
-    true = graph.size_vector([result.true_shape[axis] for axis in axes])
-    first, counts, steps = _bounds(starts, ends, steps, Numbers(true, graph))
+    sizes = Numbers(graph.size_vector(result.true_shape), graph)
+    first, counts, steps = _bounds(starts, ends, steps, axes.sizes(result.true_shape))
+    if node.is_computed(3) or node.input(1).padded is not None:
+        reason = f"the axes must be of {result.rank}, none of them twice"
+        require(node, graph, 3 if node.is_computed(3) else 1, axes.valid, reason)
     if node.is_computed(4):
         require(node, graph, 4, counts >= 0, "no step may be 0")
-    counts = counts.at_least(0)
-    for entry, axis in enumerate(axes):
+    counts_by_axis = axes.by_axis(counts.at_least(0), sizes)
+    first_by_axis = axes.by_axis(first, first.like([0] * result.rank))
+    steps_by_axis = axes.by_axis(steps, first.like([1] * result.rank))
+    for axis in axes.candidates:
         result = in_one_piece(result, axis, graph)
         extent = result.shape[axis]
         size = Symbol.of(graph.unused_symbol(f"{node.outputs[0]}_{axis}"), 0, extent)
         if isinstance(size, Size) and size.symbol is not None:
-            graph.computed_symbol(size.symbol, counts.part(entry, 1).reshape().value)
-        places = integers(range(extent), graph) * steps.part(entry, 1) + first.part(entry, 1)
+            graph.computed_symbol(size.symbol, counts_by_axis[axis].reshape().value)
+        places = integers(range(extent), graph) * steps_by_axis[axis] + first_by_axis[axis]
         places = places.at_least(0).at_most(extent - 1)
         result = taken(result, axis, places.value, ((size, extent),), graph)
     return result
+
+
+def _entries(operand: Value, content: str, graph: GraphBuilder) -> Numbers:
+    """The entries of a list, with `content` behind those that are there."""
+    return Numbers(
+        all_there(graph.padded.filled(vector(operand, graph).value, 0, content), graph), graph
+    )
 
 
 def _bounds(
@@ -106,7 +121,7 @@ class _Axes:
     `valid` is whether they are axes, none of them twice.
     """
 
-    def __init__(self, axes: Numbers, rank: int) -> None:
+    def __init__(self, axes: Numbers, rank: int, count: Dimension) -> None:
         normal = (axes < 0).choose(axes + rank, axes)
         places = integers(range(rank), axes.graph).reshape(1, rank)
         self._normal = normal
@@ -115,20 +130,51 @@ class _Axes:
         self._named = self._is.sum(0)
         array = self._named.value.array
         self.candidates = list(range(rank)) if array is None else np.flatnonzero(array).tolist()
-        self.valid = self._named.sum(0).equals(axes.shape[0]) & (self._named < 2)
+        listed = Numbers(axes.graph.size(count), axes.graph)
+        self.valid = self._named.sum(0).equals(listed) & (self._named < 2)
 
     @classmethod
-    def of(cls, node: OnnxNode, graph: GraphBuilder, position: int, count: int, rank: int) -> _Axes:
-        """Those of an operand; the first ones if it is absent. Raises `ShapeError` for others."""
+    def of(
+        cls,
+        node: OnnxNode,
+        graph: GraphBuilder,
+        position: int,
+        count: int,
+        rank: int,
+        entries: Value | None = None,
+    ) -> _Axes:
+        """Those of an operand; the first ones if it is absent. Raises `ShapeError` for others.
+
+        Of a list with `entries` of a dynamic size there are as many.
+        """
+        size: Dimension = count if entries is None else product_of(entries.true_shape)
         if node.optional(position) is None:
-            axes = integers(range(count), graph)
+            given = graph.integers(range(count))
+            if entries is not None:
+                given = graph.padded.begins(given, (((size, count),),))
+            axes = _entries(given, "lowest", graph)
         else:
-            axes = vector(node.input(position), graph)
+            axes = _entries(node.input(position), "lowest", graph)
         if axes.value.array is not None:
             node.axes([int(axis) for axis in axes.value.array], rank)
-        if axes.shape != (count,) or count < 1 or count > rank:
-            raise node.bad_shape(f"{axes.shape[0]} axes do not fit {count} of {rank}")
-        return cls(axes, rank)
+        if axes.shape != (count,) or count < 1 or bounds_of(size)[0] > rank:
+            raise node.bad_shape(f"{axes.shape[0]} axes do not fit {size} of {rank}")
+        return cls(axes, rank, size)
+
+    def sizes(self, shape: Sequence[Dimension]) -> Numbers:
+        """The sizes of the axes that are listed."""
+        graph, normal = self._normal.graph, self._normal.value.array
+        if normal is not None:
+            return Numbers(graph.size_vector([shape[axis] for axis in normal]), graph)
+        return self.spread(Numbers(graph.size_vector(shape), graph))
+
+    def by_axis(self, listed: Numbers, others: Numbers) -> dict[int, Numbers]:
+        """What is listed for each of the candidates; `others` where one is not listed."""
+        normal = self._normal.value.array
+        if normal is not None:
+            return {int(axis): listed.part(entry, 1) for entry, axis in enumerate(normal)}
+        every = self.gathered(listed, others)
+        return {axis: every.part(axis, 1) for axis in self.candidates}
 
     def spread(self, every: Numbers) -> Numbers:
         """What a vector of all axes has for those that are listed."""

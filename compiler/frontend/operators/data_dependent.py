@@ -55,7 +55,7 @@ def compress_computed(node: OnnxNode, graph: GraphBuilder, data: Value, axis: in
     condition = node.input(1)
     if condition.rank != 1:
         raise node.bad_shape("the condition must be a vector")
-    if condition.shape[0] > data.shape[axis]:
+    if bounds_of(condition.true_shape[0])[0] > data.shape[axis]:
         raise node.bad_shape(f"the condition is longer than axis {axis} of {data.type}")
     data, condition = in_one_piece(data, axis, graph), in_one_piece(condition, 0, graph)
     flags = all_there(graph.padded.filled(condition, 0, "zero"), graph)
