@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from tunefarm.compiler.frontend.value import Value
 from tunefarm.compiler.types.sizes import Dimension
 
 _MAX_DIVISOR = 16  # of positions: beyond it a table is as fast,
@@ -26,11 +27,14 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SizedAxis:
-    """True sizes of an axis before and behind, and the scale; None: that of the sizes."""
+    """True sizes of an axis before and behind, and the scale; None: that of the sizes.
+
+    A scale that depends on sizes is a scalar of f32.
+    """
 
     given: Dimension
     wanted: Dimension
-    scale: float | None
+    scale: float | Value | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,11 @@ import numpy.typing as npt
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.types.dims import ONE, whole
+from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
+from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
+from tunefarm.compiler.types.dims import ONE, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import greater
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 
@@ -106,6 +109,7 @@ def _pools(node: OnnxNode, outputs: tuple[int, ...], graph: GraphBuilder) -> lis
 def _counts(node: OnnxNode, data: Value, pool: _Pool, graph: GraphBuilder) -> Value | None:
     """How often each n-gram of a pool is in each row; None where it does not fit."""
     rows, extent = data.shape
+    size, data = size_of(data.dims[1]), as_whole(in_one_piece(data, 1, graph), 1, graph)
     skips = 1 if pool.length == 1 else node.integer("max_skip_count") + 1
     totals: list[Value] = []
     limits = np.iinfo(data.dtype.numpy)
@@ -125,6 +129,8 @@ def _counts(node: OnnxNode, data: Value, pool: _Pool, graph: GraphBuilder) -> Va
         if never.any():
             equal.append(graph.constant(np.logical_not(never)))
         hits = graph.cast(graph.fold("and", equal), DType.F32)
+        there = greater(size - distance * (pool.length - 1), 0)
+        hits = with_axis(hits, 1, ((there, places),), graph)
         totals.append(graph.emit("reduce_sum", hits, axes=(1,), keepdims=False))
     return graph.fold("add", totals) if totals else None
 

@@ -14,8 +14,10 @@ from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
 from tunefarm.compiler.frontend.operators.sized_resize import (
+    cropped_off,
     edge_extended,
     fixed_scale,
+    kept_aspect,
     sampled,
     scaled_number,
     scaled_size,
@@ -47,6 +49,7 @@ _COORDINATES = (
     "tf_crop_and_resize",
 )
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+_POLICIES = ("stretch", "not_larger", "not_smaller")
 _TAP_BYTES = 32  # of a tap at one position, while it is computed
 
 
@@ -80,6 +83,7 @@ def resize(node: OnnxNode, graph: GraphBuilder) -> Value:
     wanted = node.optional(3)
     if wanted is not None and wanted.sizes is not None and scales is None:
         plan = _run_time_sizes(node, data, axes, graph)
+        plan = _cropped(node, plan) if how.coordinates == "tf_crop_and_resize" else plan
         return _resize(node, data, plan, how, graph)
     sizes = _given(node, 3, "the list of sizes")
     if (scales is None) == (sizes is None):
@@ -148,18 +152,19 @@ def _run_time_sizes(
     node: OnnxNode, data: Value, axes: tuple[int, ...], graph: GraphBuilder
 ) -> tuple[Axis, ...]:
     """Axes resized to sizes of which some, or those of the data, are dynamic."""
-    policy = node.string("keep_aspect_ratio_policy", "stretch")
-    if policy != "stretch":
-        raise graph.refusal(f"keep_aspect_ratio_policy={policy}", [data])
     wanted = node.sizes(3, "the list of sizes")
     if len(wanted) != len(axes):
         raise node.bad_shape(f"the sizes do not fit {data.type}")
+    policy = node.choice("keep_aspect_ratio_policy", "stretch", _POLICIES)
+    sizes = [size_of(data.dims[axis]) for axis in axes]
+    scale: Value | None = None
+    if policy != "stretch":
+        scale, wanted = kept_aspect(sizes, wanted, policy == "not_larger", graph)
     plan = []
-    for axis, size in zip(axes, wanted, strict=True):
-        given = size_of(data.dims[axis])
+    for axis, given, size in zip(axes, sizes, wanted, strict=True):
         extent, most = data.shape[axis], bounds_of(size)[1]
-        sized = None if isinstance(given, int) and isinstance(size, int) else (given, size, None)
-        found = None if sized is None else SizedAxis(*sized)
+        is_known = isinstance(given, int) and isinstance(size, int) and scale is None
+        found = None if is_known else SizedAxis(given, size, scale)
         plan.append(Axis(axis, extent, most, most / extent, sizes=found))
     return tuple(plan)
 
@@ -169,8 +174,7 @@ def _sized_axes(
 ) -> tuple[Axis, ...]:
     if len(sizes) != len(axes) or any(size < 1 for size in sizes):
         raise node.bad_shape(f"the sizes {list(sizes)} do not fit {data.type}")
-    policies = ("stretch", "not_larger", "not_smaller")
-    policy = node.choice("keep_aspect_ratio_policy", "stretch", policies)
+    policy = node.choice("keep_aspect_ratio_policy", "stretch", _POLICIES)
     ratios = [size / data.shape[axis] for axis, size in zip(axes, sizes, strict=True)]
     if policy != "stretch":
         scale = min(ratios) if policy == "not_larger" else max(ratios)
@@ -234,10 +238,12 @@ def _resized(
     sizes = {axis.axis: axis.size for axis in plan}
     shape = [sizes.get(axis, extent) for axis, extent in enumerate(data.shape)]
     graph.check_array(shape, data.dtype.bytes)
-    result = data
+    result, masks = data, list[Value]()
     for axis in plan:
         if axis.sizes is not None:
             result = _resize_sized(node, result, axis, axis.sizes, how, graph)
+            if how.coordinates == "tf_crop_and_resize":
+                masks.append(cropped_off(data.rank, axis, axis.sizes, how, graph))
     plan = tuple(axis for axis in plan if axis.sizes is None)
     outside: list[tuple[int, npt.NDArray[np.bool_]]] = []
     for axis in sorted(plan, key=_cheapest_first):
@@ -251,7 +257,8 @@ def _resized(
                 outside.append((axis.axis, beyond))
         result = _resize_axis(node, result, axis, positions, how, graph)
     for position, beyond in outside:
-        mask = graph.constant(beyond.reshape(-1, *(1,) * (data.rank - position - 1)))
+        masks.append(graph.constant(beyond.reshape(-1, *(1,) * (data.rank - position - 1))))
+    for mask in masks:
         fill = graph.scalar(how.extrapolation, data.dtype)
         result = graph.emit("where", mask, fill, result)
     return result
@@ -282,7 +289,8 @@ def _resize_sized(
     graph: GraphBuilder,
 ) -> Value:
     """An axis with padding: as it is, by a scale that settles all positions, or by sizes."""
-    if sizes.given == sizes.wanted and sizes.scale in (None, 1.0):
+    crops = how.coordinates == "tf_crop_and_resize"
+    if sizes.given == sizes.wanted and sizes.scale in (None, 1.0) and not crops:
         return data
     if axis.size < 1:
         raise graph.refusal(f"resizing axis {axis.axis} of {data.type}", [data])
@@ -300,10 +308,7 @@ def _resize_sized(
             read = edge_extended(data, axis.axis, graph)
         resized = _resize_axis(node, read, whole, positions, how, graph)
         return with_axis(resized, axis.axis, ((sizes.wanted, whole.size),), graph)
-    blends = how.mode != "nearest"
-    if how.coordinates == "tf_crop_and_resize" or (blends and not data.dtype.is_float):
-        raise graph.refusal("this interpolation at positions that depend on a size", [data])
-    return sampled(data, axis.axis, sizes.wanted, sizes.scale, how, graph)
+    return sampled(data, axis.axis, sizes.wanted, sizes.scale, how, graph, axis.roi)
 
 
 def _stays_inside(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ from tunefarm.compiler.frontend.operators.padded_moves import (
     with_axis,
 )
 from tunefarm.compiler.frontend.operators.resize_weights import weighted_taps
-from tunefarm.compiler.frontend.resize_taps import MAX_TAPS, TIE, Interpolation
+from tunefarm.compiler.frontend.resize_taps import MAX_TAPS, TIE, Interpolation, SizedAxis
+from tunefarm.compiler.frontend.resize_taps import Axis as ResizedAxis
 from tunefarm.compiler.frontend.settle import require, sized
 from tunefarm.compiler.frontend.size_tables import (
     Between,
@@ -31,8 +33,18 @@ from tunefarm.compiler.frontend.size_tables import (
 )
 from tunefarm.compiler.types.dims import Axis, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.sizes import Dimension, Symbol, bounds_of, divide, quotient
+from tunefarm.compiler.types.sizes import (
+    Dimension,
+    Symbol,
+    bounds_of,
+    divide,
+    greater,
+    quotient,
+    smaller,
+)
 
+_WHOLE = (0.0, 1.0)
+"""The crop that takes nothing off."""
 _MOST_TRIED = 1 << 22
 """Sizes of an axis for which a fraction is tried instead of a scale."""
 _FIXED = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn")
@@ -72,13 +84,15 @@ def _scaled(numbers: npt.NDArray[np.int64], scale: float) -> npt.NDArray[np.int6
 
 
 def fixed_scale(
-    given: Dimension, wanted: Dimension, scale: float | None, coordinates: str
+    given: Dimension, wanted: Dimension, scale: float | Value | None, coordinates: str
 ) -> float | None:
     """The scale, if all positions follow from it, whatever the sizes are; None if they do not.
 
     A `scale` of None is that of the sizes.
     """
-    if coordinates not in _FIXED or (coordinates.startswith("pyt") and bounds_of(wanted)[0] < 2):
+    if coordinates not in _FIXED or isinstance(scale, Value):
+        return None
+    if coordinates.startswith("pyt") and bounds_of(wanted)[0] < 2:
         return None
     if scale is not None:
         return scale
@@ -102,15 +116,16 @@ def sampled(
     scale: float | Value | None,
     how: Interpolation,
     graph: GraphBuilder,
+    roi: tuple[float, float] = _WHOLE,
 ) -> Value:
     """An axis resized to a size, at positions that are computed at run time.
 
-    A `scale` of None is that of the sizes; a value is a scalar of f32.
+    A `scale` of None is that of the sizes; a value is a scalar of f32. `roi` is a relative crop.
     """
     extent = bounds_of(wanted)[1]
     dims: Axis = ((wanted, extent),)
     given = size_of(data.dims[axis])
-    places = _coordinates(extent, given, wanted, scale, how.coordinates, graph)
+    places = _coordinates(extent, given, wanted, scale, how.coordinates, graph, roi)
     last = graph.size(given - 1)
     if how.mode == "nearest":
         index = graph.cast(_rounded(places, how.nearest, graph), DType.I64)
@@ -127,6 +142,39 @@ def sampled(
         element = taken(data, axis, _clamped(index, last, graph), dims, graph, there=True)
         terms.append(graph.emit("mul", as_whole(element, axis, graph), factor))
     return with_axis(graph.fold("add", terms), axis, dims, graph)
+
+
+def cropped_off(
+    rank: int, axis: ResizedAxis, sizes: SizedAxis, how: Interpolation, graph: GraphBuilder
+) -> Value:
+    """Which positions of an axis lie outside of the data, as what broadcasts along it."""
+    given, extent = sizes.given, bounds_of(sizes.wanted)[1]
+    places = _coordinates(
+        extent, given, sizes.wanted, sizes.scale, how.coordinates, graph, axis.roi
+    )
+    before = graph.emit("less", places, graph.scalar(0, DType.F32))
+    behind = graph.emit("greater", places, graph.size(given - 1, DType.F32))
+    beyond = along(graph.emit("or", before, behind), axis.axis, rank, graph)
+    return with_axis(beyond, 0, ((sizes.wanted, extent),), graph)
+
+
+def kept_aspect(
+    given: Sequence[Dimension], wanted: Sequence[Dimension], smallest: bool, graph: GraphBuilder
+) -> tuple[Value, tuple[Dimension, ...]]:
+    """One scale for all axes, the smallest or the largest of theirs, and the sizes by it.
+
+    Halves are rounded up, as in (2 size wanted / given + 1) / 2, rounded down.
+    """
+    pairs = list(zip(given, wanted, strict=True))
+    nearest = smaller if smallest else greater
+
+    def by_scale(size: Dimension) -> Dimension:
+        ways = [divide(2 * size * new + old, 2 * old) for old, new in pairs]
+        return reduce(nearest, ways)
+
+    scales = [_scale(old, new, None, graph) for old, new in pairs]
+    scale = graph.fold("min" if smallest else "max", scales)
+    return scale, tuple(map(by_scale, given))
 
 
 def _most_taps(
@@ -278,6 +326,7 @@ def _coordinates(
     scale: float | Value | None,
     mode: str,
     graph: GraphBuilder,
+    roi: tuple[float, float],
 ) -> Value:
     """The position in the data of each of the result, in f32 as `resize._coordinates` has it."""
     f32 = DType.F32
@@ -289,6 +338,17 @@ def _coordinates(
     if mode == "align_corners":
         steps = graph.emit("max", graph.emit("sub", length, one), one)
         return graph.emit("div", graph.emit("mul", y, graph.emit("sub", n, one)), steps)
+    if mode == "tf_crop_and_resize":
+        start, end = (graph.scalar(number, f32) for number in roi)
+        last = graph.emit("sub", n, one)
+        steps = graph.emit("max", graph.emit("sub", length, one), one)
+        reach = graph.emit("mul", graph.emit("sub", end, start), last)
+        along = graph.emit("div", graph.emit("mul", y, reach), steps)
+        middle = graph.emit("mul", graph.scalar(0.5 * sum(roi), f32), last)
+        single = graph.emit("equal", length, one)
+        return graph.emit(
+            "where", single, middle, graph.emit("add", graph.emit("mul", start, last), along)
+        )
     if mode == "asymmetric":
         return graph.emit("div", y, by)
     centre = graph.emit("div", graph.emit("add", y, half), by)
