@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
@@ -41,7 +43,7 @@ def dft(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
         return divide(length, 2) + 1 if onesided else length
 
     shape = data.true_shape
-    choices = {
+    choices: dict[tuple[int, ...], Sequence[Dimension]] = {
         (axis,): (*shape[:axis], size(old), *shape[axis + 1 : -1], 1 if inverse and onesided else 2)
         for axis, old in enumerate(shape[:-1])
     }

@@ -25,6 +25,30 @@ def _sampled(mode: str, padding: str, align: int) -> Case:
     )
 
 
+_KERNELS: dict[str, str] = {"b": "1..2", "h": "6..9", "k": "1..3"}
+_KERNEL_SIZES = [{"b": 1, "h": 6, "k": 2}, {"b": 2, "h": 9, "k": 1}, {"b": 2, "h": 7, "k": 3}]
+
+
+def _framed(policy: str) -> Case:
+    """An image resized to fit a frame, or to fill it, as high and wide as before in proportion."""
+    return Case(
+        [
+            helper.make_node(
+                "Resize",
+                ["x", "", "", "to"],
+                ["y"],
+                mode="linear",
+                axes=[2, 3],
+                keep_aspect_ratio_policy=policy,
+            )
+        ],
+        {"x": (1, 2, "h", "w")},
+        {"h": "2..9", "w": "2..8"},
+        [{"h": 5, "w": 3}, {"h": 2, "w": 8}, {"h": 8, "w": 8}],
+        {"to": integers(6, 7)},
+    )
+
+
 def _smoothed(mode: str, **attributes: Any) -> Case:
     """An image resized to other sizes, whose elements weigh as the sizes say."""
     return Case(
@@ -297,5 +321,63 @@ PLACE_CASES: dict[str, Case] = {
         {"s": "2..7"},
         [{"s": 2}, {"s": 5}, {"s": 7}],
         integers=("i",),
+    ),
+    "conv of any kernel": Case(
+        [node("Conv", "x z", strides=[2], pads=[1, 2], dilations=[2])],
+        {"x": ("b", 4, "h"), "z": (3, 4, "k")},
+        _KERNELS,
+        _KERNEL_SIZES,
+    ),
+    "conv of any kernel, padded alike": Case(
+        [node("Conv", "x z", strides=[2], auto_pad="SAME_LOWER")],
+        {"x": ("b", 4, "h"), "z": (3, 4, "k")},
+        _KERNELS,
+        _KERNEL_SIZES,
+    ),
+    "conv of a kernel that the node says": Case(
+        [node("Conv", "x z", kernel_shape=[3])],
+        {"x": ("b", 4, "h"), "z": (3, 4, "k")},
+        _KERNELS,
+        [{"b": 2, "h": 6, "k": 3}],
+    ),
+    "transposed conv of any kernel": Case(
+        [node("ConvTranspose", "x z", strides=[2], pads=[1, 0], output_padding=[1])],
+        {"x": ("b", 4, "h"), "z": (4, 3, "k")},
+        _KERNELS,
+        _KERNEL_SIZES,
+    ),
+    "transposed conv of any kernel, padded alike": Case(
+        [node("ConvTranspose", "x z", strides=[2], auto_pad="SAME_UPPER")],
+        {"x": ("b", 4, "h"), "z": (4, 3, "k")},
+        {**_KERNELS, "k": "2..5"},
+        [{"b": 1, "h": 6, "k": 2}, {"b": 2, "h": 9, "k": 5}, {"b": 2, "h": 7, "k": 3}],
+    ),
+    "transposed conv of a given shape": Case(
+        [node("ConvTranspose", "x w b3", strides=[2], output_shape=[9])],
+        {"x": ("b", 4, "h")},
+        {"b": "1..2", "h": "3..6"},
+        [{"b": 1, "h": 4}, {"b": 2, "h": 6}, {"b": 2, "h": 5}],
+        {"w": floats(4, 3, 3), "b3": floats(3)},
+    ),
+    "resize to fit a frame": _framed("not_larger"),
+    "resize to fill a frame": _framed("not_smaller"),
+    "crop resized": Case(
+        [
+            helper.make_node(
+                "Resize",
+                ["x", "roi", "", "to"],
+                ["y"],
+                mode="linear",
+                coordinate_transformation_mode="tf_crop_and_resize",
+                extrapolation_value=7.0,
+            )
+        ],
+        {"x": (1, 2, "h", "w")},
+        {"h": "2..9", "w": "2..8"},
+        [{"h": 5, "w": 3}, {"h": 2, "w": 8}],
+        {
+            "roi": np.array([0, 0, 0.25, -0.5, 1, 1, 0.75, 1.25], np.float32),
+            "to": integers(1, 2, 4, 5),
+        },
     ),
 }

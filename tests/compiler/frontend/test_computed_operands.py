@@ -381,6 +381,70 @@ def test_slice_of_a_size_that_only_the_run_says() -> None:
         executable.run({**inputs, "steps": integers(0, 1)})
 
 
+def test_slice_along_axes_that_only_the_run_says() -> None:
+    inputs = {"x": random(7, 6, 5), "starts": integers(1), "ends": integers(5), "axes": integers(0)}
+    proto = model([node("Slice", ["x", "starts", "ends", "axes"], ["y"])], inputs, {"y": None})
+    session = exact_session(proto)
+    executable = compiler.build(import_model_proto(proto))
+    for axis, start, end in ((0, 1, 5), (-1, -3, 2**62), (1, 0, 0)):
+        given = {
+            **inputs,
+            "starts": integers(start),
+            "ends": integers(end),
+            "axes": integers(axis),
+        }
+        np.testing.assert_array_equal(executable.run(given)["y"], session.run(None, given)[0])
+    with pytest.raises(InputError, match="the axes must be of 3, none of them twice"):
+        executable.run({**inputs, "axes": integers(3)})
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_axes_of_a_result_of_which_nothing_is_declared(keepdims: int) -> None:
+    inputs = {"x": random(*SHAPE), "axes": integers(0, 1)}
+    nodes = [
+        node("ReduceMax", ["x", "axes"], ["y"], keepdims=keepdims),
+        node("ReduceSum", ["y"], ["sum"], keepdims=0),
+    ]
+    proto = model(nodes, inputs, {"y": None, "sum": None})
+    session = exact_session(proto)
+    executable = compiler.build(import_model_proto(proto))
+    for axes in ((0, 1), (-1, 0), (2, 1)):
+        given = {**inputs, "axes": integers(*axes)}
+        results = executable.run(given)
+        for name, wanted in zip(("y", "sum"), session.run(None, given), strict=True):
+            np.testing.assert_allclose(results[name], wanted, rtol=1e-5)
+    with pytest.raises(InputError, match="the list of axes must be"):
+        executable.run({**inputs, "axes": integers(1, 1)})
+
+
+def test_list_of_axes_of_any_length() -> None:
+    inputs = {"x": random(*SHAPE), "axes": integers(2)}
+    proto = model([node("ReduceSum", ["x", "axes"], ["y"])], inputs, {"y": None})
+    proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "n"
+    session = exact_session(proto)
+    executable = compiler.build(import_model_proto(proto, {"n": ("1..3",)}))
+    for axes in ((2,), (0, -1), (2, 0, 1)):
+        given = {**inputs, "axes": integers(*axes)}
+        np.testing.assert_allclose(
+            executable.run(given)["y"], session.run(None, given)[0], rtol=1e-4, atol=1e-5
+        )
+    proto = model([node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)], inputs, {"y": None})
+    proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "n"
+    with pytest.raises(ImportModelError, match=r"the list of axes .*computed at run time"):
+        import_model_proto(proto, {"n": ("1..3",)})
+
+
+@pytest.mark.parametrize(("operator", "shape"), [("Squeeze", (1, 3, 1)), ("Unsqueeze", (2, 3))])
+def test_view_of_which_nothing_is_declared(operator: str, shape: tuple[int, ...]) -> None:
+    inputs = {"x": random(*shape), "axes": integers(0)}
+    proto = model([node(operator, ["x", "axes"], ["y"])], inputs, {"y": None})
+    session = exact_session(proto)
+    executable = compiler.build(import_model_proto(proto))
+    for axis in (0, 2, -1):
+        given = {**inputs, "axes": integers(axis)}
+        np.testing.assert_array_equal(executable.run(given)["y"], session.run(None, given)[0])
+
+
 def test_run_with_an_operand_that_does_not_fit_names_it_and_what_was_built() -> None:
     inputs = {"x": random(*SHAPE), "axes": integers(1)}
     proto = model([node("ReduceSum", ["x", "axes"], ["y"])], inputs, {"y": [3, 1, 5]})

@@ -35,10 +35,10 @@ _SMOOTHED = helper.make_node("Resize", ["x", "", "", "small"], ["y"], mode="line
     ("proto", "bounds", "told"),
     [
         (
-            _on([node("Conv", "x v")], x=["b", 4, 9], v=[3, 4, "k"]),
-            {"b": "1..2", "k": "1..3"},
-            "Conv node 'y': conv: an axis of the weights would have the size k (dynamic: "
-            "k:1..3) (fix k with --shape, for example --shape k=3)",
+            _on([node("Conv", "x v", group=2)], x=["b", 4, 9], v=["m", 2, 3]),
+            {"b": "1..2", "m": "2..4"},
+            "Conv node 'y': conv: an axis of the weights would have the size m (dynamic: "
+            "m:2..4) (fix m with --shape, for example --shape m=4)",
         ),
         (
             _on([node("MaxPool", "x", kernel_shape=[5])], x=["b", 3, "h"]),
