@@ -59,6 +59,7 @@ def squeeze(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
 
 @dynamic_operand("Unsqueeze", at=(1,), padded=True)
 def unsqueeze(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """Axes of one element more, wherever they are added."""
     data, count = node.input(0), _count(node, 1)
     rank = data.rank + count
 

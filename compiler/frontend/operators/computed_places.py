@@ -194,6 +194,7 @@ def _read(data: Value, axis: int, places: Numbers, extent: int, graph: GraphBuil
 
 @dynamic_operand("Pad", at=(1, 3))
 def pad(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Pads that give the declared shape."""
     data = node.input(0)
     at = next(position for position in (1, 3) if node.is_computed(position))
     meaning = "the list of pads" if at == 1 else "the list of axes"

@@ -48,6 +48,7 @@ class _Axis:
 
 @dynamic_operand("Upsample", at=(1,), padded=True)
 def upsample(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """By scales that give the declared shape."""
     return _upsampled(node, graph)
 
 
@@ -65,6 +66,7 @@ def _upsampled(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @dynamic_operand("Resize", at=(1, 2, 3), padded=True)
 def resize(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """By scales, or to sizes, that give the declared shape."""
     if node.version == 10:
         return _upsampled(node, graph)
     data, how = node.input(0), interpolation(node)

@@ -93,6 +93,7 @@ def _expands(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 @dynamic_operand("Tile", at=(1,), padded=True)
 def tile(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """Repeats that give the declared shape."""
     if node.version == 1:
         raise node.not_settled(1, "the number of tiles")
     data, sizes = node.input(0), node.declared_sizes()
@@ -129,6 +130,7 @@ def _tiled(node: OnnxNode, graph: GraphBuilder, data: Value, wanted: Sequence[Di
 
 @dynamic_operand("ConstantOfShape", at=(0,))
 def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """The declared shape, which a run checks."""
     sizes = node.declared_sizes()
     if _is_sized(sizes):
         return node.with_constants({0: sized(node, graph, 0, sizes, "the shape")})
@@ -138,6 +140,7 @@ def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
 
 @dynamic_operand("OneHot", at=(1,))
 def one_hot(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """The depth that the declared shape has."""
     axis = node.axis(node.integer("axis", -1), node.input(0).rank + 1)
     depth = declared(node, 1, "the depth")[axis]
     return node.with_constants({1: expect_constant(node, graph, 1, (depth,), "the depth")})
@@ -170,6 +173,7 @@ def split(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
 
 @dynamic_operand("MaxUnpool", at=(2,))
 def max_unpool(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """The declared shape, which a run checks."""
     wanted = declared(node, 2, "the output shape")
     return node.with_constants({2: expect_constant(node, graph, 2, wanted, "the output shape")})
 
