@@ -21,19 +21,21 @@ def reduce_(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
     """Lists of as many axes as there are entries."""
     data, axes = node.input(0), node.input(1)
     keep = bool(node.integer("keepdims", 1))
-    (low, high) = bounds_of(product_of(axes.true_shape))
+    low, high = bounds_of(product_of(axes.true_shape))
     if low < min(high, data.rank) and not keep:
         raise node.not_settled(1, "the list of axes")
 
-    def shape(reduced: tuple[int, ...]) -> tuple[Dimension, ...]:
+    def shape(listed: tuple[int, ...]) -> tuple[Dimension, ...]:
+        keeps_all = not listed and node.integer("noop_with_empty_axes", 0)
+        reduced = () if keeps_all else listed or tuple(range(data.rank))
         extents = [1 if axis in reduced else size for axis, size in enumerate(data.true_shape)]
         return tuple(size for axis, size in enumerate(extents) if keep or axis not in reduced)
 
     counts = range(low, min(high, data.rank) + 1)
     choices = {
-        reduced: shape(reduced)
+        listed: shape(listed)
         for count in counts
-        for reduced in combinations(range(data.rank), count)
+        for listed in combinations(range(data.rank), count)
     }
     return chosen(node, graph, listed_shapes(node, choices), data.rank)
 

@@ -16,6 +16,7 @@ from tunefarm.compiler.frontend.numbers import Numbers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.padded_moves import positions, taken
 from tunefarm.compiler.frontend.operators.rearranged import compacted
+from tunefarm.compiler.frontend.run_time_sizes import object_array
 from tunefarm.compiler.frontend.settle import declared, expect_constant, fitting, require, sized
 from tunefarm.compiler.frontend.size_arithmetic import contents_of
 from tunefarm.compiler.frontend.size_tables import Between, UndecidedError, applied, whole_number
@@ -138,12 +139,32 @@ def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
     return node.with_constants({0: expect_constant(node, graph, 0, wanted, "the shape")})
 
 
-@dynamic_operand("OneHot", at=(1,))
+@dynamic_operand("OneHot", at=(1,), padded=True)
 def one_hot(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
-    """The depth that the declared shape has."""
+    """The depth that the declared shape has, or as much as the limits allow."""
     axis = node.axis(node.integer("axis", -1), node.input(0).rank + 1)
-    depth = declared(node, 1, "the depth")[axis]
-    return node.with_constants({1: expect_constant(node, graph, 1, (depth,), "the depth")})
+    wanted, depth = node.declared_sizes(), node.input(1)
+    if wanted is None:
+        given = vector(depth, graph)
+        most = _require_rows(node, graph, 1, given, "the depth")
+        size = counted_size(node, graph, given.value, most, low=1)
+        sizes = object_array([size]).reshape(depth.shape)
+        return node.with_constants({1: graph.integers_of(sizes)})
+    extent = wanted[axis]
+    if isinstance(extent, int):
+        return node.with_constants({1: expect_constant(node, graph, 1, (extent,), "the depth")})
+    return node.with_constants({1: sized(node, graph, 1, (extent,), "the depth")})
+
+
+def _require_rows(
+    node: OnnxNode, graph: GraphBuilder, position: int, count: Numbers, meaning: str
+) -> int:
+    """The most elements of an axis that only the data limits, which a run checks."""
+    most = graph.allowance.limits.loop_rows
+    right = (count >= 1) & (count.like(most) >= count)
+    reason = f"{meaning} must give 1 to {most} elements (limits.loop_rows)"
+    require(node, graph, position, right, reason)
+    return most
 
 
 @dynamic_operand("TopK", at=(1,))
@@ -237,10 +258,7 @@ def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
     elif (range_steps := _range_steps(node, graph)) is not None:
         sizes, count = (range_steps,), bounds_of(range_steps)[1]
     elif node.declared_shape() is None:
-        count = graph.allowance.limits.loop_rows
-        right = (steps >= 1) & (steps.like(count) >= steps)
-        reason = f"{meaning} must give 1 to {count} elements (limits.loop_rows)"
-        require(node, graph, at, right, reason)
+        count = _require_rows(node, graph, at, steps, meaning)
         sizes = (counted_size(node, graph, steps.cast(DType.I64).value, count, low=1),)
     else:
         (count,) = declared(node, at, meaning)

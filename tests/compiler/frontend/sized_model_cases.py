@@ -165,6 +165,19 @@ MORE_CASES: dict[str, Case] = {
         {"d": np.array(4), "v": np.array([0, 1], np.float32)},
         integers=("i",),
     ),
+    "one_hot of a computed depth": Case(
+        [
+            _node("Add", "i two", "d"),
+            _node("ReduceMax", "d", keepdims=0),
+            _node("OneHot", "i y v", "z"),
+        ],
+        {"i": ("s",)},
+        {"s": "1..7"},
+        [{"s": 3}, {"s": 5}],
+        {"two": np.array(2), "v": np.array([0, 1], np.float32)},
+        outputs=("z",),
+        integers=("i",),
+    ),
     "causal": on_shapes(
         [
             _node("Gather", "shape one", "s"),
