@@ -60,6 +60,7 @@ from tunefarm.compiler.types.numerics import Algorithm
 ROWS = (1, 2, 3, 4, 6)
 VECTORS = (1, 2, 3, 4, 6)
 PREFETCHES = (0, 512, 1024, 2048)  # words
+FEW_ROWS = 3  # for more, weights are unpacked once for all rows, whatever their bits
 PARALLEL_BYTES = 1 << 18  # of weights, that are worth a second thread
 
 
@@ -112,7 +113,7 @@ def _leads(form: DigitForm, target: Target) -> bool:
     types = (DType.U8, DType.I8) if short else (DType.U8,)
     if any(target.dot_products(left, DType.I8, DType.I32) for left in types):
         return True
-    return "avx2" in target.features and (short or rows == 1)
+    return "avx2" in target.features and rows <= (FEW_ROWS if short else 1)
 
 
 def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:

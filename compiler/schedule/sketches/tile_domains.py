@@ -11,6 +11,7 @@ import numpy as np
 from tunefarm.compiler.schedule.nest_shape import Mask, Numbers
 from tunefarm.compiler.schedule.sketches.tile_context import LOAD_COST, LoopOrder, TileContext
 from tunefarm.compiler.schedule.sketches.tile_forms import HeldRows
+from tunefarm.compiler.schedule.sketches.tile_operands import unpacks
 from tunefarm.compiler.schedule.space import ChoiceValue
 
 COLUMN_BLOCKS = (24, 48, 96)  # whole tiles of 2, 3, 4, 6, 8 or 12 columns
@@ -24,6 +25,8 @@ STREWN_COST = 1.5  # of a product whose operand falls out of the second-level ca
 COPY_CYCLES = 3.0  # a vector of an operand that is copied
 SPILL_COST = 1.2  # of a tile whose sums, operands and products do not fit the registers
 MAX_TIME_RATIO = 0.98  # of the time of the tile that is chosen else
+UNPACKED_SHARE = 0.6  # of the second-level cache, at most, for the weights of a tile as floats
+UNPACK_CYCLES = 2.2  # a vector of weights of a few bits: mask, shift, subtract, scale
 OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long run
 
 
@@ -35,7 +38,7 @@ def tiles_of(context: TileContext) -> tuple[ChoiceValue, ...]:
     budget = context.target.vector_registers - 1
     pairs: list[tuple[int, int]] = []
     for vectors in (1, 2, 3, 4, 6, 8, 12):
-        if vectors > context.vectors:
+        if vectors > context.vectors or (vectors > 1 and _overflows(context, vectors)):
             break
         if context.form.turned and not context.ragged and context.vectors % vectors:
             continue  # a tile of the output begins with a vector
@@ -50,6 +53,12 @@ def tiles_of(context: TileContext) -> tuple[ChoiceValue, ...]:
             if not wasteful or most <= 2:
                 pairs.append((count, vectors))
     return tuple(pairs)
+
+
+def _overflows(context: TileContext, vectors: int) -> bool:
+    """Whether the weights that are unpacked for a tile of so many vectors leave the caches."""
+    size = context.reduction * vectors * context.lanes * context.element_bytes
+    return bool(context.form.unpacked) and size > context.target.l2_bytes * UNPACKED_SHARE
 
 
 def _columns_of_held_rows(held: HeldRows, context: TileContext, registers: int) -> int:
@@ -147,6 +156,8 @@ def form_cycles(context: TileContext) -> float:
     row = row_cycles(context, np.array([columns]), np.array([vectors]), none, none).item()
     across = math.ceil(context.extent(context.roles.column) / columns)
     row += across * context.interleaves(columns, vectors) / 2
+    if unpacks(context.kernel):
+        row += across * vectors * UNPACK_CYCLES
     outer = math.prod(context.extents[axis] for axis in context.roles.outer)
     blocks = math.ceil(context.vectors / vectors)
     total = row * blocks * outer * context.extent(context.roles.row) * context.reduction
@@ -215,6 +226,8 @@ def loop_orders(context: TileContext) -> tuple[LoopOrder, ...]:
         return (LoopOrder(("block",)),)
     # A loop over blocks with a tail is not shared by threads, nor is what is inside of it.
     alone = context.threads > 1 and context.ragged
+    if context.form.unpacked:  # a tile's weights once for all rows
+        return (LoopOrder(("block", *(["row"] if context.roles.row else []), "column")),)
     if context.roles.row:
         first = ("block", "row", "column")
         orders = [first, ("row", "block", "column"), ("row", "column", "block")]

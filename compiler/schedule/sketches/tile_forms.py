@@ -63,7 +63,8 @@ class TileForm:
     `copies` are the stages that hold operands in another layout. Where the tile is turned before it
     is stored, `turned` is the output's axis that runs along its vectors, else "". Rows of windows
     above each other may be `held` in registers. Terms of narrow factors are summed by `dot`
-    products. What is computed before the anchor `converts` an operand, once for all its uses.
+    products. What is computed before the anchor `converts` an operand, once for all its uses; the
+    stage `unpacked` holds the weights of a tile as floats, else it is "".
     """
 
     name: str
@@ -75,6 +76,7 @@ class TileForm:
     held: HeldRows | None = None
     dot: DotAxis | None = None
     converts: bool = False
+    unpacked: str = ""
 
 
 def tile_forms(kernel: FusedKernel, lanes: int) -> list[TileForm]:

@@ -137,6 +137,8 @@ class TileLoops:
             return []
         if self.attached:
             return loops[: roles.outer.index(self.attached) + 1]
+        if self.context.form.unpacked:
+            return [self.blocks]
         if order.shared:
             return loops
         apart = {f"{roles.row}.i"}

@@ -43,6 +43,7 @@ from tunefarm.compiler.schedule.sketches.tile_operands import (
     unpacks,
 )
 from tunefarm.compiler.schedule.sketches.tile_shape import tile_shape
+from tunefarm.compiler.schedule.sketches.unpacked_forms import unpacked_forms, unpacking_steps
 from tunefarm.compiler.schedule.sketches.wide_forms import wide_forms
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch
 from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
@@ -71,7 +72,9 @@ TILES_AHEAD = (0, 1)  # of constants that are asked for while those of a tile ar
 
 def tiled_reduction_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
     """A sketch for each form of the kernel that has vectors, the fastest by rule first."""
-    forms = tile_forms(kernel, vector_lanes(kernel, target))
+    lanes = vector_lanes(kernel, target)
+    forms = tile_forms(kernel, lanes)
+    forms += unpacked_forms(forms, lanes)
     contexts = [TileContext(form, target, threads) for form in forms]
     contexts = [context for context in contexts if tiles_of(context)]
     if len(contexts) > 1 and contexts[0].form.name not in IN_ORDER:
@@ -244,6 +247,10 @@ class TilePlan(TileLoops):
         kernel, lanes = self.context.kernel, self.context.lanes
         threads = 1 if self.attached else self.context.threads
         steps: list[Step] = []
+        if self.context.form.unpacked:
+            tile = lanes * self.vectors.item()
+            whole = self.context.extents[self.context.roles.vector] % tile == 0
+            return unpacking_steps(self.context.form, tile if whole else lanes, self.blocks.name)
         for name in self.context.prologue:
             steps += copying_steps(kernel, kernel.stage(name), lanes, threads)
             if self.attached:

@@ -20,6 +20,7 @@ from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.operators.evaluate_node import node_kernel
 from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.sketches import unpacked_forms
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.conversions import converted
@@ -170,7 +171,7 @@ def test_every_schedule_unpacks_the_weights(data: st.DataObject) -> None:
     block = 32 // bits * data.draw(st.integers(1, 4), "words of a block")
     inner = block * data.draw(st.sampled_from((1, 2, 3, 7)), "blocks")
     columns = data.draw(st.sampled_from((1, 5, 16, 17, 64, 131)), "columns")
-    rows = data.draw(st.sampled_from((1, 2, 7, 13)), "rows")
+    rows = data.draw(st.sampled_from((1, 2, 7, 13, 40)), "rows")
     zero = data.draw(st.booleans(), "zero point")
     float_type = data.draw(st.sampled_from((DType.F32, DType.F16)), "data")
     parameters = (inner // block, columns)
@@ -196,6 +197,22 @@ def test_every_schedule_unpacks_the_weights(data: st.DataObject) -> None:
     epsilon = float_type.epsilon
     tolerance = 16 * epsilon * max(1.0, np.abs(expected).max()) * (1 + inner**0.5 * 0.1)
     np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("rows", "name"), [(1, "digits"), (2, "tiled"), (64, "tiled_unpacked")])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_rows_share_weights_that_are_unpacked_once(rows: int, name: str, threads: int) -> None:
+    types = (
+        TensorType(DType.F32, (rows, 384)),
+        TensorType(DType.I32, (96, 160)),
+        TensorType(DType.F32, (1, 160)),
+    )
+    node = Node("weight_product", ("a", "b", "c"), "y", MappingProxyType({"bits": 8, "block": 384}))
+    kernel = node_kernel(node, types, (False, True, True))
+    space = schedule_space(kernel, TARGETS["avx2"], threads)
+    assert space.sketches[0].name == name
+    names = [sketch.name for sketch in space.sketches]
+    assert ("tiled_unpacked" in names) == (rows >= unpacked_forms.FEWEST_ROWS)
 
 
 def digit_sums(columns: int, inner: int, block: int, bits: int = 4) -> tuple[FusedKernel, Schedule]:

@@ -47,6 +47,7 @@ from tunefarm.compiler.schedule.steps.split_axis import SplitAxis
 from tunefarm.compiler.schedule.steps.split_reduction import SplitReduction
 from tunefarm.compiler.schedule.steps.step import STEPS, Step
 from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.unpack_weights import UnpackWeights
 from tunefarm.compiler.schedule.steps.unroll import Unroll
 from tunefarm.compiler.schedule.steps.vectorize import Vectorize
 from tunefarm.compiler.schedule.steps.wide_factors import WideFactors
@@ -209,6 +210,7 @@ EXAMPLES = [
         (WideFactors(), Tile("y", "k", 2)),
     ),
     Example("digit_sums_dotted", "packed_product", DotProduct("parts", "byte"), (DigitSums(),)),
+    Example("unpack_weights", "packed_product", UnpackWeights()),
 ]
 
 
@@ -539,6 +541,17 @@ REFUSALS = [
         "packed_product",
         DigitSums(),
         "the algorithm is chosen before all other steps",
+        (Tile("product", "n", 2),),
+    ),
+    Refusal(
+        "matmul",
+        UnpackWeights(),
+        "weights are unpacked of a product that has them packed in words",
+    ),
+    Refusal(
+        "packed_product",
+        UnpackWeights(),
+        "weights are unpacked before all other steps",
         (Tile("product", "n", 2),),
     ),
     Refusal("matmul", Winograd(2), "Winograd needs a blocked 3x3 convolution of stride 1"),

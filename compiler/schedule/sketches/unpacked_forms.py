@@ -1,0 +1,80 @@
+"""Forms of products with packed weights that unpack a tile's weights before its sums.
+
+The tile's floats stay in the caches while all rows are multiplied with them; in registers they
+would be unpacked again for every few rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunefarm.compiler.expr.walk import loads
+from tunefarm.compiler.kernels.roles import with_roles
+from tunefarm.compiler.kernels.unpack_weights import UNPACKED
+from tunefarm.compiler.kernels.weight_words import word_product
+from tunefarm.compiler.schedule.sketches.roles import roles_of
+from tunefarm.compiler.schedule.sketches.tile_forms import TileForm, prepared
+from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
+from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
+from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
+from tunefarm.compiler.schedule.steps.pack_stage import PackStage
+from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.unpack_weights import UnpackWeights
+from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+
+FEWEST_ROWS = 4  # that use each float: below, unpacking in registers is never slower
+MAX_TILE_BYTES = 512 * 1024  # of the floats of a tile, on a thread's stack
+
+
+def unpacked_forms(forms: Sequence[TileForm], lanes: int) -> list[TileForm]:
+    """Those of the forms whose weights can be unpacked before they are multiplied."""
+    made = [_unpacked(form, lanes) for form in forms if _may_unpack(form, lanes)]
+    return [form for form in made if form is not None]
+
+
+def _may_unpack(form: TileForm, lanes: int) -> bool:
+    """Vectors along whole columns, many rows, and nothing computed before the product."""
+    kernel = form.kernel
+    if form.name != "tiled" or form.copies or form.held is not None:
+        return False
+    product = word_product(kernel)
+    if product is None or kernel.stages[0] is not product.stage:
+        return False
+    if not all(isinstance(step, MergeAxes) for step in form.steps):
+        return False
+    *rows, column = product.stage.axes
+    return (
+        form.roles.vector == column.name
+        and column.extent % lanes == 0
+        and rows[-1].extent >= FEWEST_ROWS
+        and product.inner * lanes * 4 <= MAX_TILE_BYTES
+    )
+
+
+def _unpacked(form: TileForm, lanes: int) -> TileForm | None:
+    made = (UnpackWeights(), PackStage(UNPACKED, ((2, lanes),), (2, 0, 1, 3)))
+    kernel = with_roles(prepared(form.kernel, made), lanes)
+    roles = roles_of(kernel)
+    if roles is None:
+        return None
+    steps = (*form.steps, *made)
+    return TileForm("tiled_unpacked", kernel, steps, roles, (UNPACKED,), unpacked=UNPACKED)
+
+
+def unpacking_steps(form: TileForm, columns: int, loop: str) -> list[Step]:
+    """The steps that unpack a tile's weights in vectors, in the output's loop over tiles.
+
+    Constants hold so many `columns`, those of a tile, side by side.
+    """
+    kernel, name = form.kernel, form.unpacked
+    blocks, words, places, lane = (axis.name for axis in kernel.stage(name).axes)
+    constants = sorted({load.buffer for load in loads(kernel.stage(name).body)})
+    return [
+        *(PackLayout(buffer, ((1, columns),), (1, 0, 2)) for buffer in constants),
+        Reorder(name, (words, blocks, places, lane)),
+        Unroll(name, places),
+        Vectorize(name, lane),
+        ComputeAt(name, kernel.output.name, loop),
+    ]
