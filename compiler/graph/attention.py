@@ -5,7 +5,8 @@
 Spellings that are known: the scale before or behind the product, on either operand or on both (as
 torch exports it), as mul or div; masks that are added, or chosen by `where`; keys that are turned
 as matrices of a flat stack (reshape, transpose, reshape); heads that share keys and values
-(unsqueeze, expand, reshape); rows of weights that are set to zero (as ONNX's operator is expanded).
+(unsqueeze, expand, reshape); rows of weights that are set to zero (as ONNX's operator is expanded),
+or are where they are NaN, as all keys are masked (as torch exports it).
 
 Operands and result keep the order of axes in which they lie, where features (of keys: or positions)
 stay adjacent. What only the attention needs disappears: scores and weights that others read, or a
@@ -90,8 +91,11 @@ class _Finder:
         guarded = self._guarded(product.inputs[0])
         weights = self._before_cast(product.inputs[0] if guarded is None else guarded[1])
         weights = self._filled(weights, "zero", last=1)[0]
-        softmax = self._own(weights, "softmax")
-        if softmax is None:
+        numbers = self._numbers(weights)
+        softmax = self.producers.get(weights if numbers is None else numbers)
+        if softmax is None or softmax.operator != "softmax":
+            return None
+        if self.uses[softmax.output] != (1 if numbers is None else 2):
             return None
         scores = self._shape(softmax.output)
         rank = len(scores)
@@ -122,7 +126,20 @@ class _Finder:
         scale *= query_scale * key_scale
         empty = "" if guarded is None else guarded[0]
         match = self._shared(
-            Match(last, query, key, value, perm, scale, masks, masked, empty, sizes, size)
+            Match(
+                last,
+                query,
+                key,
+                value,
+                perm,
+                scale,
+                masks,
+                masked,
+                empty,
+                sizes,
+                size,
+                zeroed=numbers is not None,
+            )
         )
         # Two products with a few rows each read keys and values as they lie.
         few = scores[-2] < FEWEST_QUERIES
@@ -152,6 +169,19 @@ class _Finder:
         if self._shape(weights) != self._shape(name) or (shape and shape[-1] != 1):
             return None
         return ("" if constant is not None and not constant.any() else rows), weights
+
+    def _numbers(self, name: str) -> str | None:
+        """The weights of where(isnan(weights), 0, weights), or of its inverse."""
+        node = self._own(name, "where")
+        if node is None:
+            return None
+        condition, *sides = node.inputs
+        inverse = self._own(condition, "not")
+        zero, weights = sides if inverse is None else sides[::-1]
+        test = self._own(condition if inverse is None else inverse.inputs[0], "isnan")
+        if test is None or test.inputs[0] != weights or self._number(zero) != 0.0:
+            return None
+        return weights if self._shape(weights) == self._shape(name) else None
 
     # --- from the softmax to the first product --------------------------------------------------
 

@@ -44,6 +44,7 @@ class Match:
     empty: str = ""  # where rows of weights are zeros, however they are masked; "": nowhere
     sizes: str = ""  # the number of keys, if it is dynamic: the vector
     size: int = -1  # and its element
+    zeroed: bool = False  # weights that are NaN are zeros
     groups: int = 0  # of heads that share their keys and values; 0: each head has its own
 
 
@@ -76,6 +77,7 @@ def emit_attention(rewriter: Rewriter, match: Match) -> None:
         "scale": match.scale,
         "masked": match.masked,
         **({"filled": match.size} if match.sizes else {}),
+        **({"zeroed": True} if match.zeroed else {}),
     }
     operands = tuple(_widened(rewriter, match, rewriter.value(name)) for name in inputs)
     dtype = rewriter.graph.types[match.last.output].dtype

@@ -70,11 +70,21 @@ class Attention:
     value: Load
     exists: Expr | None  # of a key, where the number of keys is dynamic
     summed: tuple[Expr, ...]  # conditions of features, where only so many are there
+    zeroed: bool  # weights of rows that have no largest number are 0
 
     @property
     def masked(self) -> Expr:
         """The scores under scale and masks, an expression over the axes of the scores."""
         return self.largest.body
+
+
+def weight_of(score: Expr, largest: Expr, zeroed: bool) -> Expr:
+    """The weight of a score by the largest one of its row; 0 if that is no number and `zeroed`."""
+    weight = unary("exp", sub(score, largest))
+    if not zeroed:
+        return weight
+    finite = binary("lt", unary("abs", largest), const(math.inf, weight.dtype))
+    return select(finite, weight, const(0, weight.dtype))
 
 
 def attention_of(kernel: FusedKernel) -> Attention | None:
@@ -105,7 +115,8 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
         return None
     if exponential.axes != scores.axes or weighted.reduce_axes != (keys,):
         return None
-    if exponential.body != unary("exp", sub(largest.body, top)):
+    bodies = [weight_of(largest.body, top, zeroed) for zeroed in (False, True)]
+    if exponential.body not in bodies:
         return None
     if any(load.indices != own for load in loads(largest.body) if load.buffer == scores.name):
         return None
@@ -141,6 +152,7 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
         both[1],
         exists,
         summed,
+        zeroed=exponential.body == bodies[1],
     )
 
 
@@ -289,7 +301,7 @@ class _Blocks:
         return self._of(VALUES, (*stack, *rows))
 
     def _exponential(self, shift: Expr) -> Stage:
-        body = unary("exp", sub(self._of(MASKED, self.own), shift))
+        body = weight_of(self._of(MASKED, self.own), shift, self.parts.zeroed)
         return Stage(self.parts.exponential.name, self.axes, (), "", body)
 
     def direct(self) -> list[Stage]:
@@ -318,7 +330,7 @@ class _Blocks:
         nothing = binary("eq", top, const(-math.inf, DType.F32))
         factor = self._of(FACTOR, self.row)
         product = self._of(PRODUCT, (*self.row, index(parts.columns.name)))
-        difference = sub(top, self._of(parts.largest.name, row))
+        joined = weight_of(top, self._of(parts.largest.name, row), parts.zeroed)
         return [
             Stage(TOP, rows, (key,), "max", self._of(MASKED, self.own)),
             Stage(SHIFT, rows, (), "", select(nothing, const(0, DType.F32), top)),
@@ -326,7 +338,7 @@ class _Blocks:
             Stage(PART, rows, (key,), "sum", weight),
             Stage(PRODUCT, (*rows, parts.columns), (key,), "sum", mul(weight, self._values())),
             replace(parts.largest, reduce_axes=(block,), body=top),
-            Stage(FACTOR, rows, (), "", unary("exp", difference)),
+            Stage(FACTOR, rows, (), "", joined),
             replace(parts.total, reduce_axes=(block,), body=mul(factor, self._of(PART, self.row))),
             replace(parts.weighted, reduce_axes=(block,), body=mul(factor, product)),
         ]

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub, unary
+from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, unary
+from tunefarm.compiler.kernels.attention import weight_of
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import (
@@ -63,6 +64,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     check(key[-2] == value[-2], f"there are {key[-2]} keys and {value[-2]} values")
     attributes.floating("scale")
     attributes.floating("masked")
+    attributes.flag("zeroed")
     batch = broadcast_shapes(query[:-2], key[:-2], value[:-2])
     scores = (*batch, query[-2], key[-2])
     if attributes.integer("filled") >= 0:
@@ -120,7 +122,7 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
     scores = builder.stage(
         "scores", [*outer, rows, columns], product, reduce=[("k", queries[1])], combiner="sum"
     )
-    exists = _exists(attributes, use)
+    exists, zeroed = _exists(attributes, use), attributes.flag("zeroed")
     masked = _masked(attributes, use, scores, [*outer, rows, columns], exists)
     largest = builder.stage(
         "max", [*outer, rows], lambda *i: masked[i], reduce=[columns], combiner="max"
@@ -128,7 +130,7 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
     exponential = builder.stage(
         "exp",
         [*outer, rows, columns],
-        lambda *i: unary("exp", sub(masked[i], largest[i[:-1]])),
+        lambda *i: weight_of(masked[i], largest[i[:-1]], zeroed),
     )
     total = builder.stage(
         "sum", [*outer, rows], lambda *i: exponential[i], reduce=[columns], combiner="sum"
@@ -152,7 +154,9 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
 
     def quotient(*position: Expr) -> Expr:
         row = tuple(position[place] for place in places[:-1])
-        return mul(products[position], unary("reciprocal", total[row]))
+        # The largest score of a row adds 1 to its sum, which is 0 only where weights are zeroed.
+        divisor = binary("max", total[row], const(1, use.dtype)) if zeroed else total[row]
+        return mul(products[position], unary("reciprocal", divisor))
 
     return builder.stage("attention", [axes[axis] for axis in order], quotient)
 
@@ -222,11 +226,13 @@ register(
             "scale": 1.0,
             "masked": -math.inf,
             "filled": -1,
+            "zeroed": False,
         },
         work=_work,
         ends_in_cast=True,
     )
 )
 """`attention(query, key, value, mask…)`; with `filled` the last operand is a vector of sizes, and
-keys from number `sizes[filled]` on, and their values, are padding.
+keys from number `sizes[filled]` on, and their values, are padding. Where it is `zeroed`, weights
+that are NaN, as those of a query whose keys are all masked by -inf, are 0.
 """

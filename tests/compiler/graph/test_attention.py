@@ -123,6 +123,22 @@ def guarded_rows(maker: GraphMaker) -> str:
     return maker.node("transpose", maker.node("matmul", whole, maker.input(B, H, N, V)), perm=HEADS)
 
 
+def zeroed_weights(maker: GraphMaker) -> str:
+    """As torch exports it: weights that are no numbers are zeros."""
+    biased = maker.node("add", _scores(maker), maker.input(M, N))
+    weights = maker.node("softmax", biased, axis=3)
+    whole = maker.node("where", maker.node("isnan", weights), maker.scalar(0.0), weights)
+    return maker.node("matmul", whole, maker.input(B, H, N, V))
+
+
+def kept_weights(maker: GraphMaker) -> str:
+    biased = maker.node("add", _scores(maker), maker.input(M, N))
+    weights = maker.node("softmax", biased, axis=3)
+    number = maker.node("not", maker.node("isnan", weights))
+    whole = maker.node("where", number, weights, maker.scalar(0.0))
+    return maker.node("matmul", whole, maker.input(B, H, N, V))
+
+
 def guarded_by_no_row(maker: GraphMaker) -> str:
     weights = maker.node("softmax", _scores(maker), axis=3)
     never, zero = maker.constant(np.zeros((M, 1), np.bool_)), maker.scalar(0.0)
@@ -173,6 +189,8 @@ SPELLINGS = (
     broadcast_stack,
     guarded_rows,
     guarded_by_no_row,
+    zeroed_weights,
+    kept_weights,
     shared_heads,
     shared_heads_of_one_query,
 )
@@ -224,7 +242,22 @@ def chosen_between_scores(maker: GraphMaker) -> tuple[str, ...]:
     return (_weighted(maker, maker.node("where", mask, _scores(maker), maker.input(M, N))),)
 
 
+def weights_of_another_number(maker: GraphMaker) -> tuple[str, ...]:
+    weights = maker.node("softmax", _scores(maker), axis=3)
+    whole = maker.node("where", maker.node("isnan", weights), maker.scalar(1.0), weights)
+    return (maker.node("matmul", whole, maker.input(B, H, N, V)),)
+
+
+def zeroed_where_scores_are_no_numbers(maker: GraphMaker) -> tuple[str, ...]:
+    scores = _scores(maker)
+    weights = maker.node("softmax", scores, axis=3)
+    whole = maker.node("where", maker.node("isnan", scores), maker.scalar(0.0), weights)
+    return (maker.node("matmul", whole, maker.input(B, H, N, V)),)
+
+
 NEIGHBOURS = (
+    weights_of_another_number,
+    zeroed_where_scores_are_no_numbers,
     scores_are_an_output,
     weights_are_read_twice,
     softmax_over_queries,
@@ -266,15 +299,23 @@ def test_a_row_without_a_key_is_undefined_as_in_the_spelled_out_form() -> None:
     assert np.isnan(found[:, :, 1]).all()
 
 
-def test_a_row_without_a_key_is_zero_where_the_model_says_so() -> None:
+@pytest.mark.parametrize(
+    ("spelling", "mask_name"),
+    [(guarded_rows, "x0"), (zeroed_weights, "x2"), (kept_weights, "x2")],
+    ids=["guarded", "zeroed", "kept"],
+)
+def test_a_row_without_a_key_is_zero_where_the_model_says_so(
+    spelling: Callable[[GraphMaker], str], mask_name: str
+) -> None:
     maker = GraphMaker()
-    graph = maker.graph(guarded_rows(maker))
+    graph = maker.graph(spelling(maker))
     inputs = random_inputs(graph)
     mask = np.zeros((M, N), np.float32)
     mask[1] = -np.inf
-    inputs["x0"] = mask
+    inputs[mask_name] = mask
     (expected,), (found,) = (evaluate_graph(g, inputs) for g in (graph, _fused(graph)))
-    assert not expected[:, 1].any()
+    row = (slice(None), 1) if spelling is guarded_rows else (slice(None), slice(None), 1)
+    assert not expected[row].any()
     assert_close([found], [expected])
 
 

@@ -19,9 +19,9 @@ from tunefarm.compiler.types.tensor_type import Array, Attribute
 KEYS = 13
 
 
-def _attention() -> FusedKernel:
+def _attention(zeroed: bool = False) -> FusedKernel:
     operands = [f32(2, 3, 5, 4), f32(2, 1, KEYS, 4), f32(2, 3, KEYS, 6), f32(3, 5, KEYS)]
-    order: dict[str, Attribute] = {"perm": (0, 2, 1, 3), "scale": 0.5}
+    order: dict[str, Attribute] = {"perm": (0, 2, 1, 3), "scale": 0.5, "zeroed": zeroed}
     return kernel_of(operands, [("attention", ["x0", "x1", "x2", "x3"], order)])
 
 
@@ -46,6 +46,23 @@ def test_masked_keys_and_rows_are_as_in_the_spelled_out_form(online: bool) -> No
     inputs = {**inputs_for(kernel), "in3": mask}
     undefined = np.isnan(np.asarray(evaluate_kernel(kernel, inputs), np.float32))
     assert undefined.any(axis=(0, 2, 3)).tolist() == [False, False, False, True, True]
+    _assert_equal(block_attention(kernel, 4, 4, online), kernel, inputs)
+
+
+@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("value", [1.0, np.nan])
+def test_zeroed_weights_are_multiplied_as_zeros(value: float, online: bool) -> None:
+    kernel = _attention(zeroed=True)
+    mask = np.zeros((3, 5, KEYS), np.float32)
+    mask[:, 1, :8] = -np.inf
+    mask[:, 2] = -np.inf
+    mask[:, 3, 2], mask[:, 4, 5] = np.inf, np.nan
+    inputs = {**inputs_for(kernel), "in3": mask}
+    inputs["in2"][1, 2, 7] = value  # with which zeros are multiplied, too
+    plain = np.asarray(evaluate_kernel(kernel, inputs), np.float32)
+    assert not plain[0, 2:].any()
+    assert plain[:, :2, :2].all()
+    assert np.isnan(plain[1, :, 2]).all() == np.isnan(value)
     _assert_equal(block_attention(kernel, 4, 4, online), kernel, inputs)
 
 

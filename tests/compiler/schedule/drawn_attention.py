@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tests.compiler.schedule.drawn_graphs import SPECIAL, Case, Chain, Shape, epilogue, extents
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Attribute
 
 _KEYS = (1, 7, 49, 77, 97, 128, 197, 256, 300)
 
@@ -18,7 +19,8 @@ def attentions(draw: st.DrawFn, lanes: int) -> list[Case]:
     features, columns = (draw(st.sampled_from([5, 8, 24, 32, 40, 64])) for _ in range(2))
     shared = batch if draw(st.booleans()) else (*batch[:-1], *(1 for _ in batch[-1:]))
     chain = Chain(special=draw(SPECIAL))
-    operands, attributes = [], {}
+    operands: list[str] = []
+    attributes: dict[str, Attribute] = {}
     for name, shape in (
         ("query", (*batch, queries, features)),
         ("key", (*shared, keys, features)),
@@ -35,6 +37,8 @@ def attentions(draw: st.DrawFn, lanes: int) -> list[Case]:
     attributes["perm"] = draw(_orders(len(batch) + 2, False))
     scale = draw(st.sampled_from([1.0, 0.2]))
     masked = draw(st.sampled_from([float("-inf"), -1e9]))
+    if draw(st.booleans()):
+        attributes["zeroed"] = True
     value = chain.apply("attention", *operands, **attributes, scale=scale, masked=masked)
     epilogue(draw, chain, value)
     return chain.cases()
