@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
+from tunefarm.compiler.graph.rewriter import Rewriter, consumers, use_counts
 from tunefarm.compiler.kernels.count_work import kernel_iterations
 from tunefarm.compiler.limits import MAXIMUM_RANK, ResourceBudget
 from tunefarm.compiler.operators.evaluate_node import evaluate_as_run, node_kernel
-from tunefarm.compiler.operators.registry import MEMORY, Pattern, operator
+from tunefarm.compiler.operators.registry import (
+    MEMORY,
+    Pattern,
+    Positions,
+    operator,
+    positions_of,
+)
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.numerics import FLUSH, Denormals
 
 # A result that is larger than all its inputs together (expand, tile, pad, a broadcast) is only
-# folded up to this size: beyond it, computing it at run time is cheaper than storing it.
+# folded up to this size: beyond it, computing it at run time is cheaper than storing it. Weights
+# that operators waited for (`folds_late`) are read as a whole in every run, and folded at any size,
+# unless elements are looked up in them.
 GROWTH_LIMIT_BYTES = 1 << 20
 # Nor is one folded that takes more steps than this to compute; NumPy makes 10^7 to 10^9 a second.
 WORK_LIMIT = 1 << 31
@@ -35,18 +43,21 @@ def run(
     """The graph with constant nodes replaced by constants of the same name.
 
     A node stays when its result exceeds both `GROWTH_LIMIT_BYTES` and the bytes of its inputs (each
-    counted once), when it takes more than `WORK_LIMIT` steps, and where the constants would exceed
-    the allowed bytes. What no node reads any more is let go. `denormals` become what they would
-    become in a run. Raises `LimitError` when the time is over.
+    counted once; weights that waited may), when it takes more than `WORK_LIMIT` steps, and where
+    the constants would exceed the allowed bytes. What no node reads any more is let go. `denormals`
+    become what they would become in a run. Raises `LimitError` when the time is over.
     """
     allowance = allowance or ResourceBudget()
     rewriter = Rewriter(graph)
-    uses = use_counts(graph)
+    uses, readers = use_counts(graph), consumers(graph)
     free = allowance.limits.bytes - sum(array.nbytes for array in graph.constants.values())
     for node in graph.nodes:
         size = rewriter.types[node.output].bytes
         waits = not late and operator(node.operator).folds_late
-        if waits or not _foldable(rewriter, node) or size > free:
+        whole = operator(node.operator).folds_late and not all(
+            positions_of(reader) is Positions.LOOKED_UP for reader in readers.get(node.output, ())
+        )
+        if waits or not _foldable(rewriter, node, whole) or size > free:
             rewriter.keep(node)
             continue
         allowance.check_time(f"folding node {node.source!r}")
@@ -60,14 +71,16 @@ def run(
     return rewriter.finish()
 
 
-def _foldable(rewriter: Rewriter, node: Node) -> bool:
+def _foldable(rewriter: Rewriter, node: Node, grows: bool) -> bool:
+    """Whether it is constant and worth its size, or `grows` to whatever size."""
     if operator(node.operator).pattern in (Pattern.FUNCTION, Pattern.LOOP):
         return False  # not ours to run while building, or more than this node
     given = [name for name in node.inputs if name]
     if not given or any(name not in rewriter.constants for name in given):
         return False
     input_bytes = sum(rewriter.types[name].bytes for name in set(given))
-    if rewriter.types[node.output].bytes > max(GROWTH_LIMIT_BYTES, input_bytes):
+    limit = max(GROWTH_LIMIT_BYTES, input_bytes)
+    if rewriter.types[node.output].bytes > limit and not grows:
         return False
     if operator(node.operator).pattern in MEMORY:
         return True

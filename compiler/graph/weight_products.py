@@ -2,12 +2,14 @@
 
     matmul(x, dequantize(q))  -> weight_product(x, packed q)
 
+Between the two may be transposes and reshapes, as where a model has its blocks as an axis.
 Evaluated at build time the weights would be 4 to 16 times as large, and a product of a few rows
 takes as long as reading them does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +18,8 @@ import numpy.typing as npt
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.kernels.weight_words import WORD
-from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.operators.evaluate_node import evaluate_node
+from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
 from tunefarm.compiler.operators.weight_product import BITS
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
@@ -60,34 +63,63 @@ def _weights_of(rewriter: Rewriter, node: Node) -> _Weights | None:
     if node.operator != "matmul":
         return None
     attributes = complete_attributes(node)
-    source = rewriter.producers.get(node.inputs[1])
     turned = attributes.flag("transpose_b")
-    if source is not None and source.operator == "transpose":
-        turned = not turned
+    if attributes.flag("transpose_a") or attributes["accumulator"]:
+        return None
+    source = rewriter.producers.get(node.inputs[1])
+    moves: list[Node] = []
+    while source is not None and _is_move(source):
+        moves.append(source)
         source = rewriter.producers.get(source.inputs[0])
-    if source is None or source.operator != "dequantize" or attributes.flag("transpose_a"):
+    if source is None or source.operator != "dequantize":
         return None
-    if attributes["accumulator"] or any(name not in rewriter.constants for name in source.inputs):
+    given = [_constant(rewriter, name) for name in source.inputs]
+    constants = [array for array in given if array is not None]
+    if len(constants) < len(given):
         return None
-    return _packable(rewriter, source, turned)
-
-
-def _packable(rewriter: Rewriter, dequantize: Node, turned: bool) -> _Weights | None:
-    attributes = complete_attributes(dequantize)
-    stored, scale, *zero_points = (rewriter.constants[name] for name in dequantize.inputs)
+    stored, scale, *zero_points = constants
     dtype = DType.from_numpy(stored.dtype)
-    if stored.ndim != 2 or not dtype.is_integer or dtype.bits not in BITS:
+    if not dtype.is_integer or dtype.bits not in BITS or stored.size < LEAST_WEIGHTS:
         return None
-    if stored.size < LEAST_WEIGHTS or DType.from_numpy(scale.dtype) is DType.F8E8M0:
+    if DType.from_numpy(scale.dtype) is DType.F8E8M0:
         return None
+    zero_point = zero_points[0] if zero_points else np.zeros(scale.shape, dtype.numpy)
+    operands = (stored, scale, zero_point)
+    if stored.ndim == 2 and all(move.operator == "transpose" for move in moves):
+        return _in_blocks(source, operands, turned ^ (len(moves) % 2 == 1))
+    return _moved(source, operands, moves[::-1], turned)
+
+
+def _is_move(node: Node) -> bool:
+    """A node that gives all elements of its one operand in another order or shape."""
+    is_view = operator(node.operator).pattern is Pattern.VIEW and len(node.inputs) == 1
+    return is_view or node.operator == "transpose"
+
+
+def _constant(rewriter: Rewriter, name: str) -> Array | None:
+    """A constant, perhaps moved; None for what is computed."""
+    node = rewriter.producers.get(name)
+    if node is None or not _is_move(node):
+        return rewriter.constants.get(name)
+    inside = _constant(rewriter, node.inputs[0])
+    return None if inside is None else evaluate_node(node, (inside,))
+
+
+def _in_blocks(
+    dequantize: Node, operands: tuple[Array, Array, Array], turned: bool
+) -> _Weights | None:
+    """Matrices, `turned` or not, whose scales are those of blocks or columns."""
+    attributes = complete_attributes(dequantize)
+    stored, *given = operands
+    dtype = DType.from_numpy(stored.dtype)
     inner = 1 if turned else 0
     block = attributes.integer("block")
     if block and attributes.integer("axis") != inner:
         return None
     per_column = (1, stored.shape[1]) if inner == 0 else (stored.shape[0], 1)
     try:
-        shape = scale.shape if block else per_column
-        parameters = [np.broadcast_to(item, shape) for item in (scale, *zero_points)]
+        shape = given[0].shape if block else per_column
+        parameters = [np.broadcast_to(item, shape) for item in given]
     except ValueError:  # a scale for each term of the sum
         return None
     if turned:
@@ -96,10 +128,46 @@ def _packable(rewriter: Rewriter, dequantize: Node, turned: bool) -> _Weights | 
     block = block or -(-stored.shape[0] // in_word) * in_word
     if block % in_word:
         return None
-    scale, *given = parameters
-    zero_point = _signed(given[0] if given else np.zeros(scale.shape, dtype.numpy), dtype)
-    zeros = zero_point if zero_point.any() else None
-    return _Weights(dtype.bits, block, _signed(stored, dtype), scale, zeros)
+    scale, zero_point = parameters
+    numbers, zeros = _signed(stored, dtype), _signed(zero_point, dtype)
+    return _Weights(dtype.bits, block, numbers, scale, zeros if zeros.any() else None)
+
+
+def _moved(
+    dequantize: Node, operands: tuple[Array, Array, Array], moves: Sequence[Node], turned: bool
+) -> _Weights | None:
+    """The matrix that weights are after these moves, in the longest blocks that have one scale."""
+    stored, scale, zero_point = operands
+    dtype = DType.from_numpy(stored.dtype)
+    parameters = (scale, _signed(zero_point, dtype))
+    arrays = [
+        _signed(stored, dtype),
+        *(_of_each(dequantize, parameter, stored.shape) for parameter in parameters),
+    ]
+    for move in moves:
+        arrays = [evaluate_node(move, (np.ascontiguousarray(array),)) for array in arrays]
+    if arrays[0].ndim != 2:
+        return None
+    moved, scale, shifted = (array.T for array in arrays) if turned else arrays
+    numbers, zeros = moved.astype(np.int8), shifted.astype(np.int8)
+    changes = (scale[1:] != scale[:-1]) | (zeros[1:] != zeros[:-1])
+    in_word = WORD.bits // dtype.bits
+    starts = np.flatnonzero(changes.any(axis=1)) + 1
+    block = int(np.gcd.reduce(starts)) or -(-numbers.shape[0] // in_word) * in_word
+    if block % in_word:
+        return None
+    scale, zeros = scale[::block], zeros[::block]
+    return _Weights(dtype.bits, block, numbers, scale, zeros if zeros.any() else None)
+
+
+def _of_each(dequantize: Node, parameter: Array, shape: tuple[int, ...]) -> Array:
+    """The scale or zero point of each element of data of this shape."""
+    attributes = complete_attributes(dequantize)
+    if block := attributes.integer("block"):
+        axis = attributes.axis("axis", len(shape))
+        repeated = np.repeat(parameter, block, axis=axis)
+        return np.take(repeated, np.arange(shape[axis]), axis=axis)
+    return np.broadcast_to(parameter, shape)
 
 
 def _signed(values: Array, dtype: DType) -> npt.NDArray[np.int8]:

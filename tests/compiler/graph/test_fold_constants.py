@@ -5,6 +5,7 @@ import numpy as np
 from tests.compiler.graph.graph_helpers import GraphMaker, assert_same_meaning, operators
 from tunefarm.compiler.graph import fold_constants
 from tunefarm.compiler.graph.serialize import structurally_equal
+from tunefarm.compiler.types.dtypes import DType
 
 
 def test_constant_nodes_become_constants() -> None:
@@ -44,3 +45,27 @@ def test_large_results_of_large_constants_are_folded() -> None:
     assert folded.nodes == ()
     assert folded.outputs == graph.outputs
     assert not folded.constants[graph.outputs[0]].flags.writeable
+
+
+def test_weights_that_waited_are_folded_at_any_size() -> None:
+    maker = GraphMaker()
+    filters = maker.node(
+        "dequantize",
+        maker.constant(np.ones((512, 128, 3, 3), np.int8)),  # 2.25 MiB as floats
+        maker.scalar(0.5),
+        to="f32",
+    )
+    graph = maker.graph(maker.node("conv", maker.input(1, 128, 7, 7), filters))
+    assert operators(fold_constants.early(graph)) == ["dequantize", "conv"]
+    folded = fold_constants.run(graph)
+    assert operators(folded) == ["conv"]
+    assert_same_meaning(graph, folded)
+
+
+def test_a_table_that_elements_are_looked_up_in_stays_as_it_is_stored() -> None:
+    maker = GraphMaker()
+    table = maker.constant(np.ones((4096, 128), np.int8))
+    rows = maker.node("dequantize", table, maker.scalar(0.5), to="f32")
+    picked = maker.node("gather", rows, maker.input(5, dtype=DType.I64), axis=0)
+    graph = maker.graph(picked)
+    assert operators(fold_constants.run(graph)) == ["dequantize", "gather"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -12,10 +12,12 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from tests.compiler.frontend.onnx_models import outputs_of
+from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.test_dot_products import TARGETS
-from tunefarm.compiler.graph import weight_products
+from tunefarm.compiler.graph import dead_code, weight_products
 from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.rewriter import frozen
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.operators.evaluate_node import node_kernel
@@ -138,6 +140,56 @@ def test_a_transpose_of_the_weights_is_part_of_the_packing() -> None:
     after = weight_products.run(before)
     assert operators(after)[-1] == "weight_product"
     assert_same_meaning(before, after)
+
+
+def blocks_as_an_axis(maker: GraphMaker) -> str:
+    """[K / 32, 32, N] times [K / 32, 1, N], made a matrix."""
+    stored = maker.constant(drawn(0, (8, 32, 64), DType.U4))
+    scale, zero = (drawn(1, (8, 1, 64), DType.F32), drawn(2, (8, 1, 64), DType.U4))
+    weights = maker.node(
+        "dequantize", stored, maker.constant(scale), maker.constant(zero), to="f32"
+    )
+    return maker.node("reshape", weights, shape=(256, 64))
+
+
+def turned_blocks(maker: GraphMaker) -> str:
+    """[N, K / 32, 32] times [N, K / 32, 1], made a matrix and turned."""
+    stored = maker.constant(drawn(0, (64, 8, 32), DType.I8))
+    scale = maker.constant(drawn(1, (64, 8, 1), DType.F32))
+    weights = maker.node("dequantize", stored, scale, to="f32")
+    matrix = maker.node("reshape", weights, shape=(64, 256))
+    return maker.node("transpose", matrix, perm=(1, 0))
+
+
+def moved_integers(maker: GraphMaker) -> str:
+    stored = maker.constant(drawn(0, (64, 8, 32), DType.I8))
+    turned = maker.node("transpose", stored, perm=(1, 2, 0))
+    matrix = maker.node("reshape", turned, shape=(256, 64))
+    return maker.node("dequantize", matrix, maker.constant(drawn(1, (64,), DType.F32)), to="f32")
+
+
+@pytest.mark.parametrize("block", [32, 0])
+@pytest.mark.parametrize("spelling", [blocks_as_an_axis, turned_blocks, moved_integers])
+def test_weights_may_be_moved_before_they_are_multiplied(
+    spelling: Callable[[GraphMaker], str], block: int
+) -> None:
+    maker = GraphMaker()
+    weights = spelling(maker)
+    if not block:  # the same numbers for all
+        maker.constants |= {
+            name: frozen(np.full_like(array, array.reshape(-1)[0]))
+            for name, array in maker.constants.items()
+            if name != "c0"
+        }
+    before = maker.graph(maker.node("matmul", maker.input(3, 256), weights))
+    after = dead_code.run(weight_products.run(before))
+    assert operators(after) == ["weight_product"]
+    whole = not block or spelling is moved_integers
+    assert after.nodes[-1].attributes["block"] == (256 if whole else 32)
+    (expected,), (got,) = (
+        outputs_of(graph, {"x0": drawn(9, (3, 256), DType.F32)}) for graph in (before, after)
+    )
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(
