@@ -109,9 +109,10 @@ def tiled_sketch(context: TileContext) -> Sketch:
     if context.form.dot is not None and anchor.dtype.is_float:
         products = float_products(context.target)
         choices.append((Choice("factors", products), products[0]))
-    if context.streamed:
+    if context.streamed or context.form.unpacked:
         # What is unpacked is read slowly enough for that to be worth an instruction.
-        distance = PREFETCH_DISTANCES[-1] if unpacks(context.kernel) else 0
+        slowly = context.form.unpacked or unpacks(context.kernel)
+        distance = PREFETCH_DISTANCES[-1] if slowly else 0
         choices.append((Choice("prefetch", PREFETCH_DISTANCES), distance))
     if context.form.dot is not None and not context.form.turned:
         choices.append((Choice("ahead", TILES_AHEAD), int(_rereads(context, tiles))))
@@ -250,7 +251,8 @@ class TilePlan(TileLoops):
         if self.context.form.unpacked:
             tile = lanes * self.vectors.item()
             whole = self.context.extents[self.context.roles.vector] % tile == 0
-            return unpacking_steps(self.context.form, tile if whole else lanes, self.blocks.name)
+            columns, ahead = tile if whole else lanes, self.values.integers("prefetch").item()
+            return unpacking_steps(self.context.form, columns, self.blocks.name, ahead)
         for name in self.context.prologue:
             steps += copying_steps(kernel, kernel.stage(name), lanes, threads)
             if self.attached:

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from tunefarm.compiler.expr.walk import loads
 from tunefarm.compiler.kernels.roles import with_roles
 from tunefarm.compiler.kernels.unpack_weights import UNPACKED
-from tunefarm.compiler.kernels.weight_words import word_product
+from tunefarm.compiler.kernels.weight_words import WORD, word_product
 from tunefarm.compiler.schedule.sketches.roles import roles_of
 from tunefarm.compiler.schedule.sketches.tile_forms import TileForm, prepared
 from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
 from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
 from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
 from tunefarm.compiler.schedule.steps.pack_stage import PackStage
+from tunefarm.compiler.schedule.steps.prefetch import Prefetch
 from tunefarm.compiler.schedule.steps.reorder import Reorder
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.unpack_weights import UnpackWeights
@@ -63,16 +64,20 @@ def _unpacked(form: TileForm, lanes: int) -> TileForm | None:
     return TileForm("tiled_unpacked", kernel, steps, roles, (UNPACKED,), unpacked=UNPACKED)
 
 
-def unpacking_steps(form: TileForm, columns: int, loop: str) -> list[Step]:
+def unpacking_steps(form: TileForm, columns: int, loop: str, prefetch: int) -> list[Step]:
     """The steps that unpack a tile's weights in vectors, in the output's loop over tiles.
 
-    Constants hold so many `columns`, those of a tile, side by side.
+    Constants hold so many `columns`, those of a tile, side by side. Words are asked for so many
+    elements ahead, if `prefetch` is not 0.
     """
     kernel, name = form.kernel, form.unpacked
     blocks, words, places, lane = (axis.name for axis in kernel.stage(name).axes)
-    constants = sorted({load.buffer for load in loads(kernel.stage(name).body)})
+    read = loads(kernel.stage(name).body)
+    (packed,) = {load.buffer for load in read if load.dtype is WORD}
+    constants = sorted({load.buffer for load in read})
     return [
         *(PackLayout(buffer, ((1, columns),), (1, 0, 2)) for buffer in constants),
+        *([Prefetch(packed, prefetch)] if prefetch else []),
         Reorder(name, (words, blocks, places, lane)),
         Unroll(name, places),
         Vectorize(name, lane),
