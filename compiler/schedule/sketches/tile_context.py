@@ -277,6 +277,11 @@ class TileContext:
 
     @cached_property
     def copied(self) -> int:
-        """Bytes of the prologue's stages, which are written and read again unless inlined."""
+        """Bytes of the prologue's stages, which are written and read again unless inlined.
+
+        Weights are unpacked inside of all outer loops.
+        """
         stages = [self.kernel.stage(name) for name in self.prologue]
-        return sum(math.prod(stage.shape) * stage.dtype.bytes for stage in stages)
+        size = sum(math.prod(stage.shape) * stage.dtype.bytes for stage in stages)
+        times = [self.extents[axis] for axis in self.roles.outer] if self.form.unpacked else []
+        return size * math.prod(times)

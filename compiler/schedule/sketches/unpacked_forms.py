@@ -12,12 +12,14 @@ from tunefarm.compiler.expr.walk import loads
 from tunefarm.compiler.kernels.roles import with_roles
 from tunefarm.compiler.kernels.unpack_weights import UNPACKED
 from tunefarm.compiler.kernels.weight_words import WORD, word_product
+from tunefarm.compiler.schedule.sketches.borders import borders
 from tunefarm.compiler.schedule.sketches.roles import roles_of
 from tunefarm.compiler.schedule.sketches.tile_forms import TileForm, prepared
 from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
 from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
 from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
 from tunefarm.compiler.schedule.steps.pack_stage import PackStage
+from tunefarm.compiler.schedule.steps.partition import Partition
 from tunefarm.compiler.schedule.steps.prefetch import Prefetch
 from tunefarm.compiler.schedule.steps.reorder import Reorder
 from tunefarm.compiler.schedule.steps.step import Step
@@ -48,7 +50,7 @@ def _may_unpack(form: TileForm, lanes: int) -> bool:
     *rows, column = product.stage.axes
     return (
         form.roles.vector == column.name
-        and column.extent % lanes == 0
+        and column.extent >= lanes
         and rows[-1].extent >= FEWEST_ROWS
         and product.inner * lanes * 4 <= MAX_TILE_BYTES
     )
@@ -75,10 +77,12 @@ def unpacking_steps(form: TileForm, columns: int, loop: str, prefetch: int) -> l
     read = loads(kernel.stage(name).body)
     (packed,) = {load.buffer for load in read if load.dtype is WORD}
     constants = sorted({load.buffer for load in read})
+    cuts = borders(kernel.stage(name).body, kernel.stage(name).axes[0])  # behind the last column
     return [
         *(PackLayout(buffer, ((1, columns),), (1, 0, 2)) for buffer in constants),
         *([Prefetch(packed, prefetch)] if prefetch else []),
         Reorder(name, (words, blocks, places, lane)),
+        *([Partition(name, blocks, 0, 0, cuts)] if cuts else []),
         Unroll(name, places),
         Vectorize(name, lane),
         ComputeAt(name, kernel.output.name, loop),

@@ -252,12 +252,15 @@ def test_every_schedule_unpacks_the_weights(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("rows", "name"), [(1, "digits"), (2, "tiled"), (64, "tiled_unpacked")])
+@pytest.mark.parametrize("columns", [160, 161])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_many_rows_share_weights_that_are_unpacked_once(rows: int, name: str, threads: int) -> None:
+def test_many_rows_share_weights_that_are_unpacked_once(
+    rows: int, name: str, threads: int, columns: int
+) -> None:
     types = (
         TensorType(DType.F32, (rows, 384)),
-        TensorType(DType.I32, (96, 160)),
-        TensorType(DType.F32, (1, 160)),
+        TensorType(DType.I32, (96, columns)),
+        TensorType(DType.F32, (1, columns)),
     )
     node = Node("weight_product", ("a", "b", "c"), "y", MappingProxyType({"bits": 8, "block": 384}))
     kernel = node_kernel(node, types, (False, True, True))
