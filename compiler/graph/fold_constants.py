@@ -19,8 +19,8 @@ from tunefarm.compiler.types.numerics import FLUSH, Denormals
 
 # A result that is larger than all its inputs together (expand, tile, pad, a broadcast) is only
 # folded up to this size: beyond it, computing it at run time is cheaper than storing it. Weights
-# that operators waited for (`folds_late`) are read as a whole in every run, and folded at any size,
-# unless elements are looked up in them.
+# that waited (`folds_late`) are folded at any size for readers that have no other way than to
+# compute all of them in every run: elements are looked up, and pointwise readers widen their own.
 GROWTH_LIMIT_BYTES = 1 << 20
 # Nor is one folded that takes more steps than this to compute; NumPy makes 10^7 to 10^9 a second.
 WORK_LIMIT = 1 << 31
@@ -54,8 +54,8 @@ def run(
     for node in graph.nodes:
         size = rewriter.types[node.output].bytes
         waits = not late and operator(node.operator).folds_late
-        whole = operator(node.operator).folds_late and not all(
-            positions_of(reader) is Positions.LOOKED_UP for reader in readers.get(node.output, ())
+        whole = operator(node.operator).folds_late and any(
+            map(_needs_all, readers.get(node.output, ()))
         )
         if waits or not _foldable(rewriter, node, whole) or size > free:
             rewriter.keep(node)
@@ -69,6 +69,12 @@ def run(
             if not uses[name] and name not in graph.constants:
                 free += rewriter.constants.pop(name).nbytes
     return rewriter.finish()
+
+
+def _needs_all(reader: Node) -> bool:
+    """Whether a node's kernel does not compute the elements that it reads for itself."""
+    pointwise = operator(reader.operator).pattern is Pattern.ELEMENTWISE
+    return not pointwise and positions_of(reader) is not Positions.LOOKED_UP
 
 
 def _foldable(rewriter: Rewriter, node: Node, grows: bool) -> bool:

@@ -69,3 +69,11 @@ def test_a_table_that_elements_are_looked_up_in_stays_as_it_is_stored() -> None:
     picked = maker.node("gather", rows, maker.input(5, dtype=DType.I64), axis=0)
     graph = maker.graph(picked)
     assert operators(fold_constants.run(graph)) == ["dequantize", "gather"]
+
+
+def test_a_large_table_that_is_added_stays_as_it_is_stored() -> None:
+    maker = GraphMaker()
+    table = maker.constant(np.ones((4096, 128), np.int8))
+    wide = maker.node("dequantize", table, maker.scalar(0.5), to="f32")
+    graph = maker.graph(maker.node("add", maker.input(4096, 128), wide))
+    assert operators(fold_constants.run(graph)) == ["dequantize", "add"]
