@@ -28,7 +28,7 @@ PROTO = model(
         make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
         make_node("MatMul", ["x", "turned"], ["scores"]),
         make_node("Softmax", ["scores"], ["weights"], axis=-1),
-        make_node("IsNaN", ["weights"], ["wrong"]),
+        make_node("IsInf", ["weights"], ["wrong"]),
         make_node("Where", ["wrong", "zero", "weights"], ["safe"]),
         make_node("MatMul", ["safe", "v"], ["y"]),
     ],
@@ -75,6 +75,40 @@ def attention(x: Array) -> Array:
     raised = np.exp(scores - scores.max(axis=-1, keepdims=True))
     shares = raised / raised.sum(axis=-1, keepdims=True)
     return np.asarray(np.matmul(shares, np.matmul(x, w)), np.float32)
+
+
+def test_queries_without_a_key_are_zero_at_every_size() -> None:
+    proto = model(
+        [
+            make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
+            make_node("MatMul", ["x", "turned"], ["scores"]),
+            make_node("Add", ["scores", "mask"], ["masked"]),
+            make_node("Softmax", ["masked"], ["weights"], axis=-1),
+            make_node("IsNaN", ["weights"], ["wrong"]),
+            make_node("Where", ["wrong", "zero", "weights"], ["safe"]),
+            make_node("MatMul", ["safe", "x"], ["y"]),
+        ],
+        [tensor("x", ["batch", "length", FEATURES]), tensor("mask", ["length", "length"])],
+        ["y"],
+        {"zero": np.zeros((), np.float32)},
+    )
+    shapes = {"x": (f"batch:1..{BATCH}", f"length:1..{LENGTH}", FEATURES)}
+    graph = import_model_proto(proto, shapes)
+    executable = Executable(compile_model(graph).spec)
+    calls = [call for call in kernels_of(graph).calls if isinstance(call, KernelCall)]
+    assert any(attention_of(call.kernel) is not None for call in calls)
+    rng = np.random.default_rng(0)
+    for batch, length in ((1, 5), (3, LENGTH), (2, 16), (2, 1)):
+        x = rng.standard_normal((batch, length, FEATURES)).astype(np.float32)
+        mask = np.zeros((length, length), np.float32)
+        mask[length // 2] = -np.inf
+        mask[:, : length // 3] = -np.inf
+        scores = np.matmul(x, x.transpose(0, 2, 1)) + mask
+        raised = np.exp(scores - np.maximum(scores.max(axis=-1, keepdims=True), -1e30))
+        expected = np.matmul(raised / np.maximum(raised.sum(axis=-1, keepdims=True), 1), x)
+        found = executable.run({"x": x, "mask": mask})["y"]
+        assert not found[:, length // 2].any()
+        assert np.allclose(found, expected, atol=1e-4)
 
 
 def test_sizes_that_must_be_equal_end_both_factors() -> None:
