@@ -1,7 +1,7 @@
 """Databases as JSON lines: a header, then targets, workloads, jobs, trials, bests, builds, plans,
 latencies, and an end.
 
-    {"format": "tunefarm-records", "version": 8}
+    {"format": "tunefarm-records", "version": 9}
     {"kind": "workload", "key": "89ab…", "name": "conv_relu", "kernel": …, "checksum": "01ef…"}
     {"kind": "trial", "key": {"workload": "89ab…", …}, "latency": 0.00017, …, "checksum": …}
     {"kind": "end", "records": 2}
@@ -31,6 +31,7 @@ from tunefarm.configs.file_kinds import kind_of
 from tunefarm.configs.files import replacing
 from tunefarm.configs.regular_file import open_regular
 from tunefarm.db import model_queries, queries
+from tunefarm.db.additions import bringing
 from tunefarm.db.bounds import GIVEN, read_record
 from tunefarm.db.records import (
     BestRecord,
@@ -49,12 +50,13 @@ from tunefarm.db.rekey import Rekeyed
 from tunefarm.db.store import Store
 
 FORMAT = "tunefarm-records"
-VERSION = 8
+VERSION = 9
 """Version 1 had no bests, version 2 no builds, version 3 no checksums, no end and no lost jobs,
 version 4 no pairs, version 5 no plans, version 6 no latencies; up to version 7 the keys of targets
-held the sizes of caches."""
+held the sizes of caches; up to version 8 plans had no CPU."""
 _CHECKED_SINCE = 4
 _PAIRS_SINCE = 5
+_CPUS_SINCE = 9
 _ALONE: Mapping[str, Any] = {
     **dict.fromkeys(("reference", "ratio", "low", "high")),
     "reference_samples": [],
@@ -132,6 +134,13 @@ def merge_records(store: Store, source: Store, added: Added | None = None) -> Ad
     Broken off, it can be done again: what is there already stays as it is. Raises DatabaseError if
     both are the same database.
     """
+    check_source(store, source)
+    with bringing(store, "merge", source.name) as addition:
+        return _add(store, records_of(source), addition, added)
+
+
+def check_source(store: Store, source: Store) -> None:
+    """Raise DatabaseError if both are the same database, or a record of `source` cannot be."""
     if store.is_same(source):
         raise DatabaseError(f"{source.name} is the database itself", hint="nothing was changed")
     for record in records_of(source):
@@ -142,10 +151,11 @@ def merge_records(store: Store, source: Store, added: Added | None = None) -> Ad
                 f"{source.name}: a {_NAMES[type(record)]} that cannot be: {error}",
                 hint="nothing of it was added",
             ) from error
-    return _add(store, records_of(source), added)
 
 
-def _add(store: Store, records: Iterable[Record], added: Added | None) -> Added:
+def _add(
+    store: Store, records: Iterable[Record], addition: int, added: Added | None = None
+) -> Added:
     """Add the records that the store does not hold yet, in their order.
 
     What a record refers to must come before it, as in `records_of`.
@@ -153,7 +163,7 @@ def _add(store: Store, records: Iterable[Record], added: Added | None) -> Added:
     added = Added() if added is None else added
     for kind, run in itertools.groupby(records, key=type):
         while batch := list(itertools.islice(run, _BATCH)):
-            new = store.add(batch)
+            new = store.add(batch, addition)
             added.new[_NAMES[kind]] += new
             added.known[_NAMES[kind]] += len(batch) - new
     return added
@@ -206,7 +216,7 @@ class RecordsFile:
         except OSError as error:
             raise DatabaseError(f"cannot read {path}: {error.strerror or error}") from error
         try:
-            for _ in self._records():
+            for _ in self.records():
                 pass
         except BaseException:
             self._file.close()
@@ -223,9 +233,10 @@ class RecordsFile:
 
         Broken off, it can be done again: what is there already stays as it is.
         """
-        return _add(store, self._records(), added)
+        with bringing(store, "import", str(self._path)) as addition:
+            return _add(store, self.records(), addition, added)
 
-    def _records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[Record]:
         """From the beginning. Raises DatabaseError at the first line that is not right."""
         reader = _Lines()
         number = 0
@@ -379,7 +390,8 @@ def _check_references(record: Record, seen: set[tuple[str, str]]) -> None:
             needed = set() if record.job is None else {("job", record.job)}
         case BestRecord():
             keys = [record.key]
-            needed = {("job", record.job), ("trial", _trial_name(record))}
+            needed = {("trial", _trial_name(record))}
+            needed |= set() if record.job is None else {("job", record.job)}
         case BuildRecord() | PlanRecord():
             needed = {("target", record.target)}
         case LatencyRecord():
@@ -407,6 +419,10 @@ def _record(value: object, version: int) -> Record:
         for field in _ALONE.keys() & value.keys():
             raise ValueError(f"unknown field {field!r}")
         value |= _ALONE
+    if kind is PlanRecord and version < _CPUS_SINCE:
+        if "cpu" in value:
+            raise ValueError("unknown field 'cpu'")
+        value["cpu"] = None
     return _checked(kind, value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from tunefarm.db.rows import job_row, record_of
 from tunefarm.db.store import Store
 
 _NUMBERS_AT_ONCE = 500
+_NOTHING: Mapping[str, object] = {}
 _OUT_OF_ORDER = 64
 """A transaction may commit trials with lower numbers than those that others have committed."""
 
@@ -62,10 +63,59 @@ class _Totals(NamedTuple):
 _NO_TRIALS = _Totals(0, 0, 0, None, -math.inf)
 
 
-def best(store: Store, key: TaskKey) -> tuple[BestRecord, TrialRecord] | None:
-    """What the newest job that settled the task chose, and its trial."""
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where trials and verdicts come from: an addition (None: this database's own jobs and checks),
+    and the machines that measured them, by their numbers."""
+
+    addition: int | None
+    machines: tuple[int, ...]
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """Of the statements that ask for one."""
+        return {"addition": self.addition, "machines": list(self.machines)}
+
+
+def machines(store: Store) -> dict[int, Mapping[str, Any]]:
+    """The fingerprints of the machines that measured, by their numbers."""
     with store.reading() as session:
-        found = session.execute(statements.NEWEST_BEST, statements.key_of(key)).first()
+        rows = session.scalars(select(schema.Machine).order_by(schema.Machine.id))
+        return {row.id: row.description for row in rows}
+
+
+class OriginOfTask(NamedTuple):
+    """An addition and a machine that ok trials of a task are from, and the newest one's number."""
+
+    addition: int | None
+    machine: int
+    newest: int
+
+
+def origins(store: Store, key: TaskKey) -> list[OriginOfTask]:
+    """Where a task's ok trials are from, the one with the newest first."""
+    with store.reading() as session:
+        rows = session.execute(statements.ORIGINS, statements.key_of(key))
+        return sorted((OriginOfTask(*row) for row in rows), key=lambda one: -one.newest)
+
+
+def schedules(store: Store, key: TaskKey, origin: Origin) -> set[str]:
+    """The hashes of the schedules that were measured there, whatever came of it."""
+    parameters = {**statements.key_of(key), **origin.parameters}
+    with store.reading() as session:
+        return set(session.scalars(statements.SCHEDULES_OF_ORIGIN, parameters))
+
+
+def best(
+    store: Store, key: TaskKey, origin: Origin | None = None
+) -> tuple[BestRecord, TrialRecord] | None:
+    """What the newest job that settled the task chose, and its trial; of all, or of one origin."""
+    statement, parameters = statements.NEWEST_BEST, statements.key_of(key)
+    if origin is not None:
+        statement = statements.NEWEST_BEST_OF_ORIGIN
+        parameters |= origin.parameters
+    with store.reading() as session:
+        found = session.execute(statement, parameters).first()
         return None if found is None else _settled(session, found)
 
 
@@ -92,9 +142,11 @@ def trials_of_bests(store: Store) -> set[int]:
         return set(session.scalars(select(schema.Best.trial_id).distinct()))
 
 
-def finalists(store: Store, key: TaskKey) -> list[TrialRecord]:
+def finalists(store: Store, key: TaskKey, origin: Origin | None = None) -> list[TrialRecord]:
     """The task's trials that were measured side by side, in the order they were recorded."""
-    return _read_trials(store, statements.FINALISTS, key)
+    if origin is None:
+        return _read_trials(store, statements.FINALISTS, key)
+    return _read_trials(store, statements.FINALISTS_OF_ORIGIN, key, origin.parameters)
 
 
 def fastest_trial(
@@ -129,15 +181,27 @@ class Contender(NamedTuple):
 
 
 def contenders(
-    store: Store, key: TaskKey, most: int, *, after: int = 0, without: Collection[str] = ()
+    store: Store,
+    key: TaskKey,
+    most: int,
+    *,
+    after: int = 0,
+    without: Collection[str] = (),
+    origin: Origin | None = None,
 ) -> list[Contender]:
     """The trials of the schedules that have one of the `most` fastest ok trials, in their order.
 
     Only trials that were recorded after the one numbered `after` count, and schedules without the
     hashes `without`. Their checksums are not looked at: read what comes of it by `numbered`.
     """
-    statement = statements.contenders(without) if without else statements.CONTENDERS
     parameters = {**statements.key_of(key), "after": after, "most": most}
+    if origin is not None:
+        parameters |= origin.parameters
+    if without:
+        statement = statements.contenders(without, of_origin=origin is not None)
+    else:
+        is_all = origin is None
+        statement = statements.CONTENDERS if is_all else statements.CONTENDERS_OF_ORIGIN
     with store.reading() as session:
         rows = session.execute(statement, parameters)
         return [Contender(*row) for row in rows]
@@ -162,18 +226,28 @@ def trials(store: Store, key: TaskKey, *, limit: int | None = None) -> list[Tria
 
 
 def some_trials(
-    store: Store, key: TaskKey, *, fastest: int, newest: int, schedule_hash: str
+    store: Store,
+    key: TaskKey,
+    *,
+    fastest: int,
+    newest: int,
+    schedule_hash: str,
+    origin: Origin | None = None,
 ) -> list[TrialRecord]:
     """All trials of the schedules that have one of so many fastest, so many of the newest trials,
-    and those of one schedule; in order."""
+    and those of one schedule; in order. Of all, or of one origin."""
     of_task = select(schema.Trial.id).where(statements.IS_OF_TASK)
+    statement, key_values = statements.CONTENDERS, statements.key_of(key)
+    if origin is not None:
+        of_task = of_task.where(statements.is_from(schema.Trial))
+        statement = statements.CONTENDERS_OF_ORIGIN
+        key_values |= origin.parameters
     parts = (
         of_task.order_by(schema.Trial.id.desc()).limit(newest),
         of_task.where(schema.Trial.schedule_hash == schedule_hash),
     )
-    key_values = statements.key_of(key)
     with store.reading() as session:
-        found = session.execute(statements.CONTENDERS, {**key_values, "after": 0, "most": fastest})
+        found = session.execute(statement, {**key_values, "after": 0, "most": fastest})
         numbers = sorted(
             {row.id for row in found}
             | {n for part in parts for n in session.scalars(part, key_values)}
@@ -185,13 +259,29 @@ def some_trials(
         return [_trial(row) for row in rows]
 
 
-def tasks(store: Store, *, only_ok: bool = False) -> list[TaskKey]:
-    """The tasks that have trials (or ok ones), in the order in which they were first seen."""
-    of_task = schema.Trial.task_id == schema.Task.id
-    trial = exists().where(of_task, statements.IS_OK) if only_ok else exists().where(of_task)
+def tasks(store: Store, *, only_ok: bool = False, origin: Origin | None = None) -> list[TaskKey]:
+    """The tasks that have trials (or ok ones, or those of one origin), in the order in which they
+    were first seen."""
+    trial = exists().where(schema.Trial.task_id == schema.Task.id)
+    trial = trial.where(statements.IS_OK) if only_ok else trial
+    trial = trial if origin is None else trial.where(statements.is_from(schema.Trial))
     statement = statements.keyed(*statements.KEY).where(trial).order_by(schema.Task.id)
     with store.reading() as session:
-        return [TaskKey(*row) for row in session.execute(statement)]
+        parameters = None if origin is None else origin.parameters
+        return [TaskKey(*row) for row in session.execute(statement, parameters)]
+
+
+def tasks_of_workload(store: Store, workload: str) -> list[TaskKey]:
+    """The tasks of a workload that have ok trials, those of the newest versions of the compiler
+    first."""
+    with store.reading() as session:
+        rows = session.execute(statements.WITH_RECORDS, {"workload": workload})
+        return sorted((TaskKey(*row) for row in rows), key=_newest_version_first)
+
+
+def _newest_version_first(key: TaskKey) -> tuple[int, str]:
+    version = key.compiler_version
+    return -int(version) if version.isdecimal() else 0, version
 
 
 def iterate_trials(store: Store) -> Iterator[TrialRecord]:
@@ -367,9 +457,12 @@ def _trial(result: Any) -> TrialRecord:
     )
 
 
-def _read_trials(store: Store, of_task: Select[Any], key: TaskKey) -> list[TrialRecord]:
+def _read_trials(
+    store: Store, of_task: Select[Any], key: TaskKey, parameters: Mapping[str, object] = _NOTHING
+) -> list[TrialRecord]:
+    values = {**statements.key_of(key), **parameters}
     with store.reading() as session:
-        return [_trial(row) for row in session.execute(of_task, statements.key_of(key))]
+        return [_trial(row) for row in session.execute(of_task, values)]
 
 
 def _settled(session: Session, found: Any) -> tuple[BestRecord, TrialRecord]:

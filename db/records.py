@@ -161,7 +161,8 @@ def contradiction(trial: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BestRecord:
-    """The schedule that a job settled for a task: one of its trials, by hash and request.
+    """The schedule that a job settled for a task: one of its trials, by hash and request. `job` is
+    None where a check of records from elsewhere has settled it.
 
     `ratio` is its time over that of the default schedule in paired runs, `low` and `high` bound it
     with 95 % confidence; `default_latency` is the default's, in seconds. `met` are the hashes of
@@ -176,7 +177,7 @@ class BestRecord:
     low: bounds.Ratio
     high: bounds.Ratio
     met: tuple[bounds.ScheduleHash, ...]
-    job: bounds.Word
+    job: bounds.Word | None
     created: bounds.Moment = 0.0
 
 
@@ -204,7 +205,8 @@ class BuildRecord:
 class PlanRecord:
     """What was chosen for a model as a whole, a JSON value, for this precision.
 
-    `id` is unique over all databases; `created` is in seconds since the epoch.
+    `id` is unique over all databases; `created` is in seconds since the epoch. `cpu` is the one
+    that it was measured on, None where nothing was, or an earlier version wrote it.
     """
 
     id: bounds.Word
@@ -216,6 +218,7 @@ class PlanRecord:
     compiler_version: bounds.Hash
     plan: bounds.JsonObject
     created: bounds.Moment
+    cpu: bounds.Name | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,10 +64,15 @@ class RowIds:
     """
 
     def __init__(
-        self, session: Session, known: Mapping[tuple[str, object], int] = _NOTHING
+        self,
+        session: Session,
+        known: Mapping[tuple[str, object], int] = _NOTHING,
+        addition: int | None = None,
     ) -> None:
+        """`addition` is the number of the one that the rows come with, if they do."""
         self._session = session
         self.known = dict(known)
+        self.addition = addition
 
     def task(self, key: TaskKey) -> int:
         """Raises DatabaseError if the workload or the target is not in the database."""
@@ -150,6 +155,8 @@ def add_rows(session: Session, ids: RowIds, records: Sequence[Record]) -> int:
     model, values = _ROWS[kind]
     statement = insert_new(session, model).execution_options(preserve_rowcount=True)
     rows = [values(ids, record) for record in records]
+    if issubclass(model, schema.Brought):
+        rows = [{**row, "addition_id": ids.addition} for row in rows]
     return session.connection().execute(statement, rows).rowcount
 
 
@@ -246,6 +253,7 @@ def _add_job(session: Session, ids: RowIds, record: JobRecord) -> bool:
         **_columns(record, "id", "tasks"),
         "uid": record.id,
         "model_name": _printable(record.model_name),
+        "addition_id": ids.addition,
     }
     added = insert_new(session, schema.Job).values(values).returning(schema.Job.id)
     number = session.scalar(added)

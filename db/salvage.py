@@ -159,7 +159,7 @@ def table_of(rowid: int, stored: list[Value]) -> tuple[Table, dict[str, Any]] | 
 def _lengths(table: Table) -> tuple[int, ...]:
     """How many values its rows have: those from before a schema have none of its columns."""
     whole, added = len(table.columns), len(added_columns(table))
-    return (whole, whole - added) if added else (whole,)
+    return tuple(range(whole, whole - added - 1, -1))
 
 
 def _could_be_ours(stored: list[Value]) -> bool:

@@ -7,6 +7,7 @@ targets  ──┘                               ├─ bests (each one of the t
                                └─ claims ─ jobs ─ leases, requests
 targets ── builds, plans, latencies ─ jobs, machines
 queue_entries
+additions: what an import, a merge or a pack brought has its number in `addition_id`
 
 Every row has a checksum, so that a damaged one is recognised (`tunefarm.db.checksum`).
 """
@@ -39,11 +40,11 @@ from tunefarm.db.checksum import checksum_of, checksum_of_insert, damaged_row
 from tunefarm.db.packing import pack, unpack
 from tunefarm.db.records import OK, EntryState, JobState, LatencyPurpose, compact_json
 
-REVISION = "0008"
+REVISION = "0009"
 """The Alembic revision that these models are."""
 
 
-WITH_CHECKSUMS = ("0003", "0004", "0005", "0006", "0007", REVISION)
+WITH_CHECKSUMS = ("0003", "0004", "0005", "0006", "0007", "0008", REVISION)
 """The revisions whose tables, if there, have the columns of these models, but for those that stand
 behind the checksum (`tunefarm.db.checksum.added_columns`)."""
 
@@ -165,6 +166,29 @@ class Numbered(Base):
     id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
 
 
+class Brought(Numbered):
+    """Base of the models whose rows may come from elsewhere: `addition_id` is then the number of
+    the addition, null for what this database's own jobs wrote.
+
+    No foreign key: SQLite gives none to a table that is there.
+    """
+
+    __abstract__ = True
+
+    addition_id: Mapped[int | None] = mapped_column(sort_order=_ADDED + 1)
+
+
+class Addition(Numbered):
+    """An import, a merge or a pack that was added; `finished` is null while it is under way."""
+
+    __tablename__ = "additions"
+
+    kind: Mapped[str] = mapped_column(String(16))
+    source: Mapped[str]
+    started: Mapped[float]
+    finished: Mapped[float | None]
+
+
 class Target(Numbered):
     """A processor that was compiled for."""
 
@@ -206,7 +230,7 @@ class Task(Numbered):
     compiler_version: Mapped[str] = mapped_column(String(64))
 
 
-class Job(Numbered):
+class Job(Brought):
     """One run of the tuner on one model."""
 
     __tablename__ = "jobs"
@@ -268,7 +292,7 @@ class Claim(Numbered):
     expires: Mapped[float]
 
 
-class Trial(Numbered):
+class Trial(Brought):
     """One measured candidate. The unique index also answers "which schedules are measured"."""
 
     __tablename__ = "trials"
@@ -303,14 +327,15 @@ class Trial(Numbered):
     reference_samples: Mapped[Any | None] = mapped_column(PackedNumbers, sort_order=_ADDED)
 
 
-class Best(Numbered):
-    """What a job settled for a task: the trial to apply. The newest row of a task counts."""
+class Best(Brought):
+    """What a job, or a check (no job), settled for a task: the trial to apply. The newest row of a
+    task counts."""
 
     __tablename__ = "bests"
     __table_args__ = (UniqueConstraint("task_id", "job_id", "trial_id", name="uq_bests_key"),)
 
     task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"))
-    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), index=True)
+    job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), index=True)
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"), index=True)
     default_latency: Mapped[float]
     ratio: Mapped[float]
@@ -320,7 +345,7 @@ class Best(Numbered):
     created: Mapped[float]
 
 
-class Build(Numbered):
+class Build(Brought):
     """A model that was built from the records: which file came out, and what it runs."""
 
     __tablename__ = "builds"
@@ -338,7 +363,7 @@ class Build(Numbered):
     created: Mapped[float]
 
 
-class Plan(Numbered):
+class Plan(Brought):
     """What was chosen for a model as a whole. The newest row of a model counts."""
 
     __tablename__ = "plans"
@@ -352,9 +377,10 @@ class Plan(Numbered):
     compiler_version: Mapped[str] = mapped_column(String(64))
     plan: Mapped[Any] = mapped_column(PackedJson)
     created: Mapped[float]
+    cpu: Mapped[str | None] = mapped_column(sort_order=_ADDED)
 
 
-class Latency(Numbered):
+class Latency(Brought):
     """How long a whole model takes, as a job, a comparison or a check has measured it."""
 
     __tablename__ = "latencies"

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, func, literal_column, select
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    exists,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from tunefarm.db import schema
@@ -62,7 +72,13 @@ def trials() -> Select[Any]:
     )
 
 
-def contenders(without: Collection[str] = ()) -> Select[Any]:
+def is_from(trial: Any) -> ColumnElement[bool]:
+    """Whether a trial is of the origin that the parameters `of_origin` say."""
+    brought = trial.addition_id.is_not_distinct_from(bindparam("addition", type_=Integer))
+    return and_(brought, trial.machine_id.in_(bindparam("machines", expanding=True)))
+
+
+def contenders(without: Collection[str] = (), *, of_origin: bool = False) -> Select[Any]:
     """What `contenders` asks for."""
     faster = aliased(schema.Trial)
     fastest = (
@@ -78,13 +94,15 @@ def contenders(without: Collection[str] = ()) -> Select[Any]:
     if without:
         fastest = fastest.where(faster.schedule_hash.not_in(without))
     trial = schema.Trial
-    return (
+    statement = (
         select(trial.id, trial.schedule_hash, trial.status, trial.latency)
         .add_columns(trial.reference, trial.low, trial.high)
         .where(is_task(trial.task_id), trial.id > bindparam("after"))
-        .where(trial.schedule_hash.in_(fastest))
         .order_by(trial.id)
     )
+    if of_origin:
+        fastest, statement = fastest.where(is_from(faster)), statement.where(is_from(trial))
+    return statement.where(trial.schedule_hash.in_(fastest))
 
 
 IS_OF_TASK = is_task(schema.Trial.task_id)
@@ -104,5 +122,26 @@ FASTEST = (
     .limit(1)
 )
 CONTENDERS = contenders()
-BESTS = select(schema.Best, schema.Job.uid).join(schema.Job, schema.Job.id == schema.Best.job_id)
+CONTENDERS_OF_ORIGIN = contenders(of_origin=True)
+FINALISTS_OF_ORIGIN = FINALISTS.where(is_from(schema.Trial))
+BESTS = select(schema.Best, schema.Job.uid).outerjoin(
+    schema.Job, schema.Job.id == schema.Best.job_id
+)
 NEWEST_BEST = BESTS.where(is_task(schema.Best.task_id)).order_by(schema.Best.id.desc()).limit(1)
+NEWEST_BEST_OF_ORIGIN = (
+    NEWEST_BEST.join(schema.Trial, schema.Trial.id == schema.Best.trial_id)
+    .where(schema.Trial.machine_id.in_(bindparam("machines", expanding=True)))
+    .where(schema.Best.addition_id.is_not_distinct_from(bindparam("addition", type_=Integer)))
+)
+SCHEDULES_OF_ORIGIN = select(schema.Trial.schedule_hash).where(
+    IS_OF_TASK, is_from(schema.Trial), schema.Trial.status != "infrastructure"
+)
+ORIGINS = (
+    select(schema.Trial.addition_id, schema.Trial.machine_id, func.max(schema.Trial.id))
+    .where(IS_OF_TASK, IS_OK)
+    .group_by(schema.Trial.addition_id, schema.Trial.machine_id)
+)
+WITH_RECORDS = keyed(*KEY).where(
+    schema.Workload.key == bindparam("workload"),
+    exists().where(schema.Trial.task_id == schema.Task.id, IS_OK),
+)

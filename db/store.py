@@ -54,6 +54,7 @@ class Store:
         self.upgraded_from: str | None = None  # the schema that opening has found and upgraded
         self.upgrade_note = ""  # a line that says so, and where the backup is
         self.patience: Patience | None = None
+        self.layers: tuple[Store, ...] = ()  # what builds ask after it, see `DatabaseSettings`
         self.moved = ""  # where the database is that was renamed or saved while it was in use
         self.lost = ""  # a line about one that was deleted or replaced, and has been saved
         self.backend = backend
@@ -178,7 +179,7 @@ class Store:
             try:
                 return work()
             except DatabaseUnavailableError as error:
-                self._ids = {}
+                self.forget_ids()
                 try:
                     if self.go_on_elsewhere(error):
                         continue
@@ -235,8 +236,10 @@ class Store:
         if self.patience is not None:
             self.patience(DatabaseMovedError(note))
 
-    def add(self, records: Iterable[Record]) -> int:
+    def add(self, records: Iterable[Record], addition: int | None = None) -> int:
         """Add records of one kind in one transaction, committed on return; how many were new.
+
+        Those that come from elsewhere come with an `addition` (`tunefarm.db.additions`).
 
         One that is in the database already (same key or id; for trials same key, schedule and
         request) is left as it is. Raises DatabaseError, and adds none, if what one refers to is not
@@ -247,7 +250,7 @@ class Store:
         found: dict[tuple[str, object], int] = {}
 
         def add(session: Session) -> int:
-            ids = RowIds(session, self._ids)
+            ids = RowIds(session, self._ids, addition)
             added = add_rows(session, ids, new)
             found.update(ids.known)
             return added
@@ -255,10 +258,14 @@ class Store:
         try:
             added = self.write(add) if new else 0
         except Exception:
-            self._ids = {}  # what was rolled back is not there, nor perhaps what others deleted
+            self.forget_ids()  # what was rolled back is not there, nor perhaps what others deleted
             raise
         self._ids |= found
         return added
+
+    def forget_ids(self) -> None:
+        """Rows were deleted, or never written: look numbers up again."""
+        self._ids = {}
 
     def delete_trials(self, numbers: Iterable[int]) -> int:
         """Delete the trials with these numbers, all in one transaction; how many there were.

@@ -221,10 +221,10 @@ def test_an_import_that_is_broken_off_says_how_far_it_came(
     path, db = tmp_path / "a.jsonl", str(tmp_path / "tuning.db")
     add = Store.add
 
-    def interrupted(store: Store, records: Any) -> int:
+    def interrupted(store: Store, records: Any, addition: int | None) -> int:
         if queries.workloads(store):
             raise KeyboardInterrupt
-        return add(store, records)
+        return add(store, records, addition)
 
     with monkeypatch.context() as patched:
         patched.setattr(Store, "add", interrupted)

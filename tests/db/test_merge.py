@@ -133,12 +133,12 @@ def test_a_merge_that_broke_off_can_be_done_again(
 
 
 def _failing_at_bests(
-    add: Callable[[Iterable[Record]], int],
-) -> Callable[[Sequence[Record]], int]:
-    def failing(records: Sequence[Record]) -> int:
+    add: Callable[[Iterable[Record], int | None], int],
+) -> Callable[[Sequence[Record], int | None], int]:
+    def failing(records: Sequence[Record], addition: int | None) -> int:
         if isinstance(records[0], BestRecord):
             raise DatabaseError("disk full")
-        return add(records)
+        return add(records, addition)
 
     return failing
 

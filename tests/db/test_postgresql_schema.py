@@ -81,7 +81,9 @@ def test_records_from_before_pairs_are_kept_as_they_are(database: Database) -> N
     """A database of schema 0004: what later schemas added is not there."""
     for column in added_columns(schema.Base.metadata.tables["trials"]):
         database.execute(f"ALTER TABLE trials DROP COLUMN {column}")
-    for table in ("plans", "latencies", "requests", "queue_entries"):
+    for table in ("jobs", "bests", "builds"):
+        database.execute(f"ALTER TABLE {table} DROP COLUMN addition_id")
+    for table in ("plans", "latencies", "requests", "queue_entries", "additions"):
         database.execute(f"DROP TABLE {table}")
     database.execute("UPDATE alembic_version SET version_num = '0004'")
     with Store.open(database.url) as store:
