@@ -188,6 +188,8 @@ class DatabaseSettings(_Section):
 
     url: Annotated[str, Field(min_length=1)] = "tuning.db"
     """A file name or an SQLAlchemy URL."""
+    layers: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """More databases that builds ask, after that of `url`, in this order: only read."""
 
 
 class Settings(_Section):

@@ -5,9 +5,10 @@ The newest record is the one with the highest number, because clocks are set bac
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, select
 
 from tunefarm.db import schema
 from tunefarm.db.records import BuildRecord, LatencyRecord, PlanRecord
@@ -40,10 +41,13 @@ def newest_plan(
     threads: int,
     numerics: str,
     compiler_version: str | None,
+    *,
+    cpus: Collection[str] | None = None,
 ) -> PlanRecord | None:
     """What was last chosen for a model under these conditions; None if nothing was.
 
-    That of any version of the compiler where it is None.
+    That of any version of the compiler where it is None. With `cpus` only what this database's own
+    jobs have chosen on one of them; "" is one that is not known.
     """
     plan = schema.Plan
     statement = _of_plans().where(
@@ -54,6 +58,10 @@ def newest_plan(
     )
     if compiler_version is not None:
         statement = statement.where(plan.compiler_version == compiler_version)
+    if cpus is not None:
+        statement = statement.where(
+            plan.addition_id.is_(None), func.coalesce(plan.cpu, "").in_(cpus)
+        )
     return next(iter(_plans(store, statement.limit(1))), None)
 
 

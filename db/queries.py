@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -85,11 +86,13 @@ def machines(store: Store) -> dict[int, Mapping[str, Any]]:
 
 
 class OriginOfTask(NamedTuple):
-    """An addition and a machine that ok trials of a task are from, and the newest one's number."""
+    """An addition and a machine that ok trials of a task are from, the newest one's number, and how
+    many there are."""
 
     addition: int | None
     machine: int
     newest: int
+    trials: int
 
 
 def origins(store: Store, key: TaskKey) -> list[OriginOfTask]:
@@ -97,6 +100,18 @@ def origins(store: Store, key: TaskKey) -> list[OriginOfTask]:
     with store.reading() as session:
         rows = session.execute(statements.ORIGINS, statements.key_of(key))
         return sorted((OriginOfTask(*row) for row in rows), key=lambda one: -one.newest)
+
+
+def statuses(store: Store, key: TaskKey, origin: Origin) -> dict[str, int]:
+    """How many schedules were measured there with each result: ok if one of its trials was, else
+    that of its newest trial."""
+    parameters = {**statements.key_of(key), **origin.parameters}
+    found: dict[str, str] = {}
+    with store.reading() as session:
+        for hash, status in session.execute(statements.STATUSES_OF_ORIGIN, parameters):
+            if found.get(hash) != OK:
+                found[hash] = status
+    return dict(Counter(found.values()))
 
 
 def schedules(store: Store, key: TaskKey, origin: Origin) -> set[str]:

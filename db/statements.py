@@ -137,11 +137,21 @@ SCHEDULES_OF_ORIGIN = select(schema.Trial.schedule_hash).where(
     IS_OF_TASK, is_from(schema.Trial), schema.Trial.status != "infrastructure"
 )
 ORIGINS = (
-    select(schema.Trial.addition_id, schema.Trial.machine_id, func.max(schema.Trial.id))
+    select(
+        schema.Trial.addition_id,
+        schema.Trial.machine_id,
+        func.max(schema.Trial.id),
+        func.count(),
+    )
     .where(IS_OF_TASK, IS_OK)
     .group_by(schema.Trial.addition_id, schema.Trial.machine_id)
 )
 WITH_RECORDS = keyed(*KEY).where(
     schema.Workload.key == bindparam("workload"),
     exists().where(schema.Trial.task_id == schema.Task.id, IS_OK),
+)
+STATUSES_OF_ORIGIN = (
+    select(schema.Trial.schedule_hash, schema.Trial.status)
+    .where(IS_OF_TASK, is_from(schema.Trial))
+    .order_by(schema.Trial.id)
 )

@@ -38,6 +38,11 @@ def fingerprint() -> dict[str, Any]:
     return {**facts, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
+def cpu_name() -> str:
+    """The name of this machine's CPU, as fingerprints have it."""
+    return str(fingerprint()["cpu"])
+
+
 def oom_kills() -> int:
     """How often the kernel's out-of-memory killer has struck since boot (0 if it does not tell)."""
     for line in _read("/proc/vmstat").splitlines():

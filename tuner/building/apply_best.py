@@ -6,10 +6,16 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tunefarm.compiler.errors import DatabaseError, ScheduleError
+from tunefarm.compiler.errors import DatabaseError, ScheduleError, TunefarmError
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.workload_key import workload_key
-from tunefarm.compiler.runtime.spec.kernel_report import NAIVE, PREDICTED, TUNED, KernelReport
+from tunefarm.compiler.runtime.spec.kernel_report import (
+    DEFAULT,
+    NAIVE,
+    PREDICTED,
+    TUNED,
+    KernelReport,
+)
 from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.target import Target
@@ -18,11 +24,9 @@ from tunefarm.configs.settings import Settings
 from tunefarm.db import queries
 from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
 from tunefarm.db.store import Store
-from tunefarm.tuner.records.trials import (
-    record_to_apply,
-    reference_note,
-    task_key,
-)
+from tunefarm.tuner.building.report import NOMINEE_LEFT
+from tunefarm.tuner.records.standing import Standings, nominees_left
+from tunefarm.tuner.records.trials import record_to_apply, reference_note, task_key
 from tunefarm.tuner.records.unapplied import PRECISION, Unapplied, Wanted, unapplied
 
 if TYPE_CHECKING:
@@ -38,13 +42,19 @@ def choose_from(
     only_confirmed: bool = False,
     settled: Iterable[BestRecord] = (),
     predict: bool = False,
+    standings: Standings | None = None,
 ) -> ChooseSchedule:
     """A function from a kernel to its best recorded schedule, None where there is no record.
 
     `settled` go before what the store has; `only_confirmed` leaves out what no job has settled.
     With `predict` a kernel without a record gets the schedule that is predicted from the records of
-    others, if that is clearly faster than the default one. The function raises DatabaseError for a
-    record whose schedule cannot be read.
+    others, if that is clearly faster than the default one.
+
+    With `standings` only those records count that these say, and a kernel of which nothing but the
+    default schedule was tried has no tuned one. Without them all records of the task do: a job
+    measures what it makes of them.
+
+    The function raises DatabaseError for a record whose schedule cannot be read.
     """
 
     first = {best.key: best for best in settled}
@@ -52,10 +62,14 @@ def choose_from(
     def find(key: TaskKey) -> TrialRecord | None:
         if key in first:
             return queries.trial_of(store, first[key])
+        if standings is not None:
+            taken = standings.of(key.workload).taken
+            return None if taken is None else taken.record
         record, confirmed = record_to_apply(store, key) or (None, False)
         return record if confirmed or not only_confirmed else None
 
-    predict_from_others = _predictor(store, target, task_key("", target, threads, numerics))
+    like = task_key("", target, threads, numerics)
+    predict_from_others = _predictor(store, target, like, standings)
 
     def choose(kernel: FusedKernel) -> ScheduleChoice | None:
         record = find(task_key(workload_key(kernel), target, threads, numerics))
@@ -68,23 +82,45 @@ def choose_from(
                 f"{store.name}: record {record.number} holds no schedule: {error.message}",
                 hint="tune db check tells more",
             ) from error
-        return ScheduleChoice(schedule, TUNED, str(record.number), record.latency)
+        source, number = TUNED, str(record.number)
+        if standings is not None:
+            found = standings.of(record.key.workload)
+            if not found.searched and _is_default(schedule, kernel, target, record.key):
+                source = DEFAULT
+            if found.taken is not None and found.taken.database != store.name:
+                number = f"{found.taken.database}:{number}"
+        return ScheduleChoice(schedule, source, number, record.latency)
 
     return choose
 
 
-def _predictor(store: Store, target: Target, like: TaskKey) -> ChooseSchedule:
-    """A function that predicts schedules from the records of relatives.
+def _is_default(schedule: Schedule, kernel: FusedKernel, target: Target, key: TaskKey) -> bool:
+    """Whether a schedule is what the kernel gets without any record."""
+    from tunefarm.compiler.schedule.spaces import schedule_space
+
+    try:
+        space = schedule_space(kernel, target, key.threads, key.numerics)
+        return space.schedule(space.default()).to_json() == schedule.to_json()
+    except TunefarmError:
+        return False
+
+
+def _predictor(
+    store: Store, target: Target, like: TaskKey, standings: Standings | None
+) -> ChooseSchedule:
+    """A function that predicts schedules from the records of relatives, with `standings` from those
+    that count without being met.
 
     What it needs, a cost model among others, is imported and learnt at the first kernel.
     """
+    own = None if standings is None else standings.own
 
     @cache
     def warm_start() -> WarmStart:
         from tunefarm.tuner.model.history import read_history
         from tunefarm.tuner.model.warm_start import WarmStart
 
-        return WarmStart(lambda: read_history(store, like, target), target, like)
+        return WarmStart(lambda: read_history(store, like, target, origin=own), target, like)
 
     def predict(kernel: FusedKernel) -> ScheduleChoice | None:
         predicted = warm_start().predict(kernel)
@@ -100,17 +136,34 @@ class Records:
     """What a database has for one build: `choose` gives schedules (None without a database)."""
 
     def __init__(
-        self, store: Store | None, settings: Settings, target: Target, model_hash: str = ""
+        self,
+        store: Store | None,
+        settings: Settings,
+        target: Target,
+        model_hash: str = "",
+        *,
+        accept_nominees: bool = False,
     ) -> None:
-        """`model_hash` is that of the graph as it was imported."""
+        """`model_hash` is that of the graph as it was imported. Records that nobody has met on this
+        CPU apply only with `accept_nominees`."""
         self.choose: ChooseSchedule | None = None
+        self.standings: Standings | None = None
         self._store, self._numerics = store, settings.compile.numerics
         self._target, self._model_hash = target, model_hash
         if store is None:
             return
         threads, numerics = settings.compile.threads, settings.compile.numerics
-        self.choose = choose_from(store, target, threads, numerics, predict=True)
-        self._like = task_key("", target, threads, numerics)
+        self.standings = Standings(
+            store,
+            target,
+            threads,
+            numerics,
+            layers=store.layers,
+            accept_nominees=accept_nominees,
+        )
+        self.choose = choose_from(
+            store, target, threads, numerics, predict=True, standings=self.standings
+        )
 
     def chosen(self, kernels: Mapping[str, FusedKernel]) -> dict[str, ScheduleChoice | None]:
         """What `choose` gives for each of these kernels."""
@@ -129,13 +182,30 @@ class Records:
         """Why records were left that are of these kernels of the build, or of its model."""
         kernels = tuple(kernels)
         untuned = {item.key: item.name for item in kernels if item.schedule_source != TUNED}
-        if self._store is None or not untuned:
+        if self._store is None or self.standings is None or not untuned:
             return ()
         every = {item.key for item in kernels}
-        asked = (self._like, self._target, self._numerics, self._model_hash, every, untuned)
-        found = tuple(unapplied(self._store, Wanted(*asked)))
+        nominated = self.standings.nominated(untuned)
+        claims = [claim for item in nominated.values() for claim in item.nominees]
+        asked = (self.standings.like, self._target, self._numerics, self._model_hash, every)
+        wanted = Wanted(*asked, untuned, {claim.record.key for claim in claims})
+        left = nominees_left(nominated, self.standings.is_host)
+        found = (*left, *unapplied(self._store, wanted))
         is_said = any(PRECISION in item.differs for item in found)
         return found if is_said else (*self._narrow(self._store, kernels), *found)
+
+    def standings_of(self, kernels: Iterable[KernelReport]) -> dict[str, str]:
+        """What the schedules of these kernels of the build rest on, by workload, as in a
+        `KernelUse`."""
+        if self.standings is None:
+            return {}
+        result = {}
+        for item in kernels:
+            found = self.standings.of(item.key)
+            is_applied = item.schedule_source == TUNED and found.standing
+            text = found.standing if is_applied else item.schedule_source
+            result[item.key] = f"{text}, {NOMINEE_LEFT}" if found.is_open else text
+        return result
 
     def _without_reference(self, kernels: Iterable[KernelReport]) -> tuple[str, ...]:
         """A line if records that were applied have lost what they were measured against."""

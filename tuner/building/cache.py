@@ -37,8 +37,9 @@ from tunefarm.compiler.types.extents import shapes_to_json
 from tunefarm.configs.private_folder import make_private
 from tunefarm.configs.settings import cache_folder
 from tunefarm.db.file_state import file_digest, records_stamp
+from tunefarm.measure.machine import cpu_name
 from tunefarm.tuner.building.model_file import Meanwhile
-from tunefarm.tuner.building.report import BuildReport, require_share
+from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.building.request import ARTEFACT, BuildRequest, BuildResult, built_artefact
 from tunefarm.tuner.calibration.options import CHOSEN
 
@@ -96,13 +97,14 @@ class BuildCache:
         self._request = request
         self._cache = ContentCache(folder)
         self._database = None if request.untuned else request.settings.database.url
+        self._layers = request.settings.database.layers
         self._records: object = None  # their stamp, when nothing was found
         self._kernels_key = cache_key("kernels", *made_from)
         memory, plan = request.settings.limits.memory, request.settings.search.plan
         self._artefact_key = [self._kernels_key, compile.threads, memory]
         place = os.path.abspath(request.model)  # what is said of its jobs depends on it
         self._build_key = [*made_from, place, compile.threads, request.fallback, request.listed]
-        self._build_key += [memory, plan]
+        self._build_key += [memory, plan, request.accept_nominees, cpu_name()]
 
     @staticmethod
     def of(
@@ -218,9 +220,10 @@ class BuildCache:
     def place(self, result: BuildResult) -> bool:
         """Copy a kept artifact to the output; False if it is not there any more, or is damaged.
 
-        Raises TunefarmError if too little of it is tuned or the output cannot be written.
+        Raises TunefarmError if too little of it is tuned or confirmed, or the output cannot be
+        written.
         """
-        require_share(result.report, self._request.require_tuned)
+        self._request.check(result.report)
         kept = result.kept
         if kept is None:
             return False
@@ -275,10 +278,18 @@ class BuildCache:
         return self._database is not None and os.access(self._database, os.W_OK)
 
     def _records_digest(self) -> str | None:
-        return _UNTUNED if self._database is None else file_digest(self._database)
+        """Of all databases that are asked; None where one of them cannot be told by its bytes."""
+        if self._database is None:
+            return _UNTUNED
+        found = [file_digest(url) for url in (self._database, *self._layers)]
+        known = [digest for digest in found if digest is not None]
+        return ",".join(known) if len(known) == len(found) else None
 
     def _records_stamp(self) -> object:
-        return _UNTUNED if self._database is None else records_stamp(self._database)
+        if self._database is None:
+            return _UNTUNED
+        found = [records_stamp(url) for url in (self._database, *self._layers)]
+        return None if None in found else tuple(found)
 
 
 def _choice_to_json(choice: ScheduleChoice | None) -> list[Any] | None:

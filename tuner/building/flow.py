@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.tuner.building.cache import BuildCache, KnownModel
 from tunefarm.tuner.building.model_file import Meanwhile, begin_digest, other_file
-from tunefarm.tuner.building.report import build_report, require_share
+from tunefarm.tuner.building.report import build_report
 from tunefarm.tuner.building.request import (
     ARTEFACT,
     CODE_TEXTS,
@@ -52,7 +52,7 @@ def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) ->
     graph = Meanwhile(lambda: _read(request) if is_read and known.result() is None else None)
     from tunefarm.tuner.building.record import open_records, record_build
 
-    with open_records(request.settings.database.url, untuned=request.untuned) as store:
+    with open_records(request.settings.database, untuned=request.untuned) as store:
         if request.is_several:
             return _several(request, store)
         model, result = known.result(), None
@@ -112,19 +112,24 @@ def _put_together(
     from tunefarm.tuner.building.recorded_plan import plan_to_apply
     from tunefarm.tuner.building.size_plan import size_plan
 
-    if size_plan(store, model.model_hash, request.settings, target) is not None:
+    asked = (store, model.model_hash, request.settings, target)
+    accept = request.accept_nominees
+    if size_plan(*asked, accept_nominees=accept) is not None:
         return None
-    planned = plan_to_apply(store, model.model_hash, request.settings, target)
+    planned = plan_to_apply(*asked, accept_nominees=accept)
     if planned.plan != model.plan:  # its kernels are others, or it does not fit
         return None
-    records = Records(store, request.settings, target, model.model_hash)
+    records = Records(
+        store, request.settings, target, model.model_hash, accept_nominees=request.accept_nominees
+    )
     found = cache.artefact(model, records.chosen(model.kernels))
     if found is None:
         return None
     reports, kept = found
     notes = (*planned.notes, *records.notes(reports))
     unapplied = (*other_file(store, request.model), *records.unapplied(reports))
-    report = build_report(reports, model.kernels, notes, planned.choice, unapplied)
+    standings = records.standings_of(reports)
+    report = build_report(reports, model.kernels, notes, planned.choice, unapplied, standings)
     result = built_artefact(request.output, report, model.model_hash, kept.digest, kept)
     return result if cache.place(result) else None
 
@@ -154,11 +159,13 @@ def _compiled(
     model_hash = structural_hash(graph)
     is_sized = request.form in OF_SEVERAL and graph.signature is not None
     if is_sized and request.dump_after is None:
-        plan = size_plan(store, model_hash, settings, target)
+        plan = size_plan(
+            store, model_hash, settings, target, accept_nominees=request.accept_nominees
+        )
         if plan is not None:
             return _several(request, store, graph)
     lowered = lower_model(graph, settings, request.precision, target, store)
-    records = Records(store, settings, target, model_hash)
+    records = Records(store, settings, target, model_hash, accept_nominees=request.accept_nominees)
 
     def compile(plan: GraphPlan | None) -> Compiled:
         return compile_with(
@@ -172,13 +179,17 @@ def _compiled(
             plan=plan,
         )
 
-    built, planned = plan_to_apply(store, model_hash, settings, target).compile(compile)
+    applied = plan_to_apply(
+        store, model_hash, settings, target, accept_nominees=request.accept_nominees
+    )
+    built, planned = applied.compile(compile)
     reports = built.spec.kernels
     text = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
     notes = (*filter(None, text), *planned.notes, *records.notes(reports))
     unapplied = (*other_file(store, request.model), *records.unapplied(reports))
-    report = build_report(reports, built.kernels, notes, planned.choice, unapplied)
-    require_share(report, request.require_tuned)
+    standings = records.standings_of(reports)
+    report = build_report(reports, built.kernels, notes, planned.choice, unapplied, standings)
+    request.check(report)
     if lowered.chosen is not None and store is not None:
         note = keep_choice(lowered.chosen, request.name, graph, settings, target)
         report = replace(report, notes=(*report.notes, *filter(None, [note])))

@@ -7,8 +7,9 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from tunefarm import compiler
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import Target, host_target
 from tunefarm.configs.settings import Settings
+from tunefarm.measure.machine import cpu_name
 
 if TYPE_CHECKING:
     from tunefarm.db.store import Store
@@ -39,6 +40,7 @@ def keep_plan(
         compiler_version=compiler.VERSION,
         plan=plan,
         created=time.time(),
+        cpu=cpu_name() if target.key == host_target().key else None,
     )
     store.add([TargetRecord(target.key, target.to_json())])
     store.add([record])

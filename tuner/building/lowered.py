@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tunefarm import compiler
 from tunefarm.compiler.errors import DatabaseError, SettingsError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import structural_hash
@@ -129,7 +128,7 @@ def recorded_choice(
     graph: Graph, settings: Settings, target: Target, store: Store | None
 ) -> PrecisionChoice:
     """What was last chosen for the model under these settings. Raises SettingsError if nothing."""
-    from tunefarm.db import model_queries
+    from tunefarm.tuner.records.standing import plan_standing
 
     compile = settings.compile
     needs = {
@@ -142,14 +141,10 @@ def recorded_choice(
     }
     found = None
     if store is not None:
-        found = model_queries.newest_plan(
-            store,
-            structural_hash(graph),
-            target.key,
-            compile.threads,
-            compile.numerics,
-            compiler.VERSION,
+        standing = plan_standing(
+            store, structural_hash(graph), target, compile.threads, compile.numerics
         )
+        found = standing.applies or standing.nominee  # it is asked for by its name
     if found is None:
         raise SettingsError(needs[compile.numerics], hint=hints[compile.numerics])
     return PrecisionChoice.from_json(found.plan)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from tunefarm import compiler
 from tunefarm.compiler.errors import DatabaseError, SettingsError
 from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import DatabaseSettings
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.building.request import BuildRequest, BuildResult
 from tunefarm.tuner.from_settings import targets_of
@@ -23,21 +24,29 @@ if TYPE_CHECKING:
     from tunefarm.db.store import Store
 
 
-def open_records(url: str, *, untuned: bool) -> AbstractContextManager[Store | None]:
-    """The database to build from, open for reading; None for untuned builds.
+@contextmanager
+def open_records(database: DatabaseSettings, *, untuned: bool) -> Iterator[Store | None]:
+    """The database to build from, and its layers, open for reading; None for untuned builds.
 
     Raises DatabaseError, and SettingsError for a file that is not there.
     """
     if untuned:
-        return nullcontext()
-    if not os.path.exists(url) and "://" not in url:
-        raise SettingsError(
-            f"no such database: {url}",
-            hint="tune MODEL makes one; without one: --untuned, or in Python no db=",
-        )
+        yield None
+        return
+    for url in (database.url, *database.layers):
+        if not os.path.exists(url) and "://" not in url:
+            hint = "tune MODEL makes one; without one: --untuned, or in Python no db="
+            hint = hint if url == database.url else "it is one of the layers: database.layers"
+            raise SettingsError(f"no such database: {url}", hint=hint)
     from tunefarm.db.store import Store
 
-    return Store.open(url, create=False, read_only=True)
+    with ExitStack() as stack:
+        urls = (database.url, *database.layers)
+        store, *layers = (
+            stack.enter_context(Store.open(url, create=False, read_only=True)) for url in urls
+        )
+        store.layers = tuple(layers)
+        yield store
 
 
 def record_build(request: BuildRequest, target: Target, result: BuildResult) -> str:

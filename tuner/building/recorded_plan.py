@@ -20,6 +20,7 @@ from tunefarm.tuner.records.graph_choice import GraphChoice
 
 if TYPE_CHECKING:
     from tunefarm.compiler.pipeline import Compiled
+    from tunefarm.db.records import PlanRecord
     from tunefarm.db.store import Store
 
 BY_GRAPH = " by graph"
@@ -60,23 +61,32 @@ class PlanToApply:
 
 
 def plan_to_apply(
-    store: Store | None, model_hash: str, settings: Settings, target: Target
+    store: Store | None,
+    model_hash: str,
+    settings: Settings,
+    target: Target,
+    *,
+    accept_nominees: bool = False,
 ) -> PlanToApply:
     """What was last chosen for a model, by its graph as it was imported, under these settings.
 
-    Nothing where they have the rules decide; without a store, estimates.
+    Nothing where they have the rules decide; without a store, estimates. One that was chosen on
+    another CPU, or comes from elsewhere, only with `accept_nominees`.
     """
     if settings.search.plan == "rules":
         return PlanToApply()
     if store is None:
         return PlanToApply(by_estimates=True)
     from tunefarm.db import model_queries
+    from tunefarm.tuner.records.standing import plan_standing
 
     threads, kind = settings.compile.threads, kind_of_plan(settings)
-    asked = (store, model_hash, target.key, threads, kind)
-    found = model_queries.newest_plan(*asked, compiler.VERSION)
+    standing = plan_standing(store, model_hash, target, threads, kind)
+    found = standing.applies or (standing.nominee if accept_nominees else None)
+    if found is None and standing.nominee is not None:
+        return PlanToApply(None, (_nominee_note(standing.nominee),))
     if found is None:
-        other = model_queries.newest_plan(*asked, None)
+        other = model_queries.newest_plan(store, model_hash, target.key, threads, kind, None)
         if other is None or not other.plan.get("decisions"):
             return PlanToApply()
         note = (
@@ -91,6 +101,14 @@ def plan_to_apply(
         note = f"the recorded plan {found.id} cannot be read, the rules decide: {error.message}"
         return PlanToApply(None, (note,))
     return PlanToApply(None if choice.plan == DEFAULT_PLAN else choice)
+
+
+def _nominee_note(plan: PlanRecord) -> str:
+    cpu = f" was chosen on {plan.cpu} and" if plan.cpu else ""
+    return (
+        f"the recorded plan ({plan.plan.get('described', plan.id)}){cpu} was not confirmed on this "
+        "CPU: the rules decide; tune MODEL measures plans, --accept-nominees applies it as is"
+    )
 
 
 def record_plan(

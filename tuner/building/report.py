@@ -10,17 +10,21 @@ from rich.table import Table
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.spec.kernel_report import NAIVE, TUNED, KernelReport
+from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import shown_precision
 from tunefarm.tuner.records.graph_choice import GraphChoice
-from tunefarm.tuner.records.unapplied import Unapplied
+from tunefarm.tuner.records.unapplied import NOMINEE, Unapplied
 from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
 
 if TYPE_CHECKING:
     from tunefarm.compiler.kernels.kernel import FusedKernel
 
-COLUMNS = "kernel key times share schedule record latency precision note".split()
+COLUMNS = "kernel key times share schedule standing record latency precision note".split()
+NOMINEE_LEFT = f"{NOMINEE} left"
 NOTES_IN_A_HINT = 3
 SCALAR_IN_A_NOTE = 3
+
+_NONE: Mapping[str, str] = {}
 
 # A coarse roofline of one core, only to weigh kernels against each other.
 _FLOPS_PER_SECOND = 50e9
@@ -29,10 +33,16 @@ _BYTES_PER_SECOND = 8e9
 
 @dataclass(frozen=True, slots=True)
 class KernelUse:
-    """One distinct kernel of a build; `share` is its share of the model's estimated time."""
+    """One distinct kernel of a build; `share` is its share of the model's estimated time.
+
+    `standing` says what its schedule rests on: "confirmed here", "confirmed on …", "nominee"
+    (`tunefarm.tuner.records.standing`), or where no record applies the schedule's source, behind it
+    NOMINEE_LEFT where one was left.
+    """
 
     report: KernelReport
     share: float
+    standing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,10 @@ class BuildReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
-        kernels = [{**asdict(use.report), "share": use.share} for use in self.kernels]
+        kernels = [
+            {**asdict(use.report), "share": use.share, "standing": use.standing}
+            for use in self.kernels
+        ]
         return {
             "tuned_share": self.tuned_share,
             "notes": list(self.notes),
@@ -88,8 +101,11 @@ class BuildReport:
     def from_json(data: Mapping[str, Any]) -> BuildReport:
         """The inverse of `to_json`; `KeyError`, `TypeError` or PlanError on other JSON."""
         values = [dict(kernel) for kernel in data["kernels"]]
-        shares = [kernel.pop("share") for kernel in values]
-        uses = zip(map(KernelReport.from_json, values), shares, strict=True)
+        shares = [(kernel.pop("share"), str(kernel.pop("standing"))) for kernel in values]
+        uses = (
+            (report, *rest)
+            for report, rest in zip(map(KernelReport.from_json, values), shares, strict=True)
+        )
         plan = None if data["plan"] is None else GraphChoice.from_json(data["plan"])
         unapplied = tuple(map(Unapplied.from_json, data["unapplied"]))
         kernels = tuple(KernelUse(*use) for use in uses)
@@ -122,9 +138,10 @@ def build_report(
     notes: tuple[str, ...] = (),
     plan: GraphChoice | None = None,
     unapplied: tuple[Unapplied, ...] = (),
+    standings: Mapping[str, str] = _NONE,
 ) -> BuildReport:
-    """The report of a build; `kernels` is by workload key, `plan` what was applied of its graph,
-    `unapplied` what was left of the database, which goes to the notes.
+    """The report of a build; `kernels` and `standings` are by workload key, `plan` is what was
+    applied of its graph, `unapplied` what was left of the database, which goes to the notes.
 
     A kernel's time is the one that was measured, or an estimate: by a coarse roofline, scaled so
     that it is right on the whole for the kernels that were measured.
@@ -138,7 +155,11 @@ def build_report(
     ]
     total = sum(seconds)
     uses = tuple(
-        KernelUse(report, cost / total if total else 0.0)
+        KernelUse(
+            report,
+            cost / total if total else 0.0,
+            standings.get(report.key, report.schedule_source),
+        )
         for report, cost in zip(reports, seconds, strict=True)
     )
     notes = (*_scalar_note(uses), *notes, *map(str, unapplied))
@@ -181,6 +202,18 @@ def require_share(report: BuildReport, required: float) -> None:
         )
 
 
+def require_verified(report: BuildReport) -> None:
+    """Raise TunefarmError if there are records that nobody has met on this CPU, applied or left."""
+    names = [use.report.name for use in report.kernels if NOMINEE in use.standing]
+    if names:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        raise TunefarmError(
+            f"{with_count(len(names), 'kernel')} have records that were not confirmed on this CPU: "
+            f"{', '.join(names[:5])}{more}",
+            hint="tune verify MODEL --quick measures them against the default schedules",
+        )
+
+
 def build_tables(report: BuildReport, programs: Sequence[ProgramReport] = ()) -> list[Table]:
     """A table for each of several programs, or that of the only one."""
     if not programs:
@@ -215,6 +248,7 @@ def _cells(use: KernelUse) -> tuple[str, ...]:
         str(kernel.occurrences),
         format_share(use.share),
         kernel.schedule_source,
+        use.standing,
         kernel.record_id or "-",
         "-" if kernel.latency is None else format_seconds(kernel.latency),
         shown_precision(kernel.numerics),

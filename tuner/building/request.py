@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 from tunefarm.compiler.types.extents import Shapes
 from tunefarm.configs.errors import SettingsError
 from tunefarm.configs.settings import Settings
-from tunefarm.tuner.building.report import BuildReport, ProgramReport
+from tunefarm.tuner.building.report import (
+    BuildReport,
+    ProgramReport,
+    require_share,
+    require_verified,
+)
 from tunefarm.tuner.building.size_values import programs_of
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.reports.report import format_share
@@ -41,7 +46,8 @@ class BuildRequest:
     is taken from caches. `precision` has the calibration data of int8, or asks for a point of what
     was chosen for the model. `compiler` is the C compiler for C forms, None: one for the target.
     With
-    `kernels` these have each kernel as a function too.
+    `kernels` these have each kernel as a function too. Records that nobody has met on this CPU
+    apply only if it may `accept_nominees`; with `require_verified` there must be none of a kernel.
 
     Raises SettingsError for what cannot be asked for.
     """
@@ -59,6 +65,8 @@ class BuildRequest:
     precision: PrecisionOptions = field(default_factory=PrecisionOptions)
     compiler: str | None = None
     kernels: bool = False
+    accept_nominees: bool = False
+    require_verified: bool = False
 
     def __post_init__(self) -> None:
         self.precision.check(self.settings.compile.numerics)
@@ -86,6 +94,12 @@ class BuildRequest:
             from tunefarm.compiler.stages import check_stage
 
             check_stage(self.dump_after, STAGES)
+
+    def check(self, report: BuildReport) -> None:
+        """Raise TunefarmError for a build that is not what is required."""
+        require_share(report, self.require_tuned)
+        if self.require_verified:
+            require_verified(report)
 
     @property
     def is_several(self) -> bool:

@@ -29,7 +29,7 @@ from tunefarm.tuner.building.lowered import keep_choice, lower_model
 from tunefarm.tuner.building.model_file import other_file
 from tunefarm.tuner.building.overflow import overflow_note
 from tunefarm.tuner.building.recorded_plan import plan_to_apply
-from tunefarm.tuner.building.report import BuildReport, ProgramReport, build_report, require_share
+from tunefarm.tuner.building.report import BuildReport, ProgramReport, build_report
 from tunefarm.tuner.building.request import (
     ARTEFACT,
     OF_SEVERAL,
@@ -103,12 +103,16 @@ def _build(
     settings = request.settings
     lowered = lower_model(graph, settings, request.precision, target, store)
     model_hash = structural_hash(graph)
-    records = Records(store, settings, target, model_hash)
+    records = Records(store, settings, target, model_hash, accept_nominees=request.accept_nominees)
     plan = None
     if request.form in OF_SEVERAL and not fallback:
-        plan = size_plan(store, model_hash, settings, target)
+        plan = size_plan(
+            store, model_hash, settings, target, accept_nominees=request.accept_nominees
+        )
     programs = []
-    planned = plan_to_apply(store, model_hash, settings, target)
+    planned = plan_to_apply(
+        store, model_hash, settings, target, accept_nominees=request.accept_nominees
+    )
     for item in range_programs(plan, lowered.graph, guards, records.choose):
 
         def compile(decided: GraphPlan | None, item: RangeProgram = item) -> Compiled:
@@ -129,9 +133,10 @@ def _build(
         notes = (*filter(None, text), *applied.notes, *records.notes(kernels))
         others = other_file(store, request.model)
         unapplied = () if fallback else (*others, *records.unapplied(kernels))
-        report = build_report(kernels, built.kernels, notes, applied.choice, unapplied)
+        standings = records.standings_of(kernels)
+        report = build_report(kernels, built.kernels, notes, applied.choice, unapplied, standings)
         if not fallback:
-            require_share(report, request.require_tuned)
+            request.check(report)
         programs.append(_Program(built.spec, report))
     if lowered.chosen is not None and store is not None:
         note = keep_choice(lowered.chosen, request.name, graph, settings, target)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunefarm import compiler
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel
@@ -17,10 +16,10 @@ from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.signature import AxisSource
 from tunefarm.configs.settings import Settings
-from tunefarm.db import model_queries
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.keep_plan import keep_plan
 from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
+from tunefarm.tuner.records.standing import plan_standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +41,22 @@ def record_size_plan(
 
 
 def size_plan(
-    store: Store | None, model_hash: str, settings: Settings, target: Target
+    store: Store | None,
+    model_hash: str,
+    settings: Settings,
+    target: Target,
+    *,
+    accept_nominees: bool = False,
 ) -> SizePlan | None:
-    """What was last found for a model under these settings; None if nothing, or nothing to gain."""
+    """What was last found for a model under these settings; None if nothing, or nothing to gain.
+
+    One that was found on another CPU, or comes from elsewhere, only with `accept_nominees`.
+    """
     if store is None:
         return None
     threads = settings.compile.threads
-    found = model_queries.newest_plan(
-        store, model_hash, target.key, threads, _kind(settings), compiler.VERSION
-    )
+    standing = plan_standing(store, model_hash, target, threads, _kind(settings))
+    found = standing.applies or (standing.nominee if accept_nominees else None)
     if found is None:
         return None
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,7 @@ from tunefarm.tuner.commands.options import (
     FunctionsOption,
     InputOption,
     JsonOption,
+    LayersOption,
     MemoryOption,
     ModelOption,
     NumericsOption,
@@ -34,6 +35,7 @@ from tunefarm.tuner.commands.options import (
     UntunedOption,
     UsageError,
     VerboseOption,
+    layer_names,
     memory_bytes,
     shapes_of,
     target_names,
@@ -45,6 +47,9 @@ from tunefarm.tuner.commands.precision_options import (
     PointOption,
 )
 from tunefarm.tuner.commands.verbosity import LOG, note, set_verbosity
+
+if TYPE_CHECKING:
+    from tunefarm.tuner.building.explain import Explanation
 
 _C_FORMS = ("c", "object")
 
@@ -83,6 +88,33 @@ def build(
             rich_help_panel=ADVANCED,
         ),
     ] = 0.0,
+    accept_nominees: Annotated[
+        bool,
+        typer.Option(
+            "--accept-nominees",
+            help="Also apply records that were not confirmed on this CPU: from another CPU, "
+            "version or database.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False,
+    require_verified: Annotated[
+        bool,
+        typer.Option(
+            "--require-verified",
+            help="Fail if a kernel has a record that was not confirmed on this CPU (tune verify "
+            "--quick does it).",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Print for each kernel which record applies, which ones do not, and why.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    layers: LayersOption = None,
     untuned: UntunedOption = False,
     fallback: Annotated[
         bool,
@@ -159,6 +191,7 @@ def build(
 
     values = {
         "database.url": db,
+        "database.layers": layer_names(layers),
         "compile.threads": threads,
         "compile.precision": numerics,
         "compile.denormals": denormals,
@@ -182,11 +215,23 @@ def build(
         precision=precision,
         compiler=cc,
         kernels=kernels,
+        accept_nominees=accept_nominees,
+        require_verified=require_verified,
     )
+    if explain and untuned:
+        raise UsageError("--explain is about records: an --untuned build has none")
     prepare(settings, config, model, [*request.files(), json], precision.files())
     result = build_model(request, digest)
     report_tiles(settings)
-    show(json, result.to_json(), *build_tables(result.report, result.programs))
+    why: list[Explanation] = []
+    if explain:
+        from tunefarm.tuner.building.explain import explain_build
+
+        why = explain_build(request, result)
+    value = {**result.to_json(), **({"explained": [e.to_json() for e in why]} if explain else {})}
+    show(json, value, *build_tables(result.report, result.programs))
+    if why and json != "-" and not quiet:
+        print("\n".join(line for item in why for line in item.lines))
     notes = () if json == "-" else result.notes
     for text in (*notes, *filter(None, [result.not_listed])):
         note(text)

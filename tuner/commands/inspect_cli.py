@@ -68,7 +68,7 @@ def inspect(
         "compile.denormals": denormals,
     }
     settings = load_settings(config, values)
-    with open_records(settings.database.url, untuned=db is None) as store:
+    with open_records(settings.database, untuned=db is None) as store:
         text = inspect_model(
             model,
             stage,

@@ -23,7 +23,7 @@ from tunefarm.compiler.types.extents import Shapes
 from tunefarm.configs.settings import CompileSettings, Settings
 from tunefarm.db.store import Store
 from tunefarm.measure.sandbox.import_model import import_model
-from tunefarm.tuner.building.apply_best import choose_from
+from tunefarm.tuner.building.apply_best import Records
 from tunefarm.tuner.building.compile import compile_with
 from tunefarm.tuner.building.lowered import lower_model
 from tunefarm.tuner.calibration.options import CHOSEN, PrecisionOptions
@@ -78,7 +78,7 @@ def inspect_model(
     selected = _select({key: uses[0].kernel for key, uses in calls.items()}, kernel)
     choose: ChooseSchedule | None = None
     if store is not None:
-        choose = choose_from(store, target, options.threads, options.numerics)
+        choose = Records(store, settings, target).choose
     if dump_after is not None:
         compile_with(
             graph,

@@ -135,6 +135,16 @@ TargetsOption = Annotated[
         rich_help_panel=TARGET,
     ),
 ]
+LayersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--layers",
+        metavar="FILE|URL,...",
+        help="Databases that are asked where --db has no record of a kernel, in this order; they "
+        "are only read.",
+        rich_help_panel=ADVANCED,
+    ),
+]
 FunctionsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -243,6 +253,16 @@ def target_names(text: str | None) -> tuple[str, ...] | None:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise UsageError(f"--targets {text}: give names of targets, separated by commas")
+    return names
+
+
+def layer_names(text: str | None) -> tuple[str, ...] | None:
+    """The databases of `--layers`; None if it is not given."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise UsageError(f"--layers {text}: give databases, separated by commas")
     return names
 
 

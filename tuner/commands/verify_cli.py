@@ -17,10 +17,13 @@ from tunefarm.tuner.commands.options import (
     FunctionsOption,
     InputOption,
     JsonOption,
+    LayersOption,
     ModelOption,
     NumericsOption,
     ShapeOption,
     ThreadsOption,
+    UsageError,
+    layer_names,
     shapes_of,
 )
 from tunefarm.tuner.commands.verbosity import note
@@ -54,6 +57,15 @@ def verify(
             rich_help_panel=ADVANCED,
         ),
     ] = 1.0,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Only measure records from elsewhere (another CPU, version or database) against "
+            "the default schedules, and record which ones apply here.",
+        ),
+    ] = False,
+    layers: LayersOption = None,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
     denormals: DenormalsOption = None,
@@ -68,13 +80,18 @@ def verify(
     The tuned build runs interleaved with the untuned one. Exit codes with --require: 0 as fast as
     recorded, 1 slower, 2 wrong options, 3 undecided (too noisy, or nothing recorded to compare
     with).
+
+    With --quick only kernels with nominees are measured, which takes seconds.
     """
+    if quick and require is not None:
+        raise UsageError("--require is about the recorded speed, --quick about single records")
     load_modules(functions or ())
     shapes = shapes_of(shape, input)
     from tunefarm.configs.settings import load_settings
 
     values = {
         "database.url": db,
+        "database.layers": layer_names(layers),
         "compile.threads": threads,
         "compile.precision": numerics,
         "compile.denormals": denormals,
@@ -83,7 +100,11 @@ def verify(
     prepare(settings, config, model, [json])
     from tunefarm.tuner.building.request import BuildRequest
     from tunefarm.tuner.verify.drift import EXIT_CODES
+    from tunefarm.tuner.verify.quick import verify_quick
     from tunefarm.tuner.verify.show import (
+        check_lines,
+        check_table,
+        check_to_json,
         history_lines,
         kernel_table,
         verification_lines,
@@ -94,7 +115,13 @@ def verify(
     def notify(text: str) -> None:
         print(text, file=sys.stderr)
 
-    found = verify_model(BuildRequest(model, "", settings, shapes), 60.0 * minutes, notify)
+    request = BuildRequest(model, "", settings, shapes)
+    if quick:
+        check = verify_quick(request, notify)
+        tables = [check_table(check)] if check.met else []
+        show(json, check_to_json(check), *tables, "\n".join(check_lines(check)))
+        return
+    found = verify_model(request, 60.0 * minutes, notify)
     report_tiles(settings)
     asked = SHOWN if require is None else require
     tables = [kernel_table(found.drift)] if found.drift.kernels else []

@@ -77,16 +77,17 @@ def read_history(
     *,
     without: Collection[str] = (),
     rows: int | None = None,
+    origin: queries.Origin | None = None,
 ) -> list[PastKernel]:
     """What was measured of other workloads under the same target, threads, precision and compiler.
 
     `like` is a key whose workload does not matter. At most `MOST_KERNELS`, those seen last;
     workloads of `without` are left out, and so are those that this version cannot read. About
-    `rows` measurements are kept in all (None: `MOST_ROWS` of each).
+    `rows` measurements are kept in all (None: `MOST_ROWS` of each), of all trials or one origin.
     """
     wanted = [
         key
-        for key in reversed(queries.tasks(store, only_ok=True))
+        for key in reversed(queries.tasks(store, only_ok=True, origin=origin))
         if key == replace(like, workload=key.workload) and key.workload not in without
     ]
     keys = wanted[:MOST_KERNELS]
@@ -103,7 +104,7 @@ def read_history(
             continue  # written by a version with other operators
         default = hash_json(space.schedule(space.default()).to_json())
         records = queries.some_trials(
-            store, key, fastest=most, newest=2 * most, schedule_hash=default
+            store, key, fastest=most, newest=2 * most, schedule_hash=default, origin=origin
         )
         past = past_kernel(kernel, space, target, records, most)
         if past.trials:

@@ -53,7 +53,7 @@ def trial_record(
     sketch: str,
     choices: Mapping[str, Any],
     schedule: list[Any],
-    job: str,
+    job: str | None,
     confirmed: bool = False,
     reference: str | None = None,
     latency: float | None = None,
@@ -178,40 +178,49 @@ def confirmations(records: Iterable[TrialRecord]) -> dict[str, list[TrialRecord]
     return newest
 
 
-def record_to_apply(store: Store, key: TaskKey) -> tuple[TrialRecord, bool] | None:
-    """The trial whose schedule is applied, and whether a job has confirmed it in a whole model.
+def record_to_apply(
+    store: Store, key: TaskKey, origin: queries.Origin | None = None
+) -> tuple[TrialRecord, bool] | None:
+    """The trial whose schedule is applied, and whether a job has confirmed it in a whole model, or
+    a check has; by all records of the task, or by those of one origin.
 
     A confirmed one has the latency that all its meetings came to. Before a job has settled the task
     it is what its trials speak for (`best_record`): of those that have not met as finalists the
     trials of the schedules that have one of the `CONTENDERS` fastest.
     """
     with store.reading():  # all of it sees one state
-        found = queries.best(store, key)
+        found = queries.best(store, key, origin)
         if found is not None:
             best, trial = found
             return replace(trial, latency=best.default_latency * best.ratio), True
-        decisive = _decisive(store, key)
+        decisive = _decisive(store, key, origin)
     record = best_record(decisive)
     return None if record is None else (record, False)
 
 
-def _decisive(store: Store, key: TaskKey) -> list[TrialRecord]:
+def _decisive(store: Store, key: TaskKey, origin: queries.Origin | None) -> list[TrialRecord]:
     """Those of a task's trials that decide what `best_record` of all of them is, in their order."""
-    finalists = queries.finalists(store, key)
+    finalists = queries.finalists(store, key, origin)
     confirmed = confirmations(finalists)
     refuted = _refuted(confirmed)
     last = finalists[-1].number or 0 if finalists else 0
-    later = _contender(store, key, last, refuted)
+    later = _contender(store, key, last, refuted, origin)
     if later or not finalists or confirmed.keys() - refuted:
         return [*finalists, *later]
-    return [*_contender(store, key, 0, refuted), *finalists]
+    return [*_contender(store, key, 0, refuted, origin), *finalists]
 
 
 def _contender(
-    store: Store, key: TaskKey, after: int, without: Collection[str]
+    store: Store,
+    key: TaskKey,
+    after: int,
+    without: Collection[str],
+    origin: queries.Origin | None,
 ) -> list[TrialRecord]:
     """The trials of the schedule to apply by those that were recorded after the one numbered so."""
-    glances = queries.contenders(store, key, CONTENDERS, after=after, without=without)
+    glances = queries.contenders(
+        store, key, CONTENDERS, after=after, without=without, origin=origin
+    )
     return queries.numbered(store, [trial.number for trial in most_promising(glances)])
 
 

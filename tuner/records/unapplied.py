@@ -9,7 +9,7 @@ Asked of one build, or of one record's key: both are told by the same comparison
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a build that is repeated reads reports, and no database
     from tunefarm.db.store import Store
 
 THREADS, TARGET, PRECISION, VERSION = "threads", "target", "precision", "compiler version"
-FAILED = "failed"
+FAILED, NOMINEE = "failed", "nominee"
 MOST_LINES = 4
 """Of the reasons that hold for the fewest kernels only the number is given."""
 _NAMED_FEATURES = 3
@@ -37,7 +37,8 @@ class Unapplied:
     """Records that were not applied, all for the same reason.
 
     `differs` are the parts of their key that are others (THREADS, TARGET, PRECISION, VERSION), or
-    FAILED; `advice` is what to type, "" where that depends.
+    FAILED, or NOMINEE for those that nobody has met on this CPU; `advice` is what to type, "" where
+    that depends.
     """
 
     differs: tuple[str, ...]
@@ -62,7 +63,8 @@ class Unapplied:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a build takes records of: the key that they have but for the workload, its target and
-    precision, and the keys of its kernels, of those without a record the names too."""
+    precision, and the keys of its kernels, of those without a record the names too. `nominees` are
+    the tasks whose records are left because nobody has met them."""
 
     like: TaskKey
     target: Target
@@ -70,6 +72,7 @@ class Wanted:
     model_hash: str = ""
     kernels: Collection[str] = ()
     untuned: Mapping[str, str] = field(default_factory=dict)
+    nominees: Collection[TaskKey] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +106,33 @@ def unapplied(store: Store, wanted: Wanted) -> list[Unapplied]:
     )
     own = [task for task in found if not task.records and _is_own(task, wanted)]
     failed = [_failed(store, task.key, wanted.untuned[task.key.workload]) for task in own]
+    return [*filter(None, failed), *_differing(store, found, wanted)]
+
+
+def unapplied_of(store: Store, wanted: Wanted, workload: str) -> list[Unapplied]:
+    """The same of one kernel, whether or not it has a record that applies: the records whose keys
+    are others."""
+    from tunefarm.db import queries
+
+    version = wanted.like.compiler_version
+    found = queries.related_tasks(store, [workload], "", version)
+    return _differing(store, [task for task in found if task.key.workload == workload], wanted)
+
+
+def _differing(
+    store: Store, found: Iterable[queries.RelatedTask], wanted: Wanted
+) -> list[Unapplied]:
+    """Why the records of these tasks do not apply whose keys are not what is wanted."""
+    from tunefarm.db import queries
+
     records: Counter[_Other] = Counter()
     kernels: dict[_Other, set[str]] = {}
     for task in found:
         workload = task.key.workload
         if not task.records or (workload in wanted.kernels and workload not in wanted.untuned):
             continue  # nothing to apply, or its kernel has a record
+        if task.key in wanted.nominees:
+            continue  # said of nominees
         other = _compare(task, wanted)
         if other.differs:
             records[other] += task.records
@@ -125,7 +149,7 @@ def unapplied(store: Store, wanted: Wanted) -> list[Unapplied]:
         count = len(set[str]().union(*(kernels[other] for other in rest)))
         reason = f"{_count(more, count)} for {with_count(len(rest), 'other combination')}"
         lines.append(Unapplied((), more, count, reason, "tune db list names them"))
-    return [*filter(None, failed), *lines]
+    return lines
 
 
 def _is_own(task: queries.RelatedTask, wanted: Wanted) -> bool:
@@ -215,10 +239,10 @@ def _advice(other: _Other, wanted: Wanted, described: Mapping[str, Any]) -> str:
         tune.append(f"--precision {wanted.precision}")
     where = ""
     if other.target is not None:
-        name = _name_of(other.target)
+        name = name_of(other.target)
         is_host = wanted.target.key == host_target().key
         where = "on this machine" if is_host else f"for {wanted.target.cpu}"
-        if name is None or not _runs_here(described.get(other.target)):
+        if name is None or not runs_here(described.get(other.target)):
             return " ".join(["tune", where, *_with(tune)])
         build.append(f"--targets {name}")
     again = " ".join(["tune", *filter(None, [where]), *_with(tune)])
@@ -263,7 +287,7 @@ def _names(features: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(named), *more]))
 
 
-def _name_of(key: str) -> str | None:
+def name_of(key: str) -> str | None:
     """What `--targets` calls the target with this key; None where it has no name."""
     if key == host_target().key:
         return HOST
@@ -276,7 +300,8 @@ def _named_targets() -> Mapping[str, str]:
     return {Target.from_json(value).key: name for name, value in described}
 
 
-def _runs_here(description: Any) -> bool:
+def runs_here(description: Any) -> bool:
+    """Whether code for the target with this description runs on this machine."""
     if target_key(description) is None:
         return False
     here, other = code_facts(host_target().to_json()), code_facts(description)

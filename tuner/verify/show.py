@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from tunefarm.compiler.with_count import with_count
 from tunefarm.tuner.records.model_latencies import MeasuredModel, Ratio
 from tunefarm.tuner.reports.gains import UNCHANGED
 from tunefarm.tuner.reports.report import (
@@ -15,8 +16,10 @@ from tunefarm.tuner.reports.report import (
     format_seconds,
     format_share,
     format_time,
+    format_times,
 )
 from tunefarm.tuner.verify.drift import Drift, KernelDrift, Verdict, deviation
+from tunefarm.tuner.verify.quick import Met, QuickCheck
 from tunefarm.tuner.verify.verify import Verification
 
 NOISY_RECORD = 0.01
@@ -185,3 +188,61 @@ def _at(sizes: Any) -> str:
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else format_seconds(value)
+
+
+def check_table(found: QuickCheck) -> Table:
+    """A row per nominee that was met."""
+    table = Table(header_style="bold")
+    table.add_column("kernel", overflow="ellipsis", no_wrap=True)
+    table.add_column("key", no_wrap=True)
+    table.add_column("record", justify="right", no_wrap=True)
+    table.add_column("from", overflow="fold")
+    table.add_column("time relative to default", justify="right", no_wrap=True)
+    table.add_column("applies", overflow="fold")
+    for item in found.met:
+        table.add_row(
+            item.kernel,
+            item.key.workload[:KEY_CHARACTERS],
+            str(item.claim.record.number),
+            item.claim.came_from,
+            _times(item),
+            "yes" if item.applies else f"no: {item.why}",
+        )
+    return table
+
+
+def _times(item: Met) -> str:
+    found = item.compared
+    return "-" if found is None else format_times(found.ratio, found.low, found.high)
+
+
+def check_lines(found: QuickCheck) -> list[str]:
+    """What a quick check came to, below its table."""
+    if not found.met:
+        return [f"{found.model}: no kernel has a nominee: there is nothing to check"]
+    kernels = len({item.key for item in found.met})
+    lines = [
+        f"{found.model}: {found.accepted} of {with_count(kernels, 'kernel')} with nominees are "
+        "confirmed here; the others run default schedules"
+    ]
+    if found.open:
+        lines.append(
+            f"{with_count(found.open, 'kernel')} could not be measured: try the same command again"
+        )
+    if found.latency is not None:
+        latency = found.latency
+        ratio = Ratio(latency.ratio, latency.low, latency.high)
+        lines.append(f"now: {format_seconds(latency.tuned)}{_gain(ratio)}")
+    return [*lines, *found.notes]
+
+
+def check_to_json(found: QuickCheck) -> dict[str, Any]:
+    """A quick check as JSON values."""
+    return {
+        "model": found.model,
+        "accepted": found.accepted,
+        "open": found.open,
+        "nominees": [item.to_json() for item in found.met],
+        "latency": None if found.latency is None else found.latency.to_json(),
+        "notes": list(found.notes),
+    }

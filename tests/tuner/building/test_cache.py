@@ -18,7 +18,7 @@ from tunefarm.compiler.content_cache import ContentCache
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.pipeline import kernels_of
-from tunefarm.configs.settings import Settings, load_settings
+from tunefarm.configs.settings import DatabaseSettings, Settings, load_settings
 from tunefarm.db import model_queries
 from tunefarm.db.store import Store
 from tunefarm.tuner.building import cache, record
@@ -39,9 +39,9 @@ class Builder:
         with Store.open(self.db) as store:
             remember(store, self.kernels[0], 1)
 
-        def counted(url: str, *, untuned: bool) -> Any:
+        def counted(database: DatabaseSettings, *, untuned: bool) -> Any:
             self.lookups += 1
-            return open_records(url, untuned=untuned)
+            return open_records(database, untuned=untuned)
 
         monkeypatch.setattr(record, "open_records", counted)
 

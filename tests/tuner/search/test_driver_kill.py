@@ -55,9 +55,9 @@ class TellingStore(Store):
 
     tell: Connection
 
-    def add(self, records: Iterable[Record]) -> int:
+    def add(self, records: Iterable[Record], addition: int | None = None) -> int:
         new = list(records)
-        count = super().add(new)
+        count = super().add(new, addition)
         for record in new:
             if isinstance(record, TrialRecord):
                 self.tell.send(("recorded", record.request_id))

@@ -68,6 +68,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
             space = schedule_space(kernel, target)
             schedule = space.schedule(space.default()).to_json()
             store.add([TrialRecord(tasks[key], "r", "s", {}, schedule, "ok", 1e-5, job=job.id)])
+            store.add([TrialRecord(tasks[key], "r", "s", {}, ["slower"], "ok", 1.0, job=job.id)])
         store.finish_job(job.id, "finished")
     return SimpleNamespace(model=model, db=db, hash=digest, keys=list(keys), job=job.id)
 

@@ -1,0 +1,110 @@
+"""Every record is taken, or left with a reason; one command would change it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tuner.fleet import ELSEWHERE, HERE, Fleet
+from tunefarm.tuner.building.explain import Explanation, explain_build, explain_model
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path)
+
+
+def explained(fleet: Fleet, workload: str, **options: Any) -> Explanation:
+    request = fleet.request(**options)
+    found = {item.key: item for item in explain_model(request)}
+    return found[workload]
+
+
+def reasons(item: Explanation) -> dict[str, int]:
+    return {reason: left.records for left in item.left for reason in left.differs}
+
+
+def test_a_tuned_kernel_names_its_record_and_the_slower_ones(fleet: Fleet) -> None:
+    workload = fleet.searchable[0]
+    with fleet.store() as store:
+        fleet.tune(store)
+        store.add([replace(fleet.trials(workload)[1], request_id="x", status="crashed")])
+        broken = replace(fleet.trials(workload)[1], schedule=[["a"]], status="crashed")
+        noisy = replace(broken, schedule=[["b"]], status="scattered")
+        store.add([replace(broken, latency=None), replace(noisy, latency=None)])
+    item = explained(fleet, workload)
+    assert "tuned, record" in item.taken and "confirmed here" in item.taken
+    assert item.command == ""
+    count = len(fleet.schedules[workload].candidates) - 1
+    assert reasons(item) == {"slower": count, "noisy": 1, "failed": 1}
+    assert json.loads(json.dumps(item.to_json()))["key"] == workload
+    assert len(item.lines) == 1 + len(item.left)
+
+
+def test_keys_that_differ_are_named_with_what_to_type(fleet: Fleet) -> None:
+    workload = fleet.searchable[0]
+    with fleet.store() as store:
+        for trial in fleet.trials(workload):
+            store.add([replace(trial, key=replace(trial.key, threads=2))])
+            store.add([replace(trial, key=replace(trial.key, numerics="strict"))])
+    item = explained(fleet, workload)
+    assert item.taken == "default schedule"
+    assert set(reasons(item)) == {"threads", "precision"}
+    assert "build with --" in item.command and item.command.startswith("tune ")
+
+
+def test_nominees_name_the_check_and_what_was_met_is_said_to_be(fleet: Fleet) -> None:
+    workload = fleet.searchable[0]
+    with fleet.store() as store:
+        fleet.tune(store, ELSEWHERE, workloads=[workload])
+    item = explained(fleet, workload)
+    assert reasons(item) == {"nominee": len(fleet.schedules[workload].candidates)}
+    assert item.command.endswith("--quick")
+    assert f"measured on {ELSEWHERE}, the best of" in str(item.left[0])
+    accepted = explained(fleet, workload, accept_nominees=True)
+    assert "nominee" in accepted.taken and accepted.left == ()
+    with fleet.store() as store:
+        fleet.tune(store, HERE, workloads=[workload])
+    assert "met" in reasons(explained(fleet, workload))
+
+
+def test_a_kernel_of_which_only_the_default_was_tried_says_so(fleet: Fleet) -> None:
+    workload = fleet.searchable[0]
+    with fleet.store() as store:
+        store.add(fleet.trials(workload, numbers=[0]))
+    item = explained(fleet, workload)
+    assert item.taken == "default schedule (record 1: nothing else was tried)"
+    assert item.command.startswith("tune ")
+
+
+def test_stale_records_that_do_not_replay_say_so(fleet: Fleet) -> None:
+    workload = fleet.searchable[0]
+    with fleet.store() as store:
+        stale = fleet.trials(workload, version="7")[1]
+        store.add([replace(stale, schedule=[["Unroll", "nowhere", "n"]])])
+    item = explained(fleet, workload)
+    assert reasons(item) == {"unfit": 1}
+    assert "of compiler version 7" in str(item.left[0])
+
+
+def test_a_build_explains_what_it_did(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fleet.store() as store:
+        fleet.tune(store, ELSEWHERE)
+    request = fleet.request()
+    _, result = fleet.build()
+    assert len(explain_build(request, result)) == len(fleet.kernels)
+    monkeypatch.chdir(fleet.path)
+    command = ["build", "tiny.onnx", "--db", "tuning.db", "-o", "x.tuned", "--explain"]
+    assert run_command(app, [*command, "--no-cache", "--json", "x.json"]) == 0
+    assert capsys.readouterr().out.count("  next: tune verify tiny.onnx") == len(fleet.kernels)
+    assert len(json.loads(Path("x.json").read_text())["explained"]) == len(fleet.kernels)
+    refused = ["build", "tiny.onnx", "--untuned", "-o", "x.tuned", "--explain"]
+    assert run_command(app, refused) == 2

@@ -1,0 +1,217 @@
+"""Why a build runs which schedule: for each kernel the record that was taken, the records that were
+not and why, and the one command that would change it.
+
+    conv_relu 89abcdef: tuned, record 12, confirmed here
+      left: 31 schedules that were measured here and are slower
+      left: 40 records of 1 kernel are for 2 threads
+      next: tune verify net.onnx --db tuning.db --quick
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tunefarm.compiler.runtime.spec.kernel_report import TUNED, KernelReport
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
+from tunefarm.compiler.with_count import with_count
+from tunefarm.configs.temporary_folders import make_folder
+from tunefarm.db import queries
+from tunefarm.db.records import LOST_TO_NOISE, OK
+from tunefarm.tuner.building.flow import build
+from tunefarm.tuner.building.record import open_records
+from tunefarm.tuner.building.report import BuildReport
+from tunefarm.tuner.building.request import BuildRequest, BuildResult
+from tunefarm.tuner.from_settings import target_of, targets_of
+from tunefarm.tuner.records.standing import Claim, KernelRecords, Standings
+from tunefarm.tuner.records.unapplied import FAILED, NOMINEE, Unapplied, Wanted, unapplied_of
+from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_times
+
+SLOWER, NOISY, MET, UNFIT, BETTER = "slower", "noisy", "met", "unfit", "better"
+"""Further reasons of `Unapplied.differs`: measured here and slower, or too noisy; nominees that
+were met, that do not fit the kernel any more, and that something confirmed goes before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a kernel runs and why, the records that were left, and what to type ("" if nothing)."""
+
+    kernel: str
+    key: str
+    taken: str
+    left: tuple[Unapplied, ...]
+    command: str
+
+    @property
+    def lines(self) -> list[str]:
+        """For people."""
+        lines = [f"{self.kernel} {self.key[:KEY_CHARACTERS]}: {self.taken}"]
+        lines += [f"  left: {item}" for item in self.left]
+        return [*lines, f"  next: {self.command}"] if self.command else lines
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        left = [item.to_json() for item in self.left]
+        named = {"kernel": self.kernel, "key": self.key, "taken": self.taken}
+        return {**named, "left": left, "command": self.command}
+
+
+@dataclass(frozen=True, slots=True)
+class _Commands:
+    """What would be typed for the model: to check nominees, and to tune."""
+
+    verify: str
+    tune: str
+
+
+def explain_build(request: BuildRequest, result: BuildResult) -> list[Explanation]:
+    """An explanation of each distinct kernel of a build, of all its programs, the costliest first.
+
+    Raises DatabaseError for a damaged record.
+    """
+    settings = request.settings
+    reports = [(item.target, item.report) for item in result.programs if not item.fallback]
+    reports = reports or [(target_of(settings).key, result.report)]
+    found: list[Explanation] = []
+    with open_records(settings.database, untuned=False) as store:
+        assert store is not None
+        for target in targets_of(settings):
+            standings = Standings(
+                store,
+                target,
+                settings.compile.threads,
+                settings.compile.numerics,
+                layers=store.layers,
+                accept_nominees=request.accept_nominees,
+                thorough=True,
+            )
+            own = [report for key, report in reports if key == target.key]
+            kernels = _costliest_first(own)
+            commands = _commands(request)
+            numerics = settings.compile.numerics
+            found += [_explain(standings, target, numerics, k, commands) for k in kernels]
+    return found
+
+
+def explain_model(request: BuildRequest) -> list[Explanation]:
+    """The same of a build that is made for it, and leaves nothing.
+
+    The request's output is of no account. Raises TunefarmError for what cannot be built.
+    """
+    folder = make_folder("why")
+    try:
+        output = str(folder / f"{request.name}.tuned")
+        asked = replace(request, output=output, listed=False)
+        return explain_build(asked, build(asked))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _costliest_first(reports: Sequence[BuildReport]) -> list[KernelReport]:
+    """The kernels of a target's programs, each once."""
+    uses = [use for report in reports for use in report.kernels]
+    uses.sort(key=lambda use: -use.share)
+    return list({use.report.key: use.report for use in uses}.values())
+
+
+def _commands(request: BuildRequest) -> _Commands:
+    compile = request.settings.compile
+    options = [request.model, "--db", request.settings.database.url]
+    options += ["--threads", str(compile.threads)] if compile.threads != 1 else []
+    if compile.numerics != DEFAULT_NUMERICS.name:
+        options += ["--precision", compile.numerics]
+    return _Commands(
+        shlex.join(["tune", "verify", *options, "--quick"]), shlex.join(["tune", *options])
+    )
+
+
+def _explain(
+    standings: Standings, target: Target, precision: str, kernel: KernelReport, commands: _Commands
+) -> Explanation:
+    found = standings.of(kernel.key)
+    claims = (*found.nominees, *found.later, *found.met, *found.unfit)
+    untuned = {} if found.taken is not None else {kernel.key: kernel.name}
+    skipped = {claim.record.key for claim in claims}
+    wanted = Wanted(standings.like, target, precision, "", {kernel.key}, untuned, skipped)
+    others = [
+        item for store in standings.stores for item in unapplied_of(store, wanted, kernel.key)
+    ]
+    left = (*_measured_here(standings, kernel, found), *_claims_left(found), *others)
+    return Explanation(
+        kernel.name, kernel.key, _taken(kernel, found), left, _command(found, others, commands)
+    )
+
+
+def _taken(kernel: KernelReport, found: KernelRecords) -> str:
+    if kernel.schedule_source != TUNED or found.taken is None:
+        why = f" ({kernel.note})" if kernel.note else ""
+        if found.taken is not None and not found.searched:
+            why = f" (record {found.taken.record.number}: nothing else was tried)"
+        return f"{kernel.schedule_source} schedule{why}"
+    record = found.taken.record
+    text = f"{kernel.schedule_source}, record {kernel.record_id}, {found.standing}"
+    if found.taken.unchanged:
+        return f"{text}: the default schedule is the fastest"
+    if record.ratio is not None and record.low is not None and record.high is not None:
+        times = format_times(record.ratio, record.low, record.high)
+        return f"{text}, time relative to schedule {record.reference}: {times}"
+    return text
+
+
+def _measured_here(
+    standings: Standings, kernel: KernelReport, found: KernelRecords
+) -> Iterator[Unapplied]:
+    """The schedules of the first database's own trials that were not taken."""
+    counts = queries.statuses(standings.stores[0], standings.key(kernel.key), standings.own)
+    is_taken = found.taken is not None and found.taken.database == standings.stores[0].name
+    slower = counts.pop(OK, 0) - is_taken
+    noisy = sum(counts.pop(status, 0) for status in LOST_TO_NOISE)
+    if slower > 0:
+        reason = f"{with_count(slower, 'schedule')} measured by this database: slower"
+        yield Unapplied((SLOWER,), slower, 1, reason)
+    if noisy:
+        reason = f"{with_count(noisy, 'schedule')} measured by this database: too noisy to tell"
+        yield Unapplied((NOISY,), noisy, 1, reason)
+    if counts:
+        each = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        total = sum(counts.values())
+        reason = f"{with_count(total, 'schedule')} measured by this database failed: {each}"
+        yield Unapplied((FAILED,), total, 1, reason)
+
+
+def _claims_left(found: KernelRecords) -> Iterator[Unapplied]:
+    """The records from elsewhere that were not taken."""
+    for claim in found.nominees:
+        if found.is_tuned and found.standing != NOMINEE:
+            yield _left(claim, BETTER, "what was confirmed here goes before it")
+        else:
+            yield _left(claim, NOMINEE, "nobody has met it on this CPU")
+    for claim in found.later:
+        yield _left(claim, NOMINEE, "others are met before it, or have the same schedule")
+    for claim in found.met:
+        yield _left(claim, MET, "its schedule was measured here already")
+    for claim in found.unfit:
+        yield _left(claim, UNFIT, "its schedule does not fit the kernel")
+
+
+def _left(claim: Claim, differs: str, why: str) -> Unapplied:
+    more = f", the best of {claim.trials}" if claim.trials > 1 else ""
+    return Unapplied((differs,), claim.trials, 1, f"{_named(claim)}{more}: {why}")
+
+
+def _named(claim: Claim) -> str:
+    version = claim.record.key.compiler_version
+    return f"record {claim.record.number} of compiler version {version}, {claim.came_from}"
+
+
+def _command(found: KernelRecords, others: Sequence[Unapplied], commands: _Commands) -> str:
+    if found.is_open:
+        return commands.verify
+    if found.is_tuned or (found.taken is not None and found.searched):
+        return ""
+    advice = next((item.advice for item in others if item.advice), "")
+    return f"{commands.tune} ({advice})" if advice else commands.tune
