@@ -77,16 +77,17 @@ def export_records(store: Store, path: Path) -> int:
             replacing(path, new=True) as unfinished,
             unfinished.open("x", encoding="utf-8") as file,
         ):
-            return _write(store, file)
+            return write_records(records_of(store), file)
     except FileExistsError as error:
         raise DatabaseError(f"{path} exists already", hint="nothing was changed") from error
     except OSError as error:
         raise DatabaseError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _write(store: Store, file: TextIO) -> int:
+def write_records(records: Iterable[Record], file: TextIO) -> int:
+    """Write records as an export, each behind those that it refers to; the number of trials."""
     count = 0
-    for line in _lines(store):
+    for line in _lines(records):
         file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
         count += line.get("kind") == "trial"
     return count
@@ -136,7 +137,7 @@ def merge_records(store: Store, source: Store, added: Added | None = None) -> Ad
     """
     check_source(store, source)
     with bringing(store, "merge", source.name) as addition:
-        return _add(store, records_of(source), addition, added)
+        return add_records(store, records_of(source), addition, added)
 
 
 def check_source(store: Store, source: Store) -> None:
@@ -153,7 +154,7 @@ def check_source(store: Store, source: Store) -> None:
             ) from error
 
 
-def _add(
+def add_records(
     store: Store, records: Iterable[Record], addition: int, added: Added | None = None
 ) -> Added:
     """Add the records that the store does not hold yet, in their order.
@@ -194,10 +195,10 @@ _KINDS: Mapping[str, type[Record]] = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-def _lines(store: Store) -> Iterator[dict[str, Any]]:
+def _lines(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
     yield {"format": FORMAT, "version": VERSION}
     count = 0
-    for record in records_of(store):
+    for record in records:
         line = {"kind": _NAMES[type(record)], **asdict(record)}
         line.pop(GIVEN, None)
         yield {**line, "checksum": hash_json(line)}
@@ -234,7 +235,7 @@ class RecordsFile:
         Broken off, it can be done again: what is there already stays as it is.
         """
         with bringing(store, "import", str(self._path)) as addition:
-            return _add(store, self.records(), addition, added)
+            return add_records(store, self.records(), addition, added)
 
     def records(self) -> Iterator[Record]:
         """From the beginning. Raises DatabaseError at the first line that is not right."""

@@ -9,16 +9,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE, check_files
-from tunefarm.tuner.commands.command_line import show
-from tunefarm.tuner.commands.options import DbOption, JsonOption, OutputOption, UsageError
-from tunefarm.tuner.commands.usage import Workflow
+from tunefarm.tuner.commands.command_line import prepare, show
+from tunefarm.tuner.commands.options import (
+    ConfigOption,
+    DbOption,
+    FunctionsOption,
+    InputOption,
+    JsonOption,
+    LayersOption,
+    ModelOption,
+    NumericsOption,
+    OutputOption,
+    ShapeOption,
+    TargetsOption,
+    ThreadsOption,
+    UsageError,
+    layer_names,
+    shapes_of,
+    target_names,
+)
+from tunefarm.tuner.commands.usage import Command, Workflow
 from tunefarm.tuner.commands.verbosity import note
 
 if TYPE_CHECKING:
     from tunefarm.db.export import Added
     from tunefarm.db.store import Store
 
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key", metavar="FILE", help="The secret key that packs are signed and verified with."
+    ),
+]
 database = typer.Typer(
     cls=Workflow,
     rich_markup_mode=None,
@@ -65,6 +89,42 @@ def db_show(
             lines = show_lines(store, workload, top)
             value = show_to_json(store, workload, top)
         show(json, value, "\n".join(lines))
+
+
+@database.command("why", cls=Command)
+def db_why(
+    model: ModelOption,
+    db: DbOption = None,
+    layers: LayersOption = None,
+    threads: ThreadsOption = None,
+    numerics: NumericsOption = None,
+    targets: TargetsOption = None,
+    shape: ShapeOption = None,
+    input: InputOption = None,
+    functions: FunctionsOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Explain a build kernel by kernel: the record it uses, those it does not use, and why."""
+    load_modules(functions or ())
+    shapes = shapes_of(shape, input)
+    from tunefarm.configs.settings import load_settings
+
+    values = {
+        "database.url": db,
+        "database.layers": layer_names(layers),
+        "compile.threads": threads,
+        "compile.precision": numerics,
+        "compile.targets": target_names(targets),
+    }
+    settings = load_settings(config, values)
+    prepare(settings, config, model, [json])
+    from tunefarm.tuner.building.explain import explain_model
+    from tunefarm.tuner.building.request import BuildRequest
+
+    found = explain_model(BuildRequest(model, "", settings, shapes))
+    lines = [line for item in found for line in item.lines]
+    show(json, [item.to_json() for item in found], "\n".join(lines))
 
 
 @database.command("builds")
@@ -150,6 +210,55 @@ def _take(take: Callable[[Added], Added]) -> None:
     print(added)
 
 
+@database.command("pack")
+def db_pack(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="Models by name or file [default: all]."),
+    ] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="The new pack.")
+    ] = "",
+    targets: Annotated[
+        str | None,
+        typer.Option("--targets", metavar="A,B,...", help="Targets by name or key [default: all]."),
+    ] = None,
+    key: KeyOption = None,
+    db: DbOption = None,
+) -> None:
+    """Write the records and plans of some models to one file that tune db add verifies."""
+    if not output:
+        raise UsageError("no output file is given: --output FILE.pack")
+    check_files(writes=[output], reads=[key] if key else [], databases=[db])
+    from tunefarm.tuner.records.packs import read_key, write_pack
+
+    secret, wanted = read_key(key), target_names(targets) or ()
+    with open_database(db) as store:
+        print(f"{write_pack(store, Path(output), models or (), wanted, secret)} -> {output}")
+    print(f"next: {shlex.join(['tune', 'db', 'add', output])}")
+
+
+@database.command("add")
+def db_add(
+    source: Annotated[
+        str, typer.Argument(metavar="FILE|FOLDER", help="Packs, exports or databases.")
+    ],
+    key: KeyOption = None,
+    db: DbOption = None,
+) -> None:
+    """Add a pack, or every file of records in a folder; tune db rollback undoes it."""
+    from tunefarm.tuner.records.packs import add_files, files_to_add, is_signed, read_key
+
+    secret, path = read_key(key), Path(source)
+    files = files_to_add(path)
+    check_files(writes=[], reads=[key] if key else [], databases=[db])
+    with open_database(db, write=True, create=True) as store:
+        _take(lambda added: add_files(store, path, key=secret, added=added))
+    if secret is None and any(map(is_signed, files)):
+        note("signatures were not verified: --key FILE does it")
+    print("they are nominees: tune verify MODEL --quick measures which ones apply on this CPU")
+
+
 @database.command("prune")
 def db_prune(
     db: DbOption = None,
@@ -215,6 +324,17 @@ def db_salvage(
     result = salvage(Path(file), Path(output))
     print("\n".join(salvage_lines(result)))
     print(f"next: {shlex.join(['tune', 'db', 'check', '--db', output])}")
+
+
+@database.command("rollback")
+def db_rollback(db: DbOption = None) -> None:
+    """Undo the last import, merge or added pack: delete what it brought."""
+    from tunefarm.db.additions import roll_back
+
+    with open_database(db, write=True) as store:
+        undone = roll_back(store)
+        rows = ", ".join(f"{count} {table}" for table, count in undone.rows.items())
+        print(f"{undone.addition} is undone: {rows or 'nothing'} deleted")
 
 
 @database.command("upgrade")
