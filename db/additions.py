@@ -103,8 +103,8 @@ class RolledBack:
 
 
 def roll_back(store: Store) -> RolledBack:
-    """Delete what the last addition brought, and the verdicts of checks on it: builds are what they
-    were before. Kernels, targets and machines that nothing else refers to go with it.
+    """Delete what the last addition brought: builds are what they were before, but for what a check
+    has measured here since. Kernels, targets and machines that nothing else refers to go with it.
 
     Raises DatabaseError, and changes nothing, if there is no addition, or a job has since recorded
     something for a job, or settled on a trial, that came with it.

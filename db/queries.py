@@ -85,6 +85,11 @@ def machines(store: Store) -> dict[int, Mapping[str, Any]]:
         return {row.id: row.description for row in rows}
 
 
+def own(store: Store) -> Origin:
+    """This database's own jobs and checks, wherever they measured."""
+    return Origin(None, tuple(machines(store)))
+
+
 class OriginOfTask(NamedTuple):
     """An addition and a machine that ok trials of a task are from, the newest one's number, and how
     many there are."""

@@ -151,6 +151,7 @@ def build(
     inputs: Mapping[str, object] | None = None,
     plan: str | None = None,
     require_tuned: float = 0.0,
+    accept_nominees: bool = False,
     numerics: str | None = None,
 ) -> Executable:
     """Build a model from the best records of `db`; kernels without one run default schedules.
@@ -164,6 +165,9 @@ def build(
     database; with "auto", `max_error` or `point` select another point than the chosen one. Denormal
     numbers count as zeros unless `denormals` is "keep". Raises TunefarmError, also if tuned kernels
     cover less than `require_tuned` (0 to 1) of the model's estimated run time.
+
+    Records from another CPU, another version or another database were not confirmed here: they
+    apply only if it is to `accept_nominees`.
     """
     from tunefarm.compiler.types.numerics import one_precision
     from tunefarm.configs.settings import load_settings
@@ -189,6 +193,7 @@ def build(
         settings,
         with_fixed(shapes, inputs),
         require_tuned=require_tuned,
+        accept_nominees=accept_nominees,
         precision=PrecisionOptions(data, max_error=max_error, point=point),
     )
     return build_in_memory(request, stacklevel=2)

@@ -25,6 +25,7 @@ from tunefarm.db.salvage import Salvage
 from tunefarm.db.store import Store
 from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.records.replay import replay_records
+from tunefarm.tuner.records.standing import own_origin
 from tunefarm.tuner.records.trials import latency_of, record_to_apply, reference_note, search_trials
 from tunefarm.tuner.records.unapplied import difference
 from tunefarm.tuner.reports.gains import UNCHANGED
@@ -119,11 +120,15 @@ def show_lines(store: Store, start: str, top: int) -> list[str]:
             lines.append(f"  {trial.number:>8} {latency:>12}  {trial.sketch} {choices}")
             again = [r for r in records if r.schedule_hash == trial.schedule_hash and r.reference]
             lines += [f"{'':24}{_against(one, numbers.get(one.reference or ''))}" for one in again]
-        applied = record_to_apply(store, key)
+        own = own_origin(store, key.target)
+        applied = record_to_apply(store, key, own)
         if applied is not None:
             best = applied[0]
-            lines.append(f"  a build uses record {best.number} ({_confirmed(store, key)})")
+            lines.append(f"  a build uses record {best.number} ({_confirmed(store, key, own)})")
             lines += [f"    {json.dumps(step)}" for step in best.schedule]
+        elif (nominee := record_to_apply(store, key)) is not None:
+            number = nominee[0].number
+            lines.append(f"  record {number} is a nominee: tune verify --quick measures it here")
     return lines
 
 
@@ -133,7 +138,7 @@ def show_to_json(store: Store, start: str, top: int) -> dict[str, Any]:
     tasks = []
     for task in queries.summary(store, record.key):
         trials = sorted(search_trials(queries.trials(store, task.key)), key=latency_of)
-        applied = record_to_apply(store, task.key)
+        applied = record_to_apply(store, task.key, own_origin(store, task.key.target))
         tasks.append(
             {
                 **_key_to_json(task.key),
@@ -182,9 +187,9 @@ def _against(trial: TrialRecord, number: int | None) -> str:
     return f"time relative to {name}: {format_times(trial.ratio, trial.low, trial.high)}"
 
 
-def _confirmed(store: Store, key: TaskKey) -> str:
+def _confirmed(store: Store, key: TaskKey, origin: queries.Origin) -> str:
     """Whether the finalists of a task were compared, and the result."""
-    found = queries.best(store, key)
+    found = queries.best(store, key, origin)
     if found is None:
         return "not confirmed yet"
     settled = found[0]

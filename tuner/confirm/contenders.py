@@ -74,7 +74,8 @@ class Lineup:
 def lineup_of(store: Store, task: TuningTask, beliefs: Posterior | None) -> Lineup | None:
     """Who of a task should meet, by what is believed; None if there is no choice, or all met.
 
-    The incumbent is what a job has settled on, else the default schedule, else the nominee.
+    The incumbent is what a job of this database has settled on, else the default schedule, else the
+    nominee.
     """
     if beliefs is None:
         return None
@@ -86,7 +87,7 @@ def lineup_of(store: Store, task: TuningTask, beliefs: Posterior | None) -> Line
         if r.is_ok and not is_censored(r) and r.schedule_hash not in refuted
     }
     likely = _likely(beliefs, trials)
-    found = queries.best(store, task.key)
+    found = queries.best(store, task.key, queries.own(store))
     if found is not None and all(contender.hash in found[0].met for contender in likely):
         return None
     expected = dict(zip(beliefs.schedules, _expectations(beliefs), strict=True))

@@ -70,6 +70,7 @@ EXAMPLES: Mapping[str, Example] = {
         " | cut -d'\"' -f4)\n"
         'tune db show "$key" --db tuning.db --top 5'
     ),
+    "tune db why": Example("tune db why mlp.onnx --db tuning.db"),
     "tune db builds": Example("tune db builds --db tuning.db"),
     "tune db export": Example(
         "tune db export --db tuning.db -o night.jsonl\n"
@@ -79,6 +80,13 @@ EXAMPLES: Mapping[str, Example] = {
         "tune db export --db tuning.db -o night.jsonl\ntune db import night.jsonl --db other.db"
     ),
     "tune db merge": Example("tune db merge tuning.db --db all.db"),
+    "tune db pack": Example("tune db pack mlp.onnx --db tuning.db -o mlp.pack"),
+    "tune db add": Example(
+        "tune db pack mlp.onnx --db tuning.db -o team.pack\ntune db add team.pack --db mine.db"
+    ),
+    "tune db rollback": Example(
+        "tune db merge tuning.db --db merged.db\ntune db rollback --db merged.db"
+    ),
     "tune db prune": Example("tune db prune --db tuning.db --keep 64 --dry-run"),
     "tune db check": Example("tune db check --db tuning.db --replay 2"),
     "tune db salvage": Example("tune db salvage tuning.db -o saved.db"),

@@ -101,6 +101,11 @@ class KernelRecords:
         return self.taken is not None and self.searched and not self.taken.unchanged
 
 
+def own_origin(store: Store, target: str) -> Origin:
+    """What counts of a database's records for the target with this key without being met."""
+    return _Source.of(store, target == host_target().key).own
+
+
 class Standings:
     """What the databases have for kernels of one build. `layers` are asked after `store`, in their
     order. With `accept_nominees` a nominee is taken where nothing else is. Nominees of kernels that

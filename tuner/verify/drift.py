@@ -200,7 +200,10 @@ def causes(before: Situation, now: Situation) -> list[str]:
         found.append(f"another target: {before.target}, now {now.target}; records do not apply")
     if before.compiler_version != now.compiler_version:
         versions = f"{before.compiler_version}, now {now.compiler_version}"
-        found.append(f"another version of the compiler: {versions}; records do not apply")
+        found.append(
+            f"another version of the compiler: {versions}; records are nominees until tune verify "
+            "--quick has met them"
+        )
     if before.llvm != now.llvm:
         found.append(f"another LLVM: {before.llvm}, now {now.llvm}")
     for name, words in _FACTS.items():

@@ -145,6 +145,8 @@ def test_commands_of_the_page_run(
     monkeypatch.chdir(tmp_path)
     for variable, value in _SMALL.items():
         monkeypatch.setenv(variable, value)
+    if name in ("README", "tutorial"):  # whose kernels are to count as tuned
+        monkeypatch.setenv("TUNEFARM_SEARCH__TRIALS_PER_TASK", "2")
     for block in PAGES[name]:
         commands = plain_commands(block)
         printed = run(block, tmp_path) if commands is None else _run_here(commands)
