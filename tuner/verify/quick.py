@@ -215,7 +215,8 @@ class _Check:
                     met += self._take(pair, result)
                     if pair.claims:
                         waiting.append(pair)
-        return met
+        places = {pair.key: place for place, pair in enumerate(pairs)}
+        return sorted(met, key=lambda item: places[item.key])
 
     def _pair(self, standings: Standings, name: str, key: str, records: KernelRecords) -> _Pair:
         task = standings.key(key)

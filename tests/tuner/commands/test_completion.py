@@ -51,7 +51,7 @@ def shell(
     ("line", "values"),
     [
         ("tune bu", ["build"]),
-        ("tune build --requ", ["--require-tuned"]),
+        ("tune build --require-t", ["--require-tuned"]),
         ("tune --model ", ["a.onnx", "b.onnx"]),
         ("tune build --model b", ["b.onnx"]),
         ("tune build --model nets/", ["nets/c.onnx"]),
