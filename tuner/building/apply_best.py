@@ -85,7 +85,7 @@ def choose_from(
         source, number = TUNED, str(record.number)
         if standings is not None:
             found = standings.of(record.key.workload)
-            if not found.searched and _is_default(schedule, kernel, target, record.key):
+            if not found.searched and _is_unsearched(schedule, kernel, target, record.key):
                 source = DEFAULT
             if found.taken is not None and found.taken.database != store.name:
                 number = f"{found.taken.database}:{number}"
@@ -94,13 +94,14 @@ def choose_from(
     return choose
 
 
-def _is_default(schedule: Schedule, kernel: FusedKernel, target: Target, key: TaskKey) -> bool:
-    """Whether a schedule is what the kernel gets without any record."""
+def _is_unsearched(schedule: Schedule, kernel: FusedKernel, target: Target, key: TaskKey) -> bool:
+    """Whether a schedule is what the kernel gets without any record, and there are others."""
     from tunefarm.compiler.schedule.spaces import schedule_space
 
     try:
         space = schedule_space(kernel, target, key.threads, key.numerics)
-        return space.schedule(space.default()).to_json() == schedule.to_json()
+        is_default = space.schedule(space.default()).to_json() == schedule.to_json()
+        return is_default and space.size > 1
     except TunefarmError:
         return False
 
