@@ -13,6 +13,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProg
 from tunefarm.compiler.kernels.narrow_factors import narrow_factors
 from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
 from tunefarm.compiler.runtime.artefact.seal import part_digests
+from tunefarm.compiler.runtime.planning.in_place import outputs_in_place
 from tunefarm.compiler.runtime.planning.memory_plan import MemoryPlan
 from tunefarm.compiler.runtime.planning.pack_constants import PackedConstants
 from tunefarm.compiler.runtime.planning.run_steps import function_links
@@ -73,6 +74,7 @@ def assemble_spec(
         signature=graph.signature,
         functions=function_links(program),
         operands=tuple(_operands(calls[0]) for calls in program.kernel_calls().values()),
+        in_place=outputs_in_place(program, memory),
     )
 
 

@@ -85,6 +85,7 @@ def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
         **metadata_to_json(spec.metadata),
         **_functions_to_json(spec.functions),
         "operands": [list(map(_type_to_json, types)) for types in spec.operands],
+        **({"in_place": list(map(list, spec.in_place))} if spec.in_place else {}),
     }
 
 
@@ -128,6 +129,7 @@ def spec_from_json(
         signature=signature_from_json(data["signature"]) if "signature" in data else None,
         functions=tuple(FunctionLink(**link) for link in data.get("functions", ())),
         operands=tuple(tuple(map(_type_from_json, types)) for types in data.get("operands", ())),
+        in_place=tuple((str(name), str(of)) for name, of in data.get("in_place", ())),
     )
 
 

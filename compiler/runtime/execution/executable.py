@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from os import PathLike
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,7 +21,7 @@ from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
 from tunefarm.compiler.runtime.execution.sized_frame import SizedFrame
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
-from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
+from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty, allocate
 from tunefarm.compiler.runtime.spec.executable_spec import (
     ALIGNMENT,
     REPORT_BYTES,
@@ -197,8 +197,44 @@ class Executable:
 
         return executable_html(self)
 
+    @cached_property
+    def in_place(self) -> dict[str, str]:
+        """The outputs that a run can write over an input, as caches grow, each with that input."""
+        first, *rest = (program.spec.in_place for program in self._programs)
+        names = {name for name, _ in (*self.spec.inputs, *self.spec.outputs)}
+        return {
+            output: input
+            for output, input in first
+            if {output, input} <= names and all((output, input) in pairs for pairs in rest)
+        }
+
+    def empty_caches(self, sizes: Mapping[str, int] | None = None) -> dict[str, AnyArray]:
+        """Uninitialised arrays for the inputs that runs can write over, as `inputs_at` has them.
+
+        Each lies in memory as large as the bounds, as a run with `in_place` needs it.
+        """
+        chosen = self.chosen_sizes(sizes or {})
+        types, program = self.inputs_at(chosen), self._number_at(chosen) or 0
+        caches: dict[str, AnyArray] = {}
+        for name in self.in_place.values():
+            shape, dtype = types[name].shape, types[name].dtype.numpy
+            count, strides = types[name].bytes, None
+            if self._sized is not None:
+                port = next(port for port in self._sized.inputs if port.name == name)
+                count, strides = port.port.bytes, port.rooms[program].strides
+            memory, _ = allocate((count,), np.dtype(np.uint8), count)
+            owner = memory.base
+            assert isinstance(owner, np.ndarray)
+            skip = address_of(memory) - address_of(owner)
+            caches[name] = np.ndarray(shape, dtype, owner, skip, strides)
+        return caches
+
     def run(
-        self, inputs: Mapping[str, object], out: Mapping[str, object] | None = None
+        self,
+        inputs: Mapping[str, object],
+        out: Mapping[str, object] | None = None,
+        *,
+        in_place: bool = False,
     ) -> dict[str, AnyArray]:
         """Run the model; returns the outputs by name.
 
@@ -214,7 +250,8 @@ class Executable:
         Outputs are new arrays, or those given in `out`: C-contiguous, writeable, of the declared
         type and shape, sharing no memory with each other or an input. Sequences are lists of
         arrays, optionals an array, a list or None; in `out` their tensors go by names of their own,
-        `x[0]` and so on. Raises `InputError` before anything has run, and `FunctionError` when a
+        `x[0]` and so on. With `in_place` those of `in_place` are written over their inputs, which
+        must lie as `empty_caches` and such runs return them. Raises `InputError` before anything has run, and `FunctionError` when a
         function that the model calls fails: outputs are then of no use. Releases the interpreter
         lock while the kernels run.
         """
@@ -223,7 +260,7 @@ class Executable:
         except IndexError:
             frame = self.new_frame()
         try:
-            return self.run_in(frame, inputs, out)
+            return self.run_in(frame, inputs, out, in_place=in_place)
         finally:
             self._frames.append(frame)
 
@@ -232,6 +269,8 @@ class Executable:
         frame: Frame,
         inputs: Mapping[str, object],
         out: Mapping[str, object] | None = None,
+        *,
+        in_place: bool = False,
     ) -> dict[str, AnyArray]:
         """As `run`, in the memory of a frame that `new_frame` made; one call at a time."""
         structure, words = self.spec.structure, StringTable(self._words)
@@ -241,6 +280,8 @@ class Executable:
         except InputError as error:
             raise error if self._prefix is None else self._prefix.explained(error) from None
         results = frame.bind_outputs(out, arrays)
+        if in_place:
+            results |= frame.bind_in_place(self.in_place, arrays)
         self.enter(frame, arrays, results)
         if structure.texts:
             results = words.shown(structure.texts, results)
@@ -338,6 +379,10 @@ class Executable:
         if self._sized is not None and self._chain is not None:
             return SizedFrame(self._sized, self._chain.code, arena, self._constants, runtime)
         return Frame(self._inputs, self._outputs, arena, self._constants, runtime)
+
+    def _number_at(self, sizes: Sizes) -> int | None:
+        """The number of the program for these sizes; None where there is none."""
+        return 0
 
     def function_call(self, step: FunctionStep, frame: Frame) -> Callable[[], None]:
         """A step that calls a function, by itself, on the memory of a frame."""

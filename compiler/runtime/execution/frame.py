@@ -12,6 +12,8 @@ from tunefarm.compiler.runtime.spec.executable_spec import Location, Place
 from tunefarm.compiler.runtime.spec.ports import (
     AnyArray,
     Port,
+    check_apart,
+    check_in_place,
     check_mapping,
     checked,
     checked_output,
@@ -141,6 +143,26 @@ class Frame:
             else:
                 array, address = allocate_output(port.shape, port.dtype, port.bytes)
             results[port.name], self.outputs[port.position] = array, address
+        return results
+
+    def bind_in_place(
+        self, pairs: Mapping[str, str], inputs: Sequence[AnyArray]
+    ) -> dict[str, AnyArray]:
+        """Point the kernels to the memory of inputs for outputs, `pairs` of output and input.
+
+        Returns these outputs by name. Raises `InputError` for an input that cannot be written.
+        """
+        ports = {port.name: port for port in self._input_ports}
+        results: dict[str, AnyArray] = {}
+        for port in self._output_ports:
+            if port.name in pairs:
+                source = ports[pairs[port.name]]
+                array = inputs[source.position]
+                check_in_place(source.name, array, self.reads(source, array))
+                self.outputs[port.position] = self.inputs[source.position]
+                results[port.name] = array
+        written = [self.inputs[ports[name].position] for name in pairs.values()]
+        check_apart(pairs, written, [self.inputs[port.position] for port in self._input_ports])
         return results
 
     def reads(self, port: Port, array: AnyArray) -> bool:

@@ -13,7 +13,12 @@ from tunefarm.compiler.runtime.sizes.padded_place import Lent
 from tunefarm.compiler.runtime.sizes.run_sizes import RunSizes, SizeCode
 from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
 from tunefarm.compiler.runtime.spec.buffers import allocate
-from tunefarm.compiler.runtime.spec.ports import AnyArray, Port
+from tunefarm.compiler.runtime.spec.ports import (
+    AnyArray,
+    Port,
+    check_apart,
+    check_in_place,
+)
 from tunefarm.compiler.types.tensor_type import Array
 
 _POINTER = 8
@@ -61,6 +66,19 @@ class SizedFrame(Frame):
     ) -> dict[str, AnyArray]:
         """As `Frame.bind_outputs`, for the sizes of the inputs that were bound."""
         return self._sized_outputs.bind(given, inputs)
+
+    def bind_in_place(
+        self, pairs: Mapping[str, str], inputs: Sequence[AnyArray]
+    ) -> dict[str, AnyArray]:
+        """As `Frame.bind_in_place`: the inputs lie in memory as large as their places."""
+        sources = {output: self._names[input] for output, input in pairs.items()}
+        read = self._sized_inputs.places()
+        for output, number in sources.items():
+            check_in_place(pairs[output], inputs[number], read[number] is not None)
+        check_apart(pairs, [read[number] for number in sources.values()], read)
+        return self._sized_outputs.bind_over(
+            {output: (inputs[number], read[number] or 0) for output, number in sources.items()}
+        )
 
     def reads(self, port: Port, array: AnyArray) -> bool:
         """Whether the code reads the memory of this input itself, now that it is bound."""

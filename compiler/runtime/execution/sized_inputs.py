@@ -84,6 +84,16 @@ class SizedInputs:
         port = self._ports[number]
         return self._table[port.position if port.dense < 0 else port.dense] == address_of(array)
 
+    def places(self) -> list[int | None]:
+        """Where each argument is that lies as its place does; None for one that was copied."""
+        table, staged = self._table, {address_of(array) for array in self._staging.values()}
+        found = []
+        for port in self._ports:
+            address = table[port.position]
+            is_read = (port.dense < 0 or table[port.dense] == address) and address not in staged
+            found.append(address if is_read else None)
+        return found
+
     def _arrays(self, given: Mapping[str, object]) -> list[AnyArray]:
         """The arguments in the model's order, with the elements of their types."""
         if type(given) is not dict:

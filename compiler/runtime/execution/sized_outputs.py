@@ -60,6 +60,26 @@ class SizedOutputs:
             return self._bind_given(given, inputs)
         return {port.name: self._make(number, port) for number, port in enumerate(self._ports)}
 
+    def bind_over(self, inputs: Mapping[str, tuple[AnyArray, int]]) -> dict[str, AnyArray]:
+        """Point the code to the places of these inputs, by the outputs' names, with the addresses.
+
+        Returns the outputs.
+        """
+        sizes = self._sizes
+        results: dict[str, AnyArray] = {}
+        for port in self._ports:
+            if port.name in inputs:
+                array, address = inputs[port.name]
+                memory = array if array.base is None else array.base
+                assert isinstance(memory, np.ndarray)
+                skip, shape = address - address_of(memory), sizes.shapes[port.alike]
+                strides = port.rooms[sizes.program].strides
+                results[port.name] = np.ndarray(shape, port.dtype, memory, skip, strides)
+                self._table[port.position] = address
+                if port.dense >= 0:
+                    self._table[port.dense] = address
+        return results
+
     def collect(self, results: dict[str, AnyArray]) -> None:
         """The results whose shapes are known after the run, by name."""
         sizes = self._sizes

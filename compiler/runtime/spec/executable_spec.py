@@ -266,6 +266,9 @@ class ExecutableSpec:
     `operands` are the types of each kernel's operands, then that of its result, in the order of
     `kernels`; nothing in files from before they were kept.
 
+    `in_place` are the outputs that may lie in the memory of an input, each with that input, see
+    `tunefarm.compiler.runtime.planning.in_place`.
+
     `functions` are not part of it: their pointers and contexts follow those of the constants,
     interleaved, and the last `REPORT_BYTES` of the arena are for a report of what failed; before it
     is room for the extents that functions with dynamic shapes are called with, `extents_bytes`.
@@ -293,6 +296,7 @@ class ExecutableSpec:
     functions: tuple[FunctionLink, ...] = ()
     operands: tuple[tuple[TensorType, ...], ...] = ()
     metadata: Metadata = NO_METADATA
+    in_place: tuple[tuple[str, str], ...] = ()
 
     def of_tensors(self) -> ExecutableSpec:
         """The same, called with tensors alone: no lists and optionals, and numbers for strings."""

@@ -115,6 +115,33 @@ def refuse_shared(port: Port, span: tuple[int, int], others: Iterable[tuple[int,
             )
 
 
+def check_in_place(name: str, array: AnyArray, is_read: bool) -> None:
+    """Raise `InputError` for an input that a run cannot write over: the code does not read its
+    memory itself (`is_read`), or that is read-only."""
+    if not array.flags.writeable:
+        raise InputError(f"input {name!r} is read-only, the model cannot be run over it")
+    if not is_read:
+        raise InputError(
+            f"input {name!r} does not lie as the model writes it, and cannot be written over",
+            hint="give the array that the last run returned; begin with those of empty_caches()",
+        )
+
+
+def check_apart(
+    pairs: Mapping[str, str], written: Sequence[int | None], read: Sequence[int | None]
+) -> None:
+    """Raise `InputError` where what is written over, at these addresses, is another input too.
+
+    `read` are the addresses of all inputs, and `pairs` say which ones are written over.
+    """
+    if len({*written}) < len(written) or sum(map(read.count, written)) > len(written):
+        names = ", ".join(sorted(pairs.values()))
+        raise InputError(
+            f"an input that the model writes over shares memory with another one ({names})",
+            hint="give each memory of its own",
+        )
+
+
 def check_mapping(what: str, given: object) -> None:
     """Raise `InputError` unless arrays were given by name."""
     if not isinstance(given, Mapping):
