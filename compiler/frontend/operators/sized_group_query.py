@@ -180,13 +180,18 @@ def _fitted(bias: Value, places: _Places, graph: GraphBuilder) -> Value:
 
 
 def _to_length(value: Value, axis: int, wanted: Axis, graph: GraphBuilder) -> Value:
-    """The value with zeros behind the end of an axis."""
-    filled = as_whole(graph.padded.filled(value, axis, "zero"), axis, graph)
-    missing = wanted[0][1] - value.shape[axis]
+    """The value with zeros behind the end of an axis.
+
+    Padding is appended first: an input that nothing else reads lies in a longer place then.
+    """
+    size, extent = size_of(value.dims[axis]), wanted[0][1]
+    missing = extent - value.shape[axis]
     if missing > 0:
         ends = value.rank + axis
         pads = tuple(missing if place == ends else 0 for place in range(2 * value.rank))
-        filled = graph.emit("pad", filled, pads=pads)
+        padded = graph.emit("pad", as_whole(value, axis, graph), pads=pads)
+        value = with_axis(padded, axis, ((size, extent),), graph)
+    filled = as_whole(graph.padded.filled(value, axis, "zero"), axis, graph)
     return with_axis(filled, axis, wanted, graph)
 
 
