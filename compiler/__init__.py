@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         register_function,
         unregister_function,
     )
+    from tunefarm.compiler.generation import Generator, generate
     from tunefarm.compiler.graph.ir import Graph
     from tunefarm.compiler.kernels.kernel import FusedKernel
     from tunefarm.compiler.runtime.execution.executable import Executable
@@ -131,6 +132,10 @@ def __getattr__(name: str) -> object:
         import tunefarm.compiler.foreign_functions as functions
 
         return getattr(functions, name)
+    if name in _GENERATION:
+        import tunefarm.compiler.generation as generation
+
+        return getattr(generation, name)
     if name in __all__:
         import tunefarm.compiler.session as sessions
 
@@ -139,12 +144,14 @@ def __getattr__(name: str) -> object:
 
 
 _FUNCTIONS = ("CFunction", "register_function", "unregister_function")
+_GENERATION = ("Generator", "generate")
 
 __all__ = [
     "VERSION",
     "CFunction",
     "ExecutionMode",
     "ExecutionOrder",
+    "Generator",
     "GraphOptimizationLevel",
     "IOBinding",
     "InferenceSession",
@@ -154,6 +161,7 @@ __all__ = [
     "RunOptions",
     "SessionOptions",
     "build",
+    "generate",
     "get_all_providers",
     "get_available_providers",
     "get_device",

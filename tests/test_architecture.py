@@ -61,6 +61,7 @@ COMPILER_ORDER = (
     "pipeline",
     "emit",
     "session",
+    "generation",
     "run_artefact",
     "__init__",
 )

@@ -6,6 +6,7 @@
     tunefarm.build("resnet18.onnx", db="tuning.db").save("resnet18.tuned")
     outputs = tunefarm.load("resnet18.tuned").run({"x": array})
     session = tunefarm.InferenceSession("resnet18.onnx")
+    tokens = tunefarm.generate("decoder.tuned", [1, 15, 7])
 
 What programs import from onnxruntime is here by the same names: `import tunefarm as onnxruntime`.
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         CFunction,
         ExecutionMode,
         ExecutionOrder,
+        Generator,
         GraphOptimizationLevel,
         IOBinding,
         ModelMetadata,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         OrtValue,
         RunOptions,
         SessionOptions,
+        generate,
         get_all_providers,
         get_available_providers,
         get_device,
@@ -52,6 +55,7 @@ __all__ = [
     "CFunction",
     "ExecutionMode",
     "ExecutionOrder",
+    "Generator",
     "GraphOptimizationLevel",
     "IOBinding",
     "InferenceSession",
@@ -64,6 +68,7 @@ __all__ = [
     "__version__",
     "build",
     "choose",
+    "generate",
     "get_all_providers",
     "get_available_providers",
     "get_device",

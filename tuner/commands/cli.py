@@ -22,6 +22,7 @@ from tunefarm.tuner.commands.docs_cli import docs
 from tunefarm.tuner.commands.doctor_cli import doctor
 from tunefarm.tuner.commands.entry import began, begins
 from tunefarm.tuner.commands.farm_cli import farm
+from tunefarm.tuner.commands.generate_cli import generate
 from tunefarm.tuner.commands.inspect_cli import inspect
 from tunefarm.tuner.commands.jobs_cli import jobs
 from tunefarm.tuner.commands.live_cli import add_live_commands
@@ -82,7 +83,7 @@ app.add_typer(database, name="db")
 app.add_typer(farm, name="farm")
 add_live_commands(app)
 app.add_typer(jobs, name="jobs")
-for _command in (zoo, build, run, bench, report, verify, doctor, inspect, reduce, docs):
+for _command in (zoo, build, run, generate, bench, report, verify, doctor, inspect, reduce, docs):
     app.command(cls=Command)(_command)
 
 

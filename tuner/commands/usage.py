@@ -21,7 +21,7 @@ else:
     _Typed = object
 
 ORDER = (
-    *("zoo", "build", "run", "bench", "report", "verify", "doctor"),
+    *("zoo", "build", "run", "generate", "bench", "report", "verify", "doctor"),
     *("status", "watch", "stop", "resume", "jobs", "farm", "inspect", "db", "docs"),
 )
 """The commands as a newcomer meets them; others come after these."""

@@ -279,9 +279,10 @@ class Executable:
             arrays = frame.bind_inputs(inputs)  # keeps converted inputs alive during the call
         except InputError as error:
             raise error if self._prefix is None else self._prefix.explained(error) from None
-        results = frame.bind_outputs(out, arrays)
-        if in_place:
-            results |= frame.bind_in_place(self.in_place, arrays)
+        over = self.in_place if in_place else {}
+        results = frame.bind_outputs(out, arrays, over)
+        if over:
+            results |= frame.bind_in_place(over, arrays)
         self.enter(frame, arrays, results)
         if structure.texts:
             results = words.shown(structure.texts, results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -109,24 +109,30 @@ class Frame:
         return arrays
 
     def bind_outputs(
-        self, given: Mapping[str, object] | None, inputs: Sequence[AnyArray]
+        self,
+        given: Mapping[str, object] | None,
+        inputs: Sequence[AnyArray],
+        over: Collection[str] = (),
     ) -> dict[str, AnyArray]:
         """Point the kernels to the arrays given, and to new ones for the other outputs.
 
-        Returns all by name. Raises `InputError` for one that cannot be written in place.
+        Returns all by name but for those that are written `over` inputs, see `bind_in_place`.
+        Raises `InputError` for one that cannot be written in place.
         """
         if given is not None:
-            return self._bind_given(given, inputs)
+            return self._bind_given(given, inputs, over)
         results: dict[str, AnyArray] = {}
         table = self.outputs
         for port in self._output_ports:
+            if port.name in over:
+                continue
             results[port.name], table[port.position] = allocate_output(
                 port.shape, port.dtype, port.bytes
             )
         return results
 
     def _bind_given(
-        self, given: Mapping[str, object], inputs: Sequence[AnyArray]
+        self, given: Mapping[str, object], inputs: Sequence[AnyArray], over: Collection[str]
     ) -> dict[str, AnyArray]:
         """`bind_outputs` where the caller gave some of the arrays."""
         check_mapping("outputs", given)
@@ -140,6 +146,8 @@ class Frame:
                 span = span_of(array, address)
                 refuse_shared(port, span, taken)
                 taken.append(span)
+            elif port.name in over:
+                continue
             else:
                 array, address = allocate_output(port.shape, port.dtype, port.bytes)
             results[port.name], self.outputs[port.position] = array, address

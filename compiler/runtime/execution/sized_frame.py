@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -62,10 +62,13 @@ class SizedFrame(Frame):
         return self._sized_inputs.bind(given)
 
     def bind_outputs(
-        self, given: Mapping[str, object] | None, inputs: Sequence[AnyArray]
+        self,
+        given: Mapping[str, object] | None,
+        inputs: Sequence[AnyArray],
+        over: Collection[str] = (),
     ) -> dict[str, AnyArray]:
         """As `Frame.bind_outputs`, for the sizes of the inputs that were bound."""
-        return self._sized_outputs.bind(given, inputs)
+        return self._sized_outputs.bind(given, inputs, over)
 
     def bind_in_place(
         self, pairs: Mapping[str, str], inputs: Sequence[AnyArray]

@@ -9,7 +9,7 @@ place that is lent (`LentPlaces`), its rows as far apart as there: the next call
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,16 +49,23 @@ class SizedOutputs:
         self._lent = {i: LentPlaces(p.port.bytes, lent) for i, p in enumerate(ports) if p.grows}
 
     def bind(
-        self, given: Mapping[str, object] | None, inputs: Sequence[AnyArray]
+        self,
+        given: Mapping[str, object] | None,
+        inputs: Sequence[AnyArray],
+        over: Collection[str] = (),
     ) -> dict[str, AnyArray]:
         """Point the code to the arrays given, and to new ones for the other outputs.
 
-        Returns all by name; those whose shape is not known yet come with `collect`. Raises
+        Returns all by name but for those that are written `over` inputs, see `bind_over`; those whose shape is not known yet come with `collect`. Raises
         `InputError` for one that cannot be written.
         """
         if given is not None:
-            return self._bind_given(given, inputs)
-        return {port.name: self._make(number, port) for number, port in enumerate(self._ports)}
+            return self._bind_given(given, inputs, over)
+        return {
+            port.name: self._make(number, port)
+            for number, port in enumerate(self._ports)
+            if port.name not in over
+        }
 
     def bind_over(self, inputs: Mapping[str, tuple[AnyArray, int]]) -> dict[str, AnyArray]:
         """Point the code to the places of these inputs, by the outputs' names, with the addresses.
@@ -119,7 +126,7 @@ class SizedOutputs:
         return array
 
     def _bind_given(
-        self, given: Mapping[str, object], inputs: Sequence[AnyArray]
+        self, given: Mapping[str, object], inputs: Sequence[AnyArray], over: Collection[str]
     ) -> dict[str, AnyArray]:
         """`bind` where the caller gave some of the arrays."""
         check_mapping("outputs", given)
@@ -127,6 +134,8 @@ class SizedOutputs:
         taken = [span_of(array, address_of(array)) for array in inputs]
         results: dict[str, AnyArray] = {}
         for number, port in enumerate(self._ports):
+            if port.name in over:
+                continue
             if port.name not in given:
                 results[port.name] = self._make(number, port)
                 continue
