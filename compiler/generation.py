@@ -186,7 +186,7 @@ class Generator:
         self.ports = DecoderPorts.of(self.executable)
         self._lengths = _Lengths.of(self.executable, self.ports)
         self.capacity = self._lengths.capacity
-        self._caches: dict[str, AnyArray] = {}
+        self.caches: dict[str, AnyArray] = {}
         self._count = 0  # tokens of a call that the caches are laid out for
         self._held: Tokens = np.empty((0, 0), np.int64)  # [batch, tokens] that the caches hold
         self._feeds: dict[str, AnyArray] = {}
@@ -199,7 +199,17 @@ class Generator:
     @property
     def cache_bytes(self) -> int:
         """Of keys and values that a step reads."""
-        return sum(cache.nbytes for cache in self._caches.values())
+        return sum(cache.nbytes for cache in self.caches.values())
+
+    def sizes_of_step(self) -> dict[str, int]:
+        """The sizes of a call of one token behind those that the caches hold, by their names."""
+        return self._lengths.sizes(max(1, len(self._held)), 1, self.cached)
+
+    def empty_caches(self) -> dict[str, AnyArray]:
+        """Caches without tokens, by the names of inputs, for other engines."""
+        types = self.executable.inputs_at(self._lengths.sizes(self._lengths.batch[0], 1, 0))
+        names = self.ports.caches.values()
+        return {name: np.zeros(types[name].shape, types[name].dtype.numpy) for name in names}
 
     def clear(self) -> None:
         """Forget what the caches hold."""
@@ -258,14 +268,15 @@ class Generator:
             raise InputError(
                 f"{with_count(batch, 'prompt')} are given, and the model was built for a batch of "
                 f"{low if low == high else f'{low} to {high}'}",
-                hint="build it with another range: tune build --shape batch=1..8",
+                hint="build it with another range: tune build "
+                f"--shape {self._lengths.symbols[0] or 'batch'}=1..8",
             )
         if count + max_tokens - 1 > self.capacity:
             raise InputError(
                 f"{count} tokens and {max_tokens} more do not fit into the caches, which hold "
                 f"{self.capacity}",
                 hint="ask for fewer tokens, or build the model with a larger range for its cache: "
-                "tune build --shape past_sequence_length=0..2047",
+                f"tune build --shape {self._lengths.symbols[2] or 'NAME'}=0..2047",
             )
         return ids.astype(np.int64)
 
@@ -288,7 +299,7 @@ class Generator:
     def _begin(self, batch: int) -> None:
         """Memory for a batch of this size; nothing is held."""
         self._held = np.empty((batch, 0), np.int64)
-        self._caches, self._count = {}, 0
+        self.caches, self._count = {}, 0
         size = batch * self.capacity
         inputs = self.executable.inputs
         self._feeds = {
@@ -311,10 +322,10 @@ class Generator:
             inputs[ports.positions][...] = np.arange(past, past + count)
         if ports.mask:
             inputs[ports.mask] = self._feed(ports.mask, batch, past + count)
-        for name, cache in self._caches.items():
+        for name, cache in self.caches.items():
             inputs[name] = self._lengths.part(name, cache, past)
         results = self.executable.run(inputs, in_place=True)
-        self._caches = {input: results[output] for output, input in ports.caches.items()}
+        self.caches = {input: results[output] for output, input in ports.caches.items()}
         self._store[:, past : past + count] = ids
         self._held = self._store[:, : past + count]
         last: AnyArray = results[ports.logits].reshape(batch, -1, results[ports.logits].shape[-1])
@@ -334,14 +345,14 @@ class Generator:
         }
         caches |= self.executable.empty_caches(sizes)
         for name, cache in caches.items():
-            before = self._caches.get(name)
+            before = self.caches.get(name)
             if before is not None and before.strides == cache.strides:
                 caches[name] = before
             elif before is not None:
                 cache[...] = self._lengths.part(name, before, self.cached)
             elif name not in self._lengths.axes:
                 cache[...] = 0
-        self._caches, self._count = caches, count
+        self.caches, self._count = caches, count
 
 
 _TRUE = np.ones(1, np.bool_)

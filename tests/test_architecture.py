@@ -182,6 +182,8 @@ HOMES = {
     "bokeh": ("tuner/pages/plots.py",),
     "mkdocs": ("tuner/docs/", "tuner/commands/docs_hooks.py"),
     "onnxruntime": ("tuner/",),
+    "onnxruntime_genai": ("tuner/commands/bench_generate.py",),
+    "tokenizers": ("tuner/commands/generate_cli.py",),
     "openvino": ("tuner/",),
     "IPython": ("tuner/reports/notebook.py",),
     "scipy": ("compiler/plan/solving/integer_program.py",),

@@ -1,6 +1,7 @@
-"""A loop that does nothing but multiply and add in registers: what a core could reach at most.
+"""Loops that show what a core could reach at most.
 
-    for i in 0..n:  a0 = a0 * x + y;  a1 = a1 * x + y;  …
+    peak_loop  for i in 0..n:  a0 = a0 * x + y;  a1 = a1 * x + y;  …     in registers
+    read_loop  for i in 0..n:  a0 = a0 + data[i, 0];  a1 = a1 + data[i, 1];  …
 
 There are so many sums that none waits for its last value: more than latency times throughput of
 multiply-add on the CPUs we know (4 cycles, 2 a cycle), and few enough for 16 registers.
@@ -56,3 +57,43 @@ def peak_loop(target: Target) -> tuple[str, int]:
 def result_floats(target: Target) -> int:
     """How many floats the results are."""
     return _SUMS * target.lanes(DType.F32)
+
+
+READ_SYMBOL = "read_loop"
+
+
+def read_loop(target: Target) -> tuple[str, int]:
+    """LLVM text of `void read_loop(i64 n, i64* data, i64* results)` and the integers of one round.
+
+    The results are sums of the data, as many as one round reads.
+    """
+    lanes = target.lanes(DType.F32) // 2
+    vector, sums = f"<{lanes} x i64>", range(_SUMS)
+    lines = [
+        f"define void @{READ_SYMBOL}(i64 %n, ptr %data, ptr %results) {{",
+        "entry:",
+        "  br label %loop",
+        "loop:",
+        "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+        *(f"  %a{k} = phi {vector} [ zeroinitializer, %entry ], [ %b{k}, %loop ]" for k in sums),
+        f"  %first = mul i64 %i, {_SUMS}",
+    ]
+    for k in sums:
+        lines += [
+            f"  %n{k} = add i64 %first, {k}",
+            f"  %p{k} = getelementptr {vector}, ptr %data, i64 %n{k}",
+            f"  %l{k} = load {vector}, ptr %p{k}, align 8",
+            f"  %b{k} = add {vector} %a{k}, %l{k}",
+        ]
+    lines += [
+        "  %next = add i64 %i, 1",
+        "  %more = icmp ult i64 %next, %n",
+        "  br i1 %more, label %loop, label %end",
+        "end:",
+    ]
+    for k in sums:
+        lines += [
+            f"  %s{k} = getelementptr {vector}, ptr %results, i64 {k}",
+            f"  store {vector} %b{k}, ptr %s{k}, align 8",
+        ]
+    return "\n".join([*lines, "  ret void", "}"]) + "\n", _SUMS * lanes

@@ -17,7 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tunefarm.compiler.llvm.machine import object_code
-from tunefarm.compiler.llvm.peak_loop import SYMBOL, peak_loop, result_floats
+from tunefarm.compiler.llvm.peak_loop import (
+    READ_SYMBOL,
+    SYMBOL,
+    peak_loop,
+    read_loop,
+    result_floats,
+)
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.target import Target
 from tunefarm.measure.core_locks import CoreLocks
@@ -29,6 +35,7 @@ ROUND_SECONDS = 0.02
 LEAST_BYTES = 32 << 20
 """That a thread copies in a round, or as many as the caches hold twice."""
 _FIRST_TURNS = 10_000
+_READ_CACHES, _READ_ROUNDS = 4, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,26 @@ def measure_roof(target: Target, threads: int) -> Roof:
         return lambda: np.copyto(destination, source)
 
     return Roof(peak, 2.0 * threads * size / _best(copy, size, threads))
+
+
+def measure_read(target: Target, threads: int) -> float:
+    """Bytes a second that so many threads of this machine read together, and do not write.
+
+    Each sums its share of 4 times the last cache; the best of 20 rounds counts. Raises as
+    `measure_roof` does.
+    """
+    text, integers = read_loop(target)
+    code = LoadedCode([object_code(text, target)], [READ_SYMBOL])
+    arguments = ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
+    loop = ctypes.CFUNCTYPE(None, *arguments)(code.address(READ_SYMBOL))
+    turns = max(1, _READ_CACHES * target.l3_bytes // (threads * 8 * integers))
+
+    def read(turns: int) -> Callable[[], None]:
+        data, results = np.ones(turns * integers, np.int64), np.zeros(integers, np.int64)
+        return lambda: loop(turns, data.ctypes.data, results.ctypes.data)
+
+    seconds = _best(read, turns, threads, _READ_ROUNDS)
+    return threads * turns * integers * 8 / seconds
 
 
 def _best(

@@ -44,6 +44,15 @@ def bench(
         ),
     ] = "onnxruntime",
     untuned: UntunedOption = False,
+    generate: Annotated[
+        str | None,
+        typer.Option(
+            "--generate",
+            metavar="P,N",
+            help="Time a decoder: a prompt of P tokens, then N generated tokens.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
     rounds: Annotated[
         int,
         typer.Option(min=3, metavar="N", help="Samples of each engine.", rich_help_panel=ADVANCED),
@@ -61,7 +70,7 @@ def bench(
 ) -> None:
     """Compare the model's latency with other engines in interleaved runs.
 
-    A model with dynamic shapes is timed at several sizes.
+    A model with dynamic shapes is timed at several sizes, a decoder also in a generation.
     """
     load_modules(functions or ())
     set_verbosity(quiet, verbose)
@@ -79,10 +88,21 @@ def bench(
     from tunefarm.tuner.building.flow import build_loaded
     from tunefarm.tuner.building.request import BuildRequest
     from tunefarm.tuner.commands import bench as benchmark
+    from tunefarm.tuner.commands import bench_generate as generation
 
+    lengths = None if generate is None else generation.parse_lengths(generate)
     engines = benchmark.parse_engines(against)
     request = BuildRequest(model, "", settings, shapes, untuned=untuned)
     ours, built = build_loaded(request)
+    if lengths is not None:
+        LOG.info("built the model; timing a generation")
+        generated = generation.bench_generate(model, ours, *lengths)
+        show(json, generated.to_json(), generation.generate_table(generated))
+        if quiet and json != "-":
+            print(generation.generate_line(generated))
+        for text in built.notes:
+            note(text)
+        return
     options = benchmark.bench_options(ours.threads, rounds)
     from tunefarm.tuner.commands.bench_record import record_bench
     from tunefarm.tuner.commands.bench_sizes import bench_sizes, has_sizes, sized_line, sizes_table
