@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -52,6 +53,9 @@ def repeated_heads(value: Value, heads: int, graph: GraphBuilder) -> Value:
     apart = graph.reshape(value, (batch, groups, 1, tokens, width))
     shape = (batch, groups, heads // groups, tokens, width)
     wide = graph.emit("expand", apart, shape=shape)
+    # What is behind the tokens is as it was: zeros of a cache need not be written again.
+    again = partial(graph.emit, "expand", shape=shape)
+    wide = graph.padded.moved(wide, apart, (0, 1, None, 3, 4), again)
     return graph.reshape(wide, (batch, heads, tokens, width))
 
 

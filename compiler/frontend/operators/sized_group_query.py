@@ -21,7 +21,7 @@ from tunefarm.compiler.frontend.operators.contributed_attention import (
     repeated_heads,
 )
 from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
-from tunefarm.compiler.types.dims import Axis, size_of
+from tunefarm.compiler.types.dims import Axis, is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater
 
@@ -133,11 +133,29 @@ def _cached(cache: Value | None, now: Value, places: _Places, graph: GraphBuilde
     batch, length, tokens = now.shape[0], places.keys[0][1], size_of(now.dims[2])
     index = graph.reshape(positions_within(places.keys, graph), (1, length))
     place = graph.emit("sub", index, graph.reshape(places.past, (batch, 1)))  # among the new ones
-    is_new = graph.emit(
-        "and",
-        graph.emit("greater_equal", place, graph.scalar(0, DType.I64)),
-        graph.emit("less", place, graph.size(tokens)),
+    zero = graph.scalar(0, DType.I64)
+    if now.shape[2] == 1 and is_unpadded(now.dims[2]):  # it broadcasts
+        is_new = graph.emit("equal", place, zero)
+    else:
+        is_new = graph.emit(
+            "and",
+            graph.emit("greater_equal", place, zero),
+            graph.emit("less", place, graph.size(tokens)),
+        )
+        now = _taken(now, place, graph)
+    is_known = graph.emit("less", place, zero)
+    is_known, is_new = (
+        graph.reshape(item, (item.shape[0], 1, length, 1)) for item in (is_known, is_new)
     )
+    cache = _to_length(cache, 2, places.keys, graph)
+    known = graph.emit("where", is_known, cache, graph.scalar(0, cache.dtype))
+    cached = graph.emit("where", is_new, now, known)
+    # It is 0 behind the keys: said so, nobody copies the cache to have it so.
+    return graph.padded.filled(cached, 2, "zero")
+
+
+def _taken(now: Value, place: Value, graph: GraphBuilder) -> Value:
+    """The new token of each place, [batch, heads, places, features]; any outside of them."""
     within = graph.emit("clip", place, min=0, max=now.shape[2] - 1)
     tokens_first = graph.transpose(now, (0, 2, 1, 3))
     picked = graph.emit(
@@ -146,13 +164,7 @@ def _cached(cache: Value | None, now: Value, places: _Places, graph: GraphBuilde
         graph.reshape(within, (*within.shape, 1)),
         batch_dims=1,
     )
-    is_known = graph.emit("less", place, graph.scalar(0, DType.I64))
-    is_known, is_new = (
-        graph.reshape(item, (item.shape[0], 1, length, 1)) for item in (is_known, is_new)
-    )
-    cache = _to_length(cache, 2, places.keys, graph)
-    known = graph.emit("where", is_known, cache, graph.scalar(0, cache.dtype))
-    return graph.emit("where", is_new, graph.transpose(picked, (0, 2, 1, 3)), known)
+    return graph.transpose(picked, (0, 2, 1, 3))
 
 
 def group_query_scores(
