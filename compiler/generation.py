@@ -178,9 +178,7 @@ class Generator:
     `capacity` is the most tokens that its caches hold, `ports` what its inputs and outputs are.
     """
 
-    def __init__(
-        self, model: str | PathLike[str] | Executable, threads: int | None = None
-    ) -> None:
+    def __init__(self, model: str | PathLike[str] | Executable, threads: int | None = None) -> None:
         """Load an artifact, or take one that is loaded. Raises `InputError` for no decoder."""
         self.executable = model if isinstance(model, Executable) else load(model, threads)
         self.ports = DecoderPorts.of(self.executable)
@@ -194,7 +192,7 @@ class Generator:
     @property
     def cached(self) -> int:
         """Tokens of each row that the caches hold."""
-        return self._held.shape[1]
+        return int(self._held.shape[1])
 
     @property
     def cache_bytes(self) -> int:
@@ -253,7 +251,8 @@ class Generator:
         lengths = {len(prompt) for prompt in prompts}
         if len(lengths) != 1 or 0 in lengths:
             raise InputError(
-                f"the prompts have {sorted(lengths)} tokens, and must have equally many, at least 1",
+                f"the prompts have {sorted(lengths)} tokens, and must have equally many, at least "
+                "1",
                 hint="generate from prompts of other lengths one after the other",
             )
         if max_tokens < 1:
@@ -377,7 +376,8 @@ class _Lengths:
     def of(executable: Executable, ports: DecoderPorts) -> _Lengths:
         """Of a decoder. Raises `InputError` where it does not take one token after a cache."""
         shapes: dict[str, tuple[Dimension, ...]] = {
-            name: type.shape for name, type in (*executable.inputs.items(), *executable.outputs.items())
+            name: type.shape
+            for name, type in (*executable.inputs.items(), *executable.outputs.items())
         }
         ranges = {}
         if executable.signature is not None:
@@ -388,7 +388,8 @@ class _Lengths:
         parts = ranges.get(_symbol(tokens), (bounds_of(tokens),))
         if not any(low <= 1 <= high for low, high in parts):
             raise InputError(
-                f"{executable.spec.name} cannot generate: it takes {dimension_text(tokens, ranges)} tokens in a call, and not 1",
+                f"{executable.spec.name} cannot generate: it takes "
+                f"{dimension_text(tokens, ranges)} tokens in a call, and not 1",
                 hint="build it with a range: tune build --shape sequence_length=1..64",
             )
         total: Dimension = shapes[ports.mask][-1] if ports.mask else _MOST

@@ -1,10 +1,10 @@
 """Small decoders with seeded weights, in the forms that exporters write.
 
-    concat    the past and the new keys joined, masked scores, Softmax: optimum and others
-    gqa       GroupQueryAttention after RotaryEmbedding: onnxruntime-genai's builder
-    rotary    the same with the rotation inside of GroupQueryAttention, without positions
-    merged    optimum's merged decoder: an If between a prompt's branch and a step's
-    torch     torch's exporter: names with underscores, sizes as `Shape` computes them
+concat    the past and the new keys joined, masked scores, Softmax: optimum and others
+gqa       GroupQueryAttention after RotaryEmbedding: onnxruntime-genai's builder
+rotary    the same with the rotation inside of GroupQueryAttention, without positions
+merged    optimum's merged decoder: an If between a prompt's branch and a step's
+torch     torch's exporter: names with underscores, sizes as `Shape` computes them
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a decoder; `positions` is how many its rotary tables have."""
+    """Of a decoder; `positions` is how many its rotary tables have.
+
+    Weights have 4 bits in a `block` of so many inputs that have a scale, and are floats with 0.
+    """
 
     layers: int = 2
     heads: int = 4
@@ -33,6 +36,7 @@ class Sizes:
     hidden: int = 96
     words: int = 97
     positions: int = 256
+    block: int = 0
 
     @property
     def features(self) -> int:
@@ -48,7 +52,12 @@ class Nodes:
     weights: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
     def add(
-        self, operator: str, inputs: Sequence[str], output: str, domain: str = "", **attributes: object
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        output: str,
+        domain: str = "",
+        **attributes: object,
     ) -> str:
         node = helper.make_node(operator, inputs, [output], name=f"n_{output}", domain=domain)
         node.attribute.extend(helper.make_attribute(k, v) for k, v in attributes.items())
@@ -64,11 +73,25 @@ class Nodes:
         values = random.standard_normal(shape) / np.sqrt(shape[0] if len(shape) > 1 else 1)
         return self.constant(name, values, np.float32)
 
+    def packed(self, name: str, rows: int, columns: int, block: int) -> list[str]:
+        """A matrix in 4 bits as MatMulNBits takes it: the numbers and their scales."""
+        random = np.random.default_rng([self.seed, *name.encode()])
+        values = random.standard_normal((columns, rows // block, block)) / np.sqrt(rows)
+        scales = np.abs(values).max(axis=-1) / 7
+        numbers = (np.rint(values / scales[..., None]) + 8).astype(np.uint8)
+        pairs = numbers[..., 0::2] | numbers[..., 1::2] << 4
+        return [
+            self.constant(f"{name}.packed", pairs, np.uint8),
+            self.constant(f"{name}.scales", scales.reshape(-1), np.float32),
+        ]
+
     def scale(self, name: str, count: int) -> str:
         return self.constant(name, np.ones(count), np.float32)
 
 
-def decoder(form: str, sizes: Sizes | None = None, past: int | str | None = None) -> onnx.ModelProto:
+def decoder(
+    form: str, sizes: Sizes | None = None, past: int | str | None = None
+) -> onnx.ModelProto:
     """A decoder in one of `FORMS`; `past` is the length of its caches, dynamic if None."""
     sizes = sizes or Sizes()
     net = Nodes()
@@ -77,14 +100,18 @@ def decoder(form: str, sizes: Sizes | None = None, past: int | str | None = None
     layers = range(sizes.layers)
     befores = [
         helper.make_tensor_value_info(
-            _cache(form, "past", layer, kind), TensorProto.FLOAT, ["batch_size", sizes.groups, past, sizes.width]
+            _cache(form, "past", layer, kind),
+            TensorProto.FLOAT,
+            ["batch_size", sizes.groups, past, sizes.width],
         )
         for layer in layers
         for kind in ("key", "value")
     ]
     afters = [
         helper.make_tensor_value_info(
-            _cache(form, "present", layer, kind), TensorProto.FLOAT, ["batch_size", sizes.groups, total, sizes.width]
+            _cache(form, "present", layer, kind),
+            TensorProto.FLOAT,
+            ["batch_size", sizes.groups, total, sizes.width],
         )
         for layer in layers
         for kind in ("key", "value")
@@ -107,8 +134,12 @@ def decoder(form: str, sizes: Sizes | None = None, past: int | str | None = None
             ]
             branches.append(helper.make_graph(branch.nodes, name, [], outputs))
         node = helper.make_node(
-            "If", ["use_cache_branch"], [info.name for info in (logits, *afters)], name="optimum::if",
-            then_branch=branches[0], else_branch=branches[1],
+            "If",
+            ["use_cache_branch"],
+            [info.name for info in (logits, *afters)],
+            name="optimum::if",
+            then_branch=branches[0],
+            else_branch=branches[1],
         )
         net.nodes.append(node)
     else:
@@ -130,7 +161,9 @@ def _total(form: str) -> str:
 
 def _cache(form: str, when: str, layer: int, kind: str) -> str:
     if form == "torch":
-        return f"past_key_values_{kind}_cache_{layer}" if when == "past" else f"present_{kind}_{layer}"
+        return (
+            f"past_key_values_{kind}_cache_{layer}" if when == "past" else f"present_{kind}_{layer}"
+        )
     return f"past_key_values.{layer}.{kind}" if when == "past" else f"present.{layer}.{kind}"
 
 
@@ -148,7 +181,14 @@ class _Body:
     prefix: str
     cached: bool
 
-    def add(self, operator: str, inputs: Sequence[str], output: str, domain: str = "", **attributes: object) -> str:
+    def add(
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        output: str,
+        domain: str = "",
+        **attributes: object,
+    ) -> str:
         return self.net.add(operator, inputs, self.prefix + output, domain, **attributes)
 
     @property
@@ -173,16 +213,35 @@ class _Body:
             down = self._dense(down, f"{name}down", sizes.hidden, sizes.features)
             data = self.add("Add", [data, down], f"{name}sum2")
         data = self._norm(data, "norm")
-        head = net.weight("head.weight", sizes.features, sizes.words)
-        self.add("MatMul", [data, head], "logits")
+        self._dense(data, "logits", sizes.features, sizes.words)
 
     def _dense(self, data: str, name: str, rows: int, columns: int) -> str:
+        if self.sizes.block:
+            packed = self.net.packed(f"{name}.weight", rows, columns, self.sizes.block)
+            return self.add(
+                "MatMulNBits",
+                [data, *packed],
+                name,
+                MICROSOFT,
+                K=rows,
+                N=columns,
+                bits=4,
+                block_size=self.sizes.block,
+                accuracy_level=4,
+            )
         return self.add("MatMul", [data, self.net.weight(f"{name}.weight", rows, columns)], name)
 
     def _norm(self, data: str, name: str) -> str:
         scale = self.net.scale(f"{name}.scale", self.sizes.features)
         if self.grouped:
-            return self.add("SimplifiedLayerNormalization", [data, scale], name, axis=-1, epsilon=1e-6, stash_type=1)
+            return self.add(
+                "SimplifiedLayerNormalization",
+                [data, scale],
+                name,
+                axis=-1,
+                epsilon=1e-6,
+                stash_type=1,
+            )
         two = self.net.constant("two", 2.0, np.float32)
         tiny = self.net.constant("tiny", 1e-6, np.float32)
         squares = self.add("Pow", [data, two], f"{name}.squares")
@@ -243,7 +302,14 @@ class _Body:
         inner = self.form == "rotary"
         if not inner:
             query, key = (
-                self.add("RotaryEmbedding", [item, "position_ids", *tables], f"{item}.rotated", MICROSOFT, num_heads=count, rotary_embedding_dim=sizes.width)
+                self.add(
+                    "RotaryEmbedding",
+                    [item, "position_ids", *tables],
+                    f"{item}.rotated",
+                    MICROSOFT,
+                    num_heads=count,
+                    rotary_embedding_dim=sizes.width,
+                )
                 for item, count in ((query, sizes.heads), (key, sizes.groups))
             )
         past = [_cache(self.form, "past", layer, kind) for kind in ("key", "value")]
@@ -252,8 +318,12 @@ class _Body:
             "GroupQueryAttention",
             [query, key, value, *past, "seqlens_k", "total_seq_len", *(tables if inner else [])],
             [f"l{layer}.context", *present],
-            name=f"gqa{layer}", domain=MICROSOFT, num_heads=sizes.heads, kv_num_heads=sizes.groups,
-            do_rotary=int(inner), scale=float(sizes.width**-0.5),
+            name=f"gqa{layer}",
+            domain=MICROSOFT,
+            num_heads=sizes.heads,
+            kv_num_heads=sizes.groups,
+            do_rotary=int(inner),
+            scale=float(sizes.width**-0.5),
         )
         self.net.nodes.append(node)
         return f"l{layer}.context"
@@ -261,7 +331,11 @@ class _Body:
     def _spelled(self, query: str, key: str, value: str, layer: int) -> str:
         sizes, net, name = self.sizes, self.net, f"l{layer}."
         parts = {}
-        for kind, item, count in (("q", query, sizes.heads), ("key", key, sizes.groups), ("value", value, sizes.groups)):
+        for kind, item, count in (
+            ("q", query, sizes.heads),
+            ("key", key, sizes.groups),
+            ("value", value, sizes.groups),
+        ):
             shape = net.constant(f"heads{count}", [0, 0, count, sizes.width])
             split = self.add("Reshape", [item, shape], f"{name}{kind}.split")
             split = self.add("Transpose", [split], f"{name}{kind}.heads", perm=[0, 2, 1, 3])
@@ -281,7 +355,11 @@ class _Body:
         weights = self.add("Softmax", [scores], f"{name}weights", axis=-1)
         context = self.add("MatMul", [weights, parts["value"]], f"{name}context")
         context = self.add("Transpose", [context], f"{name}context.tokens", perm=[0, 2, 1, 3])
-        return self.add("Reshape", [context, net.constant("flat", [0, 0, sizes.features])], f"{name}context.flat")
+        return self.add(
+            "Reshape",
+            [context, net.constant("flat", [0, 0, sizes.features])],
+            f"{name}context.flat",
+        )
 
     def _rotated(self, data: str, name: str) -> str:
         net, half = self.net, self.sizes.width // 2
@@ -289,18 +367,33 @@ class _Body:
         for table in ("cos", "sin"):
             rows = self.add("Gather", [f"{table}_cache", "position_ids"], f"{name}{table}.rows")
             rows = self.add("Concat", [rows, rows], f"{name}{table}.both", axis=-1)
-            tables.append(self.add("Unsqueeze", [rows, net.constant("axis1", [1])], f"{name}{table}"))
+            tables.append(
+                self.add("Unsqueeze", [rows, net.constant("axis1", [1])], f"{name}{table}")
+            )
         ends = [net.constant(f"at_{at}", [at]) for at in (0, half, 2 * half)]
         axis = net.constant("axis3", [3])
         first = self.add("Slice", [data, ends[0], ends[1], axis], f"{name}first")
         second = self.add("Slice", [data, ends[1], ends[2], axis], f"{name}second")
-        turned = self.add("Concat", [self.add("Neg", [second], f"{name}negative"), first], f"{name}turned", axis=-1)
+        turned = self.add(
+            "Concat",
+            [self.add("Neg", [second], f"{name}negative"), first],
+            f"{name}turned",
+            axis=-1,
+        )
         by_cos = self.add("Mul", [data, tables[0]], f"{name}by_cos")
-        return self.add("Add", [by_cos, self.add("Mul", [turned, tables[1]], f"{name}by_sin")], f"{name}rotated")
+        return self.add(
+            "Add", [by_cos, self.add("Mul", [turned, tables[1]], f"{name}by_sin")], f"{name}rotated"
+        )
 
     def _repeated(self, data: str, name: str, count: int) -> str:
         """Each group for its heads."""
         net, sizes = self.net, self.sizes
         wide = self.add("Unsqueeze", [data, net.constant("axis2", [2])], f"{name}wide")
-        spread = self.add("Expand", [wide, net.constant("spread", [1, 1, count, 1, 1])], f"{name}spread")
-        return self.add("Reshape", [spread, net.constant("joined", [0, sizes.heads, -1, sizes.width])], f"{name}joined")
+        spread = self.add(
+            "Expand", [wide, net.constant("spread", [1, 1, count, 1, 1])], f"{name}spread"
+        )
+        return self.add(
+            "Reshape",
+            [spread, net.constant("joined", [0, sizes.heads, -1, sizes.width])],
+            f"{name}joined",
+        )

@@ -25,7 +25,9 @@ MORE = 20
 USES_CACHE = {"use_cache_branch": np.array([True])}
 
 
-def built(form: str, tokens: str = "1..8", *, past: str = "0..63", fixed: bool = True) -> Executable:
+def built(
+    form: str, tokens: str = "1..8", *, past: str = "0..63", fixed: bool = True
+) -> Executable:
     ranges: dict[str, tuple[int | str, ...]] = {
         "batch_size": ("1..2",),
         "sequence_length": (tokens,),
@@ -165,8 +167,9 @@ def test_tokens_come_one_by_one_and_end_with_a_stop_token() -> None:
     stream = Generator(shared("concat")).stream([PROMPTS[1]], MORE, stop=[last])
     assert next(stream) == (tokens[0],)
     assert [*stream][-1] == (last,)
-    assert generate(shared("concat"), PROMPTS[1], max_tokens=MORE, stop=[last])[0] == (
-        tokens[: tokens.index(last) + 1]
+    assert (
+        generate(shared("concat"), PROMPTS[1], max_tokens=MORE, stop=[last])[0]
+        == (tokens[: tokens.index(last) + 1])
     )
 
 
@@ -317,5 +320,7 @@ def test_an_input_that_no_decoder_has_is_refused() -> None:
 
 
 def test_a_model_that_takes_no_single_token_is_refused() -> None:
-    with pytest.raises(InputError, match="takes sequence_length:2..8 tokens in a call, and not 1"):
+    with pytest.raises(
+        InputError, match=r"takes sequence_length:2\.\.8 tokens in a call, and not 1"
+    ):
         Generator(built("gqa", "2..8"))

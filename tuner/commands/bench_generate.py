@@ -53,14 +53,15 @@ Loop: TypeAlias = Callable[[Prompt, int], Timed]
 
 @dataclass(frozen=True, slots=True)
 class GenerateTimes:
-    """Medians of one engine; `share` is that of the read bandwidth, `same` how many tokens are
+    """Medians of one engine; `share` is ours of the read bandwidth (None: another engine, whose
+    bytes are not known), `same` how many tokens are
     ours before the first that is not (None: the engine does not say)."""
 
     engine: str
     first_s: float
     prefill_per_s: float
     decode_per_s: float
-    share: float
+    share: float | None
     same: int | None
 
 
@@ -100,8 +101,8 @@ def bench_generate(
     """Time a generation by ours, by onnxruntime, and by those that are installed and have the model
     in their form next to the file.
 
-    Raises InputError for a model that is no decoder or has no room for so many tokens, SettingsError
-    where onnxruntime is not installed, MeasureError where its first token is another one.
+    Raises InputError for a model that is no decoder or has no room for so many tokens,
+    SettingsError where onnxruntime is not installed, MeasureError where its first token is another.
     """
     generator = Generator(ours)
     words = ours.outputs[generator.ports.logits].shape[-1]
@@ -145,9 +146,8 @@ def _times(
     found = runs[0].tokens
     pairs = zip(found, expected, strict=False)
     same = next((n for n, (a, b) in enumerate(pairs) if a != b), len(expected))
-    return GenerateTimes(
-        name, first, prompt / first, decode, decode * step, same if found else None
-    )
+    share = decode * step if name == OURS else None
+    return GenerateTimes(name, first, prompt / first, decode, share, same if found else None)
 
 
 def _ours(generator: Generator, ids: Prompt, count: int) -> Timed:
@@ -302,8 +302,8 @@ def _llama(model: str, threads: int) -> dict[str, Loop]:
 def generate_table(result: GenerateBench) -> Table:
     """A row per engine."""
     caption = (
-        f"{with_count(result.threads, 'thread')}, {result.prompt} tokens of the prompt and {result.tokens} more; "
-        f"a step reads {result.step_bytes / 2**20:.1f} MiB, and these threads read "
+        f"{with_count(result.threads, 'thread')}, {result.prompt} tokens of the prompt and "
+        f"{result.tokens} more; our step reads {result.step_bytes / 2**20:.1f} MiB, and these threads read "
         f"{result.read_bytes_per_s / 1e9:.1f} GB/s"
     )
     table = Table(header_style="bold", caption=caption)
@@ -316,7 +316,7 @@ def generate_table(result: GenerateBench) -> Table:
             format_seconds(engine.first_s),
             f"{engine.prefill_per_s:.1f}",
             f"{engine.decode_per_s:.1f}",
-            format_share(engine.share),
+            "-" if engine.share is None else format_share(engine.share),
             "-" if engine.same is None else f"{engine.same}/{result.tokens}",
         )
     return table

@@ -32,6 +32,12 @@ EXAMPLES: Mapping[str, Example] = {
     "tune run": Example(
         "tune build mlp.onnx --db tuning.db -o mlp.tuned\ntune run mlp.tuned --repeat 20 --profile"
     ),
+    "tune generate": Example(
+        "tune zoo decoder_step --dynamic -o decoder.onnx\n"
+        "tune build decoder.onnx --shape batch=1 --shape past_sequence_length=0..63 --untuned "
+        "-o decoder.tuned\n"
+        "tune generate decoder.tuned --prompt-ids 17,4,8 --max-tokens 12"
+    ),
     "tune bench": Example("tune bench mlp.onnx --db tuning.db --against onnxruntime"),
     "tune zoo": Example(
         "tune zoo mlp -o small.onnx\ntune zoo mlp --quantized -o small_8_bits.onnx"

@@ -251,9 +251,9 @@ class Executable:
         type and shape, sharing no memory with each other or an input. Sequences are lists of
         arrays, optionals an array, a list or None; in `out` their tensors go by names of their own,
         `x[0]` and so on. With `in_place` those of `in_place` are written over their inputs, which
-        must lie as `empty_caches` and such runs return them. Raises `InputError` before anything has run, and `FunctionError` when a
-        function that the model calls fails: outputs are then of no use. Releases the interpreter
-        lock while the kernels run.
+        must lie as `empty_caches` and such runs return them. Raises `InputError` before anything
+        has run, and `FunctionError` when a function that the model calls fails: outputs are then of
+        no use. Releases the interpreter lock while the kernels run.
         """
         try:
             frame = self._frames.pop()

@@ -56,8 +56,9 @@ class SizedOutputs:
     ) -> dict[str, AnyArray]:
         """Point the code to the arrays given, and to new ones for the other outputs.
 
-        Returns all by name but for those that are written `over` inputs, see `bind_over`; those whose shape is not known yet come with `collect`. Raises
-        `InputError` for one that cannot be written.
+        Returns all by name but for those that are written `over` inputs, see `bind_over`; those
+        whose shape is not known yet come with `collect`. Raises `InputError` for one that cannot be
+        written.
         """
         if given is not None:
             return self._bind_given(given, inputs, over)

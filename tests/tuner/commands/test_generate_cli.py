@@ -131,7 +131,7 @@ def test_a_generation_is_timed_next_to_onnxruntime(
     ours, other = result["engines"]
     assert (ours["engine"], other["engine"]) == ("tunefarm", "onnxruntime")
     assert other["same"] == 5
-    assert 0 < ours["share"] and 0 < ours["first_s"] and 0 < ours["decode_per_s"]
+    assert min(ours["share"], ours["first_s"], ours["decode_per_s"]) > 0
     assert result["step_bytes"] > 0 < result["read_bytes_per_s"]
     assert run_command(app, [*command, "6"]) == 1
     assert "--generate 6: give tokens of the prompt" in capsys.readouterr().err

@@ -55,6 +55,7 @@ LONG = (
     "debugging",
     "doctor",
     "farm",
+    "generation",
     "quantization",
     "running",
     "schedules",

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-
 import pytest
 from onnx import helper
 
@@ -42,7 +41,8 @@ def executable_of(
 
 
 @pytest.mark.parametrize(
-    "text", ["y = Where(c, x, z)", "e = Exp(z)\ny = Where(c, x, e)", "e = Exp(z)\ny = Where(c, e, x)"]
+    "text",
+    ["y = Where(c, x, z)", "e = Exp(z)\ny = Where(c, x, e)", "e = Exp(z)\ny = Where(c, e, x)"],
 )
 def test_an_outcome_at_its_own_place_may_be_written_over(text: str) -> None:
     assert executable_of(text).in_place["y"] == "x"
