@@ -85,7 +85,7 @@ def expected_tokens(proto: onnx.ModelProto, prompts: Sequence[Sequence[int]]) ->
         caches = dict(zip(caches, results[1:], strict=True))
         ids = results[0][:, -1:].argmax(-1)
         found.append(ids[:, 0])
-    return np.array(found).T.tolist()
+    return [[int(token) for token in row] for row in np.array(found).T]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -240,7 +240,8 @@ def _plain_distribution(logits: np.ndarray[Any, Any], sampling: Sampling) -> np.
         reached += shares[word] / total
     result = np.zeros(len(shares))
     result[kept] = shares[kept]
-    return result / result.sum()
+    result /= result.sum()
+    return result
 
 
 def test_a_seed_repeats_and_rows_draw_by_themselves() -> None:

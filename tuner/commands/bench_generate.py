@@ -303,8 +303,8 @@ def generate_table(result: GenerateBench) -> Table:
     """A row per engine."""
     caption = (
         f"{with_count(result.threads, 'thread')}, {result.prompt} tokens of the prompt and "
-        f"{result.tokens} more; our step reads {result.step_bytes / 2**20:.1f} MiB, and these threads read "
-        f"{result.read_bytes_per_s / 1e9:.1f} GB/s"
+        f"{result.tokens} more; our step reads {result.step_bytes / 2**20:.1f} MiB, and "
+        f"these threads read {result.read_bytes_per_s / 1e9:.1f} GB/s"
     )
     table = Table(header_style="bold", caption=caption)
     table.add_column("engine")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,11 +33,11 @@ def executable_of(
         result, call = line.split(" = ")
         operator, inputs = call.rstrip(")").split("(")
         operator, _, axis = operator.partition(":")
-        attributes = {"axis": int(axis)} if axis else {}
+        attributes: dict[str, Any] = {"axis": int(axis)} if axis else {}
         nodes.append(helper.make_node(operator, inputs.split(", "), [result], **attributes))
     used = {name for node in nodes for name in node.input}
-    inputs = [tensor("x", past), tensor("z", SHAPE), tensor("c", SHAPE, BOOL)]
-    proto = model(nodes, [item for item in inputs if item.name in used], outputs, constants)
+    ports = [tensor("x", past), tensor("z", SHAPE), tensor("c", SHAPE, BOOL)]
+    proto = model(nodes, [item for item in ports if item.name in used], outputs, constants)
     return Executable(compile_model(import_model_proto(proto)).spec)
 
 
