@@ -57,7 +57,7 @@ def test_prompts_of_a_batch_are_lines_and_json(
 
 
 class _Letters:
-    """A tokenizer of letters: words are numbered from a."""
+    """A tokenizer of letters: words are numbered from a, and written from Ā on."""
 
     @staticmethod
     def from_file(file: str) -> _Letters:
@@ -69,7 +69,7 @@ class _Letters:
         return SimpleNamespace(ids=[ord(letter) - ord("a") for letter in text])
 
     def decode(self, tokens: list[int]) -> str:
-        return "".join(chr(token + ord("a")) for token in tokens)
+        return "".join(chr(token + ord("Ā")) for token in tokens)
 
 
 def test_text_goes_through_the_tokenizer(
