@@ -15,8 +15,6 @@ import sys
 from functools import cache
 from typing import NamedTuple, Protocol
 
-import llvmlite.binding as llvm
-
 from tunefarm.compiler.amx_set_up import CONFIGURATION_BYTES, FULL_PALETTE, TilePalette
 from tunefarm.compiler.executable_memory import refusal
 
@@ -187,6 +185,8 @@ class HostMachine:
         """
         if reason := refusal():
             raise RuntimeError(f"code may not be run here: {reason}")
+        import llvmlite.binding as llvm  # 60 ms, which CPUs without tiles go without
+
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         llvm.initialize_native_asmparser()

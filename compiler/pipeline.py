@@ -39,6 +39,7 @@ from tunefarm.compiler.plan.sizes.live_extents import limit_kernels
 from tunefarm.compiler.plan.sizes.small_image_variant import SmallImageVariant, small_image_variant
 from tunefarm.compiler.runtime.artefact.seal import seal_of
 from tunefarm.compiler.runtime.entry.entry import entry_of
+from tunefarm.compiler.runtime.machine.thread_pool import with_pool
 from tunefarm.compiler.runtime.planning.memory_plan import plan_memory
 from tunefarm.compiler.runtime.planning.pack_constants import pack_constants
 from tunefarm.compiler.runtime.planning.run_steps import run_steps
@@ -158,7 +159,8 @@ def compile_model(
     tiles = target.matrix_tiles if tiled else None
     entry = stages.run("entry", lambda: entry_of(spec, seal_of(spec), tiles))
     compile_entry = object_code if cache is None else cache.object_code
-    entry_code = stages.run("entry_code", lambda: compile_entry(entry, target))
+    whole = with_pool(entry, target.triple)
+    entry_code = stages.run("entry_code", lambda: compile_entry(whole, target))
     llvm = {key: str(emitted) for key, emitted in stages.kept.get("llvm", {}).items()}
     return Compiled(program, schedules, replace(spec, entry=entry_code), graph, llvm)
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
-
-import llvmlite.binding as llvm
 
 from tunefarm.compiler.amx_set_up import FULL_PALETTE, VECTOR_PALETTE, TilePalette
 from tunefarm.compiler.amx_state import TILE_FEATURES, host_tile_problem
@@ -182,9 +181,16 @@ def baseline_target(target: Target) -> Target:
     )
 
 
+def _llvm() -> ModuleType:
+    """LLVM, which takes 60 ms to import: what only loads an artifact goes without."""
+    import llvmlite.binding as llvm
+
+    return llvm
+
+
 def llvm_version() -> str:
     """The version of LLVM that makes and loads code, e.g. `20.1.8`."""
-    return ".".join(map(str, llvm.llvm_version_info))
+    return ".".join(map(str, _llvm().llvm_version_info))
 
 
 @cache
@@ -197,11 +203,11 @@ def host_target() -> Target:
     features = host_features()
     if host_tile_refusal():
         features = tuple(name for name in features if not name.startswith(TILE_FEATURES))
-    triple = llvm.get_process_triple()
+    triple = _llvm().get_process_triple()
     vector_bytes, registers = _vector_facts(triple, features)
     return Target(
         triple=triple,
-        cpu=llvm.get_host_cpu_name(),
+        cpu=_llvm().get_host_cpu_name(),
         features=features,
         vector_bytes=vector_bytes,
         vector_registers=registers,
@@ -221,7 +227,7 @@ def host_tile_refusal() -> str:
 @cache
 def host_features() -> tuple[str, ...]:
     """The names that LLVM has for what this CPU tells of, sorted."""
-    return tuple(sorted(name for name, on in llvm.get_host_cpu_features().items() if on))
+    return tuple(sorted(name for name, on in _llvm().get_host_cpu_features().items() if on))
 
 
 def _vector_facts(triple: str, features: tuple[str, ...]) -> tuple[int, int]:

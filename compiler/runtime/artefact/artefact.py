@@ -26,7 +26,6 @@ import json
 import mmap
 import os
 import struct
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -36,7 +35,6 @@ from typing import Any
 import numpy as np
 
 from tunefarm.compiler.errors import ArtefactError, ShapeError, VerifyError
-from tunefarm.compiler.runtime.artefact.large_files import reserve, write_at
 from tunefarm.compiler.runtime.artefact.manifest import (
     Part,
     manifest_to_json,
@@ -64,7 +62,6 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
 from tunefarm.compiler.types.structure import NO_STRUCTURE
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.configs.file_kinds import kind_of
 from tunefarm.configs.regular_file import open_regular
 
 FORMAT = 6
@@ -151,6 +148,10 @@ def _write_atomically(
     parts: Sequence[Part],
     contents: Sequence[Content],
 ) -> None:
+    import tempfile  # these are for writing only, and most processes only read
+
+    from tunefarm.compiler.runtime.artefact.large_files import reserve, write_at
+
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb", buffering=0) as file:
@@ -246,6 +247,8 @@ def _mapped(path: Path) -> Array:
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8
             )
     except (OSError, ValueError) as error:
+        from tunefarm.configs.file_kinds import kind_of  # what is right needs none of it
+
         if isinstance(error, FileNotFoundError) and (kind := kind_of(path)) is not None:
             raise ArtefactError(f"{path} is {kind.what}", hint=kind.advice) from error
         reason = getattr(error, "strerror", None) or str(error)
@@ -254,6 +257,8 @@ def _mapped(path: Path) -> Array:
 
 def _not_an_artefact(path: Path) -> ArtefactError:
     """What else the file is, where that can be told."""
+    from tunefarm.configs.file_kinds import kind_of  # what is right needs none of it
+
     kind = kind_of(path)
     if kind is None:
         return ArtefactError(f"{path} is not a tunefarm artifact", hint=_MADE_BY)

@@ -11,8 +11,13 @@ from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort
 from tunefarm.compiler.runtime.c_library.c_programs import ProgramCode
 from tunefarm.compiler.runtime.c_library.c_sized_header import FIRST_SIZE_ERROR
 from tunefarm.compiler.runtime.c_library.c_sizes import CSizes, SizeCheck
-from tunefarm.compiler.runtime.entry.sized_entry import SIZED_ENTRY_SYMBOL, SIZES_SYMBOL
-from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec, aligned
+from tunefarm.compiler.runtime.spec.executable_spec import (
+    ALIGNMENT,
+    SIZED_ENTRY_SYMBOL,
+    SIZES_SYMBOL,
+    ExecutableSpec,
+    aligned,
+)
 from tunefarm.compiler.runtime.spec.size_table import copied_ports
 from tunefarm.compiler.types.signature import SIZES, ValueSource
 from tunefarm.compiler.types.tensor_type import TensorType

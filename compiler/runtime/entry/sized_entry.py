@@ -19,14 +19,15 @@ from dataclasses import dataclass
 from tunefarm.compiler.runtime.entry.ir_body import IrBody
 from tunefarm.compiler.runtime.entry.row_copies import copy_function
 from tunefarm.compiler.runtime.entry.size_ir import SizeEmitter
-from tunefarm.compiler.runtime.spec.executable_spec import ENTRY_SYMBOL
+from tunefarm.compiler.runtime.spec.executable_spec import (
+    ENTRY_SYMBOL,
+    SIZED_ENTRY_SYMBOL,
+    SIZES_SYMBOL,
+)
 from tunefarm.compiler.runtime.spec.port_layout import PortLayout, layout_of
 from tunefarm.compiler.runtime.spec.size_table import SizeTable, copied_ports
 from tunefarm.compiler.types.signature import ResultSource, Signature, SizedPort
 from tunefarm.compiler.types.sizes import Dimension, Size
-
-SIZES_SYMBOL = "tunefarm_sizes"
-SIZED_ENTRY_SYMBOL = "tunefarm_run_sized"
 
 
 @dataclass(frozen=True, slots=True)

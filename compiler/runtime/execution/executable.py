@@ -16,11 +16,8 @@ from tunefarm.compiler.runtime.artefact import artefact
 from tunefarm.compiler.runtime.artefact.code_digest import code_digest
 from tunefarm.compiler.runtime.execution.bound_run import BoundRun
 from tunefarm.compiler.runtime.execution.frame import Frame
-from tunefarm.compiler.runtime.execution.loaded_chain import LoadedChain
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
-from tunefarm.compiler.runtime.execution.sized_frame import SizedFrame
 from tunefarm.compiler.runtime.machine.threads import make_runtime
-from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
 from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty, allocate
 from tunefarm.compiler.runtime.spec.executable_spec import (
     ALIGNMENT,
@@ -44,7 +41,9 @@ from tunefarm.compiler.with_count import with_count
 
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
+    from tunefarm.compiler.runtime.execution.loaded_chain import LoadedChain
     from tunefarm.compiler.runtime.execution.profile import Profile
+    from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
     from tunefarm.compiler.strings.run_prefix import PrefixRun
 
 _EntryFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
@@ -77,12 +76,20 @@ class Executable:
         """
         self.spec = spec
         self._programs = tuple(programs) or (LoadedProgram(spec),)
-        self._runtime, self.threading = make_runtime(spec.threads if threads is None else threads)
+        self._runtime, self.threading = make_runtime(
+            spec.threads if threads is None else threads, self._programs[0].pool
+        )
         self._inputs = ports_of("input", spec.inputs)
         self._outputs = ports_of("output", spec.outputs)
-        self._sized, self._chain = None, None
+        self._sized: SizedPorts | None = None
+        self._chain: LoadedChain | None = None
         entry: LoadedChain | LoadedProgram = self._programs[0]
         if len(self._programs) > 1 or spec.signature is not None:
+            from tunefarm.compiler.runtime.execution.loaded_chain import (
+                LoadedChain,  # static models go without what dynamic shapes need
+            )
+            from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
+
             self._sized = SizedPorts.of([program.spec for program in self._programs])
             entry = self._chain = LoadedChain(self._sized, self._programs)
             self._inputs = tuple(port.port for port in self._sized.inputs)
@@ -378,6 +385,8 @@ class Executable:
         elif arena.dtype != np.uint8 or arena.nbytes < size or address_of(arena) % ALIGNMENT:
             raise ValueError(f"the arena must have {size} bytes, at a multiple of {ALIGNMENT}")
         if self._sized is not None and self._chain is not None:
+            from tunefarm.compiler.runtime.execution.sized_frame import SizedFrame
+
             return SizedFrame(self._sized, self._chain.code, arena, self._constants, runtime)
         return Frame(self._inputs, self._outputs, arena, self._constants, runtime)
 

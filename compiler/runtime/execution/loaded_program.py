@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.machine_memory import memory_bytes
-from tunefarm.compiler.runtime.entry.sized_entry import SIZED_ENTRY_SYMBOL, SIZES_SYMBOL
 from tunefarm.compiler.runtime.execution.frame import pointer_table
-from tunefarm.compiler.runtime.execution.function_table import FunctionTable
 from tunefarm.compiler.runtime.machine.check_target import check_target
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.machine.mapped_code import defines
+from tunefarm.compiler.runtime.machine.thread_pool import SYMBOLS
 from tunefarm.compiler.runtime.spec.buffers import address_of
-from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ENTRY_SYMBOL, ExecutableSpec
+from tunefarm.compiler.runtime.spec.executable_spec import (
+    ALIGNMENT,
+    ENTRY_SYMBOL,
+    SIZED_ENTRY_SYMBOL,
+    SIZES_SYMBOL,
+    ExecutableSpec,
+)
+
+if TYPE_CHECKING:
+    from tunefarm.compiler.runtime.execution.function_table import FunctionTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,10 @@ SharedKernels: TypeAlias = dict[str, SharedKernel]
 
 
 class LoadedProgram:
-    """A program whose code is linked into this process; addresses are valid while this lives."""
+    """A program whose code is linked into this process; addresses are valid while this lives.
+
+    `pool` is its code if that has the functions of the thread pool.
+    """
 
     def __init__(self, spec: ExecutableSpec, shared: SharedKernels | None = None) -> None:
         """Load `spec`'s code, but for kernels that are `shared`, which get the others.
@@ -45,11 +57,13 @@ class LoadedProgram:
         self._others = {part.symbol: shared[key] for part, key in kernels if key in shared}
         own = [(part, key) for part, key in kernels if key not in shared]
         sized = (SIZED_ENTRY_SYMBOL, SIZES_SYMBOL) if spec.signature is not None else ()
+        pool = SYMBOLS if defines(spec.entry, SYMBOLS[0]) else ()
         self._code = LoadedCode(
             (spec.entry, *(part.code for part, _ in own)),
-            (ENTRY_SYMBOL, *sized, *(part.symbol for part, _ in own)),
+            (ENTRY_SYMBOL, *sized, *pool, *(part.symbol for part, _ in own)),
             imported={symbol: kernel.address for symbol, kernel in self._others.items()},
         )
+        self.pool = self._code if pool else None
         for part, key in own:
             shared[key] = SharedKernel(self._code.address(part.symbol), self._code)
         self.entry = self._code.address(SIZED_ENTRY_SYMBOL if sized else ENTRY_SYMBOL)
@@ -57,8 +71,12 @@ class LoadedProgram:
         addresses = [address_of(constant) for constant in spec.constants]
         if any(address % ALIGNMENT for address in addresses):
             raise ArtefactError("a constant of the model is not aligned")
-        self.functions = None
+        self.functions: FunctionTable | None = None
         if spec.functions:
+            from tunefarm.compiler.runtime.execution.function_table import (
+                FunctionTable,  # few models call any
+            )
+
             self.functions = FunctionTable(spec.name, spec.functions, spec.steps)
         pointers = () if self.functions is None else self.functions.pointers
         self.constants = pointer_table([*addresses, *pointers])

@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+import platform
+import sys
+from functools import cache
+
 from tunefarm.compiler.amx_state import TILE_FEATURES
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.target import Target, host_target, host_tile_refusal
 from tunefarm.configs.target_key import platform_name
+
+_LINUX_NAMES = {
+    "64bit": "lm",
+    "avx512bf16": "avx512_bf16",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512fp16": "avx512_fp16",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512vnni": "avx512_vnni",
+    "avx512vp2intersect": "avx512_vp2intersect",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avxifma": "avx_ifma",
+    "avxvnni": "avx_vnni",
+    "bmi": "bmi1",
+    "crc32": "sse4_2",
+    "lzcnt": "abm",
+    "pclmul": "pclmulqdq",
+    "prfchw": "3dnowprefetch",
+    "rdrnd": "rdrand",
+    "sahf": "lahf_lm",
+    "sha": "sha_ni",
+    "sse3": "pni",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+}
+"""What Linux calls features in /proc/cpuinfo (arch/x86/include/asm/cpufeatures.h), where LLVM has
+another name."""
+_UNUSED = frozenset(["shstk"])
+"""Features for systems, which no code of ours has use for and Linux need not show."""
+_FLAGS_WITHIN = 16384  # bytes of /proc/cpuinfo, in which the first CPU's flags are
 
 
 def check_target(
@@ -15,6 +48,8 @@ def check_target(
 
     `tile_refusal` says why matrix tiles that the host's CPU tells of cannot be used.
     """
+    if host is None and _is_shown_by_linux(target):
+        return
     host = host_target() if host is None else host
     made_for, here = platform_of(target), platform_of(host)
     if made_for != here:
@@ -32,9 +67,36 @@ def check_target(
 
 def can_run(target: Target, host: Target | None = None) -> bool:
     """Whether `host` (this machine) can run code made for `target`."""
+    if host is None and _is_shown_by_linux(target):
+        return True
     host = host_target() if host is None else host
     same = platform_of(target) == platform_of(host)
     return same and set(target.features) <= set(host.features)
+
+
+def _is_shown_by_linux(target: Target) -> bool:
+    """Whether Linux shows all features of a target on x86-64, so that LLVM need not be asked.
+
+    It shows none whose registers it does not keep. Matrix tiles have to be asked for.
+    """
+    if sys.platform != "linux" or platform_of(target) != f"{platform.machine()} linux":
+        return False
+    if any(name.startswith(TILE_FEATURES) for name in target.features):
+        return False
+    needed = {_LINUX_NAMES.get(name, name) for name in target.features if name not in _UNUSED}
+    return needed <= _linux_flags()
+
+
+@cache
+def _linux_flags() -> frozenset[str]:
+    """The features of this machine's first CPU, by Linux's names; none where they are not said."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            lines = file.read(_FLAGS_WITHIN).splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line for line in lines if line.startswith("flags")), ":")
+    return frozenset(flags.partition(":")[2].split())
 
 
 def lacking_features(target: Target, host: Target, tile_refusal: str | None = None) -> str:

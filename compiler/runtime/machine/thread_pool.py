@@ -31,6 +31,7 @@ from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.float_state import float_state_ir
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 
+SYMBOLS = ("pool_parallel", "pool_worker", "pool_stop")
 SPINS = 6000  # pauses before a thread sleeps: longer than the serial kernels between two loops
 # Pauses (a power of two) between offers of the core: the caller and its helper may share one.
 YIELD_EVERY = 128
@@ -327,12 +328,28 @@ def pool_ir(machine: str) -> str:
     )
 
 
+def with_pool(entry: str, triple: str) -> str:
+    """LLVM IR of an entry function with that of the pool, for machines that it is made for.
+
+    A process that loads it need not make the pool. The functions are weak: where there are several,
+    in a C library, all callers have the same ones.
+    """
+    if not is_supported_on(triple):
+        return entry
+    pool = pool_ir(triple.split("-")[0])
+    for symbol in SYMBOLS:
+        pool = pool.replace(f"define void @{symbol}(", f"define weak void @{symbol}(")
+    declared = {line for line in entry.splitlines() if line.startswith("declare ")}
+    lines = [line for line in pool.splitlines() if line not in declared]
+    return "\n".join([entry, *lines, ""])
+
+
 class ThreadPool:
     """Threads that wait for parallel loops; `parallel` is the address kernels call."""
 
-    def __init__(self) -> None:
-        symbols = ["pool_parallel", "pool_worker", "pool_stop"]
-        self._code = LoadedCode([], symbols, pool_ir(platform.machine()))
+    def __init__(self, code: LoadedCode | None = None) -> None:
+        """`code` has the pool's functions; without it they are compiled."""
+        self._code = code or LoadedCode([], SYMBOLS, pool_ir(platform.machine()))
         self.parallel = self._code.address("pool_parallel")
         procedure = ctypes.CFUNCTYPE(None)
         self._work = procedure(self._code.address("pool_worker"))
@@ -369,8 +386,11 @@ def is_supported_on(triple: str) -> bool:
     return "linux" in triple and triple.split("-")[0] in _FUTEX_NUMBERS
 
 
-def thread_pool(threads: int) -> ThreadPool | None:
+def thread_pool(threads: int, code: LoadedCode | None = None) -> ThreadPool | None:
     """The process's pool with room for `threads`; None where the system lacks what it needs.
+
+    All models of the process share it. `code` is a model's code that has the functions of the pool,
+    see `with_pool`: the first one's are used.
 
     The pool lives until the process exits. A child process after a fork makes its own.
     """
@@ -380,7 +400,7 @@ def thread_pool(threads: int) -> ThreadPool | None:
     with _lock:
         if _pool is None:
             try:
-                _pool = ThreadPool()
+                _pool = ThreadPool(code)
             except ArtefactError:
                 return None
             atexit.register(_pool.stop)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.thread_pool import thread_pool
 
 _SYSTEM_NAMES = ("libgomp.so.1", "libomp.so.5", "libomp.so", "libiomp5.so", "libomp.dylib")
@@ -91,8 +92,10 @@ def _warn_serial() -> None:
     )
 
 
-def make_runtime(threads: int) -> tuple[Runtime, str]:
+def make_runtime(threads: int, code: LoadedCode | None = None) -> tuple[Runtime, str]:
     """The kernels' view of `threads` threads, and who provides them ("" for one thread).
+
+    `code` is a model's that has the pool's functions, if it has them.
 
     One thread, with a warning, where there is neither the pool nor OpenMP. Raises `ValueError` for
     less than one thread.
@@ -101,7 +104,7 @@ def make_runtime(threads: int) -> tuple[Runtime, str]:
         raise ValueError(f"threads must be at least 1, not {threads}")
     if threads == 1:
         return Runtime(None, 1, 0), ""
-    pool = thread_pool(threads)
+    pool = thread_pool(threads, code)
     if pool is not None:
         return Runtime(pool.parallel, threads, 0), "pool"
     openmp = find_openmp()

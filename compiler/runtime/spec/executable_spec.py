@@ -22,6 +22,8 @@ from tunefarm.compiler.types.tensor_type import Array, TensorType
 # any multiple of theirs.
 ALIGNMENT = 64
 ENTRY_SYMBOL = "tunefarm_run"
+SIZED_ENTRY_SYMBOL = "tunefarm_run_sized"  # these two are for dynamic shapes
+SIZES_SYMBOL = "tunefarm_sizes"
 SEAL_SYMBOL = "tunefarm_seal"
 REPORT_BYTES = 1024
 """Of what a run says of a function that failed: its step + 1, its code, and the text behind.
