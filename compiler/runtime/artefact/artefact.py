@@ -14,9 +14,11 @@ The manifest lists the variants of the model, its programs, the preferred one fi
 for CPUs that lack what that one needs, the fastest first, or for other sizes of the inputs, see
 `tunefarm.compiler.runtime.artefact.program_list`. What several have in common is one part.
 
-Every byte is covered by a check, the same model gives the same bytes, and constants are mapped
-into memory rather than read. The code is trusted, the manifest is not: each entry function's code
-holds the seal of its variant's, see `tunefarm.compiler.runtime.artefact.seal`.
+Every byte is covered by a check (of large constants it may end later, see
+`tunefarm.compiler.runtime.artefact.constants_check`), the same model gives the same bytes, and
+constants are mapped into memory rather than read. The code is trusted, the manifest is not: each
+entry function's code holds the seal of its variant's, see
+`tunefarm.compiler.runtime.artefact.seal`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -35,6 +37,7 @@ from typing import Any
 import numpy as np
 
 from tunefarm.compiler.errors import ArtefactError, ShapeError, VerifyError
+from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck, large_constants
 from tunefarm.compiler.runtime.artefact.manifest import (
     Part,
     manifest_to_json,
@@ -200,15 +203,33 @@ def read_programs(
     cannot be read, is no artifact, of another format, damaged anywhere, says other than its code,
     is without such a program, or made for other machines.
     """
+    programs, check = open_programs(path, fallback=fallback)
+    if check is not None:
+        check.wait()
+    return programs
+
+
+def open_programs(
+    path: str | PathLike[str], *, fallback: bool = False
+) -> tuple[tuple[ExecutableSpec, ...], ConstantsCheck | None]:
+    """As `read_programs`, but for the check of large constants, which has begun.
+
+    Whoever runs the programs waits for it before a result is given to anybody.
+    """
     path = Path(path)
     mapped = _mapped(path)
     index = _read_manifest(path, mapped)
-    parts = _check_parts(path, mapped, index)
+    parts = _parts_of(path, mapped, index)
+    later = large_constants(index.variants, [part.bytes for part in index.parts])
+    check = None
+    if later:
+        check = ConstantsCheck(lambda: _check_parts(path, index, parts, later))
+    _check_parts(path, index, parts, frozenset(range(len(parts))) - later)
     specs = [_checked_variant(path, variant, index.parts, parts) for variant in index.variants]
     _check_programs(path, specs, index)
     if fallback and not specs[-1].fallback:
         raise ArtefactError(f"{path} was built without a fallback", hint="tune build --fallback")
-    return programs_here(specs, fallback=fallback)
+    return programs_here(specs, fallback=fallback), check
 
 
 def is_artefact(path: str | PathLike[str]) -> bool:
@@ -321,8 +342,8 @@ def _not_valid(path: Path, reason: str) -> ArtefactError:
     return ArtefactError(f"{path} has a manifest that is not valid: {line}", hint=_REBUILD)
 
 
-def _check_parts(path: Path, mapped: Array, index: _Index) -> list[Array]:
-    """The bytes of every part, once their hashes and the zeros between them have been checked."""
+def _parts_of(path: Path, mapped: Array, index: _Index) -> list[Array]:
+    """The bytes of every part, once the zeros between them have been checked."""
     contents = []
     end = index.data_start
     for number, part in enumerate(index.parts):
@@ -334,13 +355,20 @@ def _check_parts(path: Path, mapped: Array, index: _Index) -> list[Array]:
             raise ArtefactError(f"{path} is damaged: bytes before part {number}", hint=_REBUILD)
         contents.append(content)
         end = start + part.bytes
-    digests = content_digests([content.data for content in contents])
-    for number, (part, digest) in enumerate(zip(index.parts, digests, strict=True)):
-        if digest != part.sha256:
-            raise ArtefactError(f"{path} is damaged: part {number} has changed", hint=_REBUILD)
     if end != mapped.size:
         raise ArtefactError(f"{path} is damaged: bytes follow the last part", hint=_REBUILD)
     return contents
+
+
+def _check_parts(
+    path: Path, index: _Index, contents: Sequence[Array], numbers: Collection[int]
+) -> None:
+    """Raise `ArtefactError` unless the parts of these numbers have the hashes of the manifest."""
+    order = sorted(numbers)
+    digests = content_digests([contents[number].data for number in order])
+    for number, digest in zip(order, digests, strict=True):
+        if digest != index.parts[number].sha256:
+            raise ArtefactError(f"{path} is damaged: part {number} has changed", hint=_REBUILD)
 
 
 def _checked_variant(

@@ -40,6 +40,7 @@ from tunefarm.compiler.types.tensor_type import Array, TensorType
 from tunefarm.compiler.with_count import with_count
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck
     from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
     from tunefarm.compiler.runtime.execution.loaded_chain import LoadedChain
     from tunefarm.compiler.runtime.execution.profile import Profile
@@ -100,6 +101,7 @@ class Executable:
         self._prefix = _prefix(spec)
         self._defaults = {port.name: port.array for port in spec.structure.defaults}
         self._frames: list[Frame] = []  # those that no call uses at the moment
+        self._check: ConstantsCheck | None = None
 
     @property
     def signature(self) -> Signature | None:
@@ -171,6 +173,7 @@ class Executable:
         """
         from tunefarm.compiler.runtime.execution.kernel_functions import kernel_functions
 
+        self.check_constants()
         return kernel_functions(self._programs, ctypes.addressof(self._runtime), self)
 
     @property
@@ -318,9 +321,24 @@ class Executable:
         check_mapping("inputs", inputs)
         return self._prefix(inputs)
 
+    def finish_with(self, check: ConstantsCheck | None) -> None:
+        """Have a check of the constants under way, which the first run waits for."""
+        self._check = check
+
+    def check_constants(self) -> None:
+        """Raise `ArtefactError` if the file that this was loaded from has damaged constants.
+
+        Waits until the check of them has ended, which goes on from loading until then.
+        """
+        if self._check is not None:
+            self._check.wait()
+            self._check = None
+
     def enter(self, frame: Frame, arrays: Sequence[AnyArray], results: dict[str, AnyArray]) -> None:
         """Run what is bound in a frame; `results` get those whose sizes are known only then."""
         self._entry(*frame.arguments)
+        if self._check is not None:
+            self.check_constants()
         if self._calls_functions:
             program = self._programs[frame.program]
             if program.functions is not None:
@@ -338,6 +356,7 @@ class Executable:
         say sizes, these must stay as they are. Raises `InputError` as `run` does, for an input that
         no code can read as it lies, and for a model that computes sizes of its outputs.
         """
+        self.check_constants()
         if self._sized is not None and any(port.late for port in self._sized.outputs):
             raise InputError(
                 f"{self.spec.name} computes sizes of its outputs, so that arrays cannot be bound",
@@ -364,6 +383,7 @@ class Executable:
         `tunefarm.compiler.runtime.execution.profile.profile`."""
         from tunefarm.compiler.runtime.execution.profile import profile
 
+        self.check_constants()
         return profile(self, self._tensors(inputs, StringTable(self._words)), repeat)
 
     def new_frame(self, arena: Array | None = None) -> Frame:
@@ -412,6 +432,7 @@ class Executable:
 
     def kernel_address(self, symbol: str) -> int:
         """Where a kernel's function is; valid while the executable lives."""
+        self.check_constants()
         return self._programs[0].kernel_address(symbol)
 
     def empty_inputs(self, sizes: Mapping[str, int] | None = None) -> dict[str, AnyArray]:
@@ -422,6 +443,7 @@ class Executable:
     def placed_anew(self, place: Callable[[Array], Array]) -> Executable:
         """The same model at other addresses: its code is linked again, and its constants are the
         copies that `place` makes of them, aligned to `ALIGNMENT`."""
+        self.check_constants()
         moved: dict[int, Array] = {}  # programs of one model share constants
         specs = []
         for program in self._programs:
@@ -432,6 +454,7 @@ class Executable:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the variant that is loaded to `path`, see `runtime.artefact.artefact.save`."""
+        self.check_constants()
         artefact.save(self.spec, path)
 
 
@@ -443,9 +466,13 @@ def load(
     Of a model that was built for several CPUs the best that this one can stand for is loaded, with
     `fallback` what runs on all; of one that was built for several sizes the programs for all of
     them, see `execution.sized_programs`. Raises `ArtefactError` when the file is damaged, of
-    another format, or not for this machine.
+    another format, or not for this machine; damage in large weights is an error of the first run,
+    which returns no results before they have been checked.
     """
-    return _executable(artefact.read_programs(path, fallback=fallback), threads)
+    specs, check = artefact.open_programs(path, fallback=fallback)
+    executable = _executable(specs, threads)
+    executable.finish_with(check)
+    return executable
 
 
 def _executable(specs: Sequence[ExecutableSpec], threads: int | None) -> Executable:

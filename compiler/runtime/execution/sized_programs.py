@@ -46,6 +46,7 @@ class SizedPrograms(Executable):
     @cached_property
     def programs(self) -> tuple[Executable, ...]:
         """All programs by themselves, in the order in which they are tried."""
+        self.check_constants()
         return tuple(Executable(p.spec, self.threads, [p]) for p in self._programs)
 
     @property
@@ -108,6 +109,7 @@ class SizedPrograms(Executable):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the programs that are loaded to `path`, see `runtime.artefact.artefact.save`."""
+        self.check_constants()
         first, *rest = (program.spec for program in self._programs)
         artefact.save(first, path, rest)
 

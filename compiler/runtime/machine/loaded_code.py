@@ -38,9 +38,8 @@ class LoadedCode:
         Raises `ArtefactError` when they do not link, or the process may not run what it links.
         """
         objects, symbols = tuple(objects), tuple(symbols)
-        self._code = None if ir else _mapped(objects, symbols, imported)
-        if self._code is None:
-            self._code = _JitCode(objects, symbols, ir, imported or {})
+        mapped = None if ir else _mapped(objects, symbols, imported)
+        self._code = mapped or _JitCode(objects, symbols, ir, imported or {})
 
     def address(self, symbol: str) -> int:
         """The address of one of the symbols asked for."""

@@ -243,9 +243,12 @@ class MappedCode:
         """
         if sys.platform != "linux" or platform.machine() != "x86_64":
             raise NotMappableError("only Linux on x86-64 is known here")
-        image = _Image([_Object(code) for code in objects], imported or {})
-        places = {symbol: image.place(symbol) for symbol in symbols}
-        base = _mapped(image)
+        try:
+            image = _Image([_Object(code) for code in objects], imported or {})
+            places = {symbol: image.place(symbol) for symbol in symbols}
+            base = _mapped(image)
+        except (struct.error, IndexError, ZeroDivisionError) as error:
+            raise NotMappableError(f"an object is damaged: {error}") from error
         self._addresses = {symbol: base + place for symbol, place in places.items()}
         # Its threads may still run when the process ends: nothing is unmapped then.
         weakref.finalize(self, _library().munmap, base, image.size).atexit = False
@@ -270,9 +273,12 @@ def _mapped(image: _Image) -> int:
             _place(file, end, rest, _READ_WRITE, image.read_only)
         finally:
             os.close(file)
-    except (NotMappableError, OSError, struct.error) as error:
+    except OSError as error:
         library.munmap(base, image.size)
         raise NotMappableError(str(error)) from error
+    except BaseException:
+        library.munmap(base, image.size)
+        raise
     return int(base)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tunefarm.compiler.errors import ArtefactError
@@ -94,15 +96,21 @@ def test_without_a_ban_code_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 _SERVER = """
-import tunefarm
-try:
-    tunefarm.load("{path}")
-except tunefarm.configs.errors.TunefarmError as error:
-    sys.stdout.write(str(error))
+import numpy, tunefarm
+model = tunefarm.load("{path}", threads={threads})
+inputs = {{name: numpy.ones(t.shape, t.dtype.numpy) for name, t in model.inputs.items()}}
+outputs = [model.run(inputs) for _ in range(3)]
+numpy.savez("{out}", **outputs[-1])
+sys.stdout.write(f"{{model.threading!r}} {{'llvmlite' in sys.modules}}")
 """
 
 
-def test_a_server_that_loads_a_model_goes_on(tmp_path: Path) -> None:
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="code is mapped on x86-64")
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("ban", [MDWE, FILTER], ids=["prctl", "seccomp"])
+def test_a_server_that_may_not_make_code_runs_a_model(
+    tmp_path: Path, ban: str, threads: int
+) -> None:
     path = tmp_path / "tiny.tuned"
     build = f"""
 import onnx, tunefarm
@@ -111,5 +119,8 @@ onnx.save(tiny_model(), {str(tmp_path / "tiny.onnx")!r})
 tunefarm.compiler.build({str(tmp_path / "tiny.onnx")!r}).save({str(path)!r})
 """
     assert printed_under("", build) == ""
-    text = printed_under(MDWE, _SERVER.format(path=path))
-    assert text.startswith("this process may not run code that it loads")
+    for number, kind in enumerate((ban, "")):
+        server = _SERVER.format(path=path, threads=threads, out=tmp_path / f"{number}.npz")
+        assert printed_under(kind, server) == ("'' False" if threads == 1 else "'pool' False")
+    for name, array in np.load(tmp_path / "1.npz").items():
+        np.testing.assert_array_equal(np.load(tmp_path / "0.npz")[name], array)
