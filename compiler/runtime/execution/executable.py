@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -40,7 +41,10 @@ from tunefarm.compiler.types.tensor_type import Array, TensorType
 from tunefarm.compiler.with_count import with_count
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck
+    from tunefarm.compiler.runtime.execution.call_queue import CallQueue
     from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
     from tunefarm.compiler.runtime.execution.loaded_chain import LoadedChain
     from tunefarm.compiler.runtime.execution.profile import Profile
@@ -102,6 +106,8 @@ class Executable:
         self._defaults = {port.name: port.array for port in spec.structure.defaults}
         self._frames: list[Frame] = []  # those that no call uses at the moment
         self._check: ConstantsCheck | None = None
+        self._calls: CallQueue | None = None
+        self._starting = threading.Lock()
 
     @property
     def signature(self) -> Signature | None:
@@ -273,6 +279,24 @@ class Executable:
             return self.run_in(frame, inputs, out, in_place=in_place)
         finally:
             self._frames.append(frame)
+
+    def run_async(
+        self, inputs: Mapping[str, object], out: Mapping[str, object] | None = None
+    ) -> Future[dict[str, AnyArray]]:
+        """As `run`, but at once: the outputs come as the future's result, and errors as its.
+
+        Calls wait for their turn: as many run at the same time as this process has cores for, each
+        on `threads` of them. `asyncio.wrap_future` makes it awaitable. Nobody may write to the
+        inputs, nor read `out`, before it is done.
+        """
+        with self._starting:
+            if self._calls is None:
+                from tunefarm.compiler.runtime.execution.call_queue import (
+                    CallQueue,  # 20 ms, which callers of `run` go without
+                )
+
+                self._calls = CallQueue(self.threads)
+        return self._calls.submit(partial(self.run, inputs, out))
 
     def run_in(
         self,
