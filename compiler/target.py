@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
 
 from tunefarm.compiler.amx_set_up import FULL_PALETTE, VECTOR_PALETTE, TilePalette
@@ -181,7 +180,7 @@ def baseline_target(target: Target) -> Target:
     )
 
 
-def _llvm() -> ModuleType:
+def _llvm() -> Any:
     """LLVM, which takes 60 ms to import: what only loads an artifact goes without."""
     import llvmlite.binding as llvm
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tunefarm.compiler.function_modules import load_modules
+from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
 from tunefarm.tuner.commands.options import (
     ADVANCED,
@@ -47,6 +48,22 @@ def verify(
             rich_help_panel=ADVANCED,
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OLD.tuned",
+            help="Compare the artifact MODEL with this one, which it is to replace: outputs, then "
+            "latency. Exit with 1 if outputs differ or MODEL is slower.",
+        ),
+    ] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.npz|FOLDER",
+            help="With --against, the inputs to compare with, in the form of --calibration "
+            "[default: random values].",
+        ),
+    ] = None,
     minutes: Annotated[
         float,
         typer.Option(
@@ -79,13 +96,23 @@ def verify(
 
     The tuned build runs interleaved with the untuned one. Exit codes with --require: 0 as fast as
     recorded, 1 slower, 2 wrong options, 3 undecided (too noisy, or nothing recorded to compare
-    with).
+    with). With --against, MODEL and OLD.tuned are artifacts, and no database is read: 0 passed, 1
+    outputs differ or slower, 3 undecided.
 
     With --quick only kernels with nominees are measured, which takes seconds.
     """
     if quick and require is not None:
         raise UsageError("--require is about the recorded speed, --quick about single records")
     load_modules(functions or ())
+    if against is not None or inputs is not None:
+        database = (db, require, numerics, denormals, config, shape, input)
+        if against is None or quick or layers or any(option is not None for option in database):
+            raise UsageError(
+                "verify --against OLD.tuned NEW.tuned takes --inputs, --minutes, --threads, "
+                "--functions and --json only, and --inputs needs --against"
+            )
+        _verify_against(against, model, inputs, minutes, threads, json)
+        return
     shapes = shapes_of(shape, input)
     from tunefarm.configs.settings import load_settings
 
@@ -130,4 +157,22 @@ def verify(
     for text in found.notes:
         note(text)
     if require is not None and (code := EXIT_CODES[found.drift.judge(asked)[0]]):
+        raise typer.Exit(code)
+
+
+def _verify_against(
+    old: str,
+    new: str,
+    inputs: str | None,
+    minutes: float,
+    threads: int | None,
+    json: str | None,
+) -> None:
+    """A new artifact next to the one that it is to replace."""
+    check_files(writes=[json], reads=[old, new])
+    from tunefarm.tuner.verify.canary import EXIT_CODES, canary_lines, compare_artifacts
+
+    found = compare_artifacts(old, new, inputs, 60.0 * minutes, threads)
+    show(json, found.to_json(), "\n".join(canary_lines(found)))
+    if code := EXIT_CODES[found.verdict]:
         raise typer.Exit(code)

@@ -389,18 +389,27 @@ def _agreeing(
 
 
 def placed_programs(
-    models: Sequence[Executable], sizes: Mapping[str, int] | None = None, seed: int = 0
+    models: Sequence[Executable],
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+    inputs: Mapping[str, Array] | None = None,
 ) -> list[Callable[[], Mapping[str, Array]]]:
     """Runs of models at a placement, in one arena, from the same inputs to the same outputs.
 
-    `seed` is that of the inputs. Nothing repeats the addresses, as nothing repeats a process's.
+    `seed` is that of random inputs, where none are given; outputs of given ones are new arrays in
+    models with dynamic shapes. Nothing repeats the addresses, as nothing repeats a process's.
     """
     models = [placed_anew(model) for model in models]
-    inputs = placed_inputs(models[0], sizes, seed)
-    outputs = {
-        name: _elsewhere(type.shape, type.dtype.numpy)
-        for name, type in models[0].outputs_at(sizes).items()
-    }
+    outputs = None
+    if inputs is None or models[0].signature is None:
+        outputs = {
+            name: _elsewhere(type.shape, type.dtype.numpy)
+            for name, type in models[0].outputs_at(sizes).items()
+        }
+    if inputs is None:
+        inputs = placed_inputs(models[0], sizes, seed)
+    else:
+        inputs = {name: _moved(array) for name, array in inputs.items()}
     arena = _elsewhere((max(m.arena_bytes for m in models),), np.dtype(np.uint8))
     return [partial(m.run_in, m.new_frame(arena), inputs, outputs) for m in models]
 
