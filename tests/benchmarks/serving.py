@@ -3,12 +3,15 @@
     python -m tests.benchmarks.serving load ARTIFACT [--count 10]
     python -m tests.benchmarks.serving callers ARTIFACT [--seconds 3]
     python -m tests.benchmarks.serving processes ARTIFACT [--count 8]
+    python -m tests.benchmarks.serving canary ARTIFACT [--count 20] [--seconds 20]
 
 `load` starts processes that import the runtime, load the artifact from a warm file cache and run it
 once: medians of wall and of CPU time. `callers` runs 1 to 8 threads that call `run`, and as many
 that wait for `run_async`: the median and the 99th percentile of a call, and the throughput over
 that of one caller. `processes` says what each of several that have run holds for itself
 (Private_Clean and Private_Dirty in /proc/PID/smaps_rollup) and what of shared pages falls to it.
+`canary` counts the verdicts of `tune verify --against` on three changes of a model: kernels that
+run twice, about 3 % of the time; a weight that is wrong; and the shortest kernel run twice.
 """
 
 from __future__ import annotations
@@ -17,17 +20,29 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
 import numpy as np
 
-from tunefarm import load
+from tunefarm.compiler.llvm.machine import object_code
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact.seal import part_digests, seal_of
+from tunefarm.compiler.runtime.entry.entry import entry_of
+from tunefarm.compiler.runtime.execution.executable import load
+from tunefarm.compiler.runtime.spec.buffers import aligned_empty
+from tunefarm.compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec
+from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
+from tunefarm.tuner.verify.canary import compare_artifacts
 
 CALLERS = (1, 2, 4, 8)
+SLOW_DOWN = 0.03
 _LOAD = """
 import json, sys, time
 def now():
@@ -150,10 +165,70 @@ def _memory(process: int) -> dict[str, int]:
     return {"own": 1024 * private, "proportional": 1024 * kilobytes["Pss"]}
 
 
+def measure_canary(path: str, count: int, seconds: float) -> None:
+    """Print the verdicts on planted changes, and on none."""
+    old = load(path)
+    spec = old.spec
+    profile = old.profile(drawn_inputs(old), 5)
+    seconds_of = [step.seconds for step in profile.steps]
+    twice = _steps_of(spec, seconds_of, SLOW_DOWN)
+    planted = sum(seconds_of[number] for number in twice) / sum(seconds_of)
+    print(f"slower by {planted:.1%}")
+    shortest = min(_repeatable(spec), key=seconds_of.__getitem__)
+    weights = [number for number, array in enumerate(spec.constants) if array.dtype == np.float32]
+    largest = max(weights, key=lambda number: spec.constants[number].size)
+    with tempfile.TemporaryDirectory() as folder:
+        for what, verdict in (("slower", "SLOWER"), ("wrong", "WRONG"), ("unchanged", "PASSED")):
+            if what == "wrong":
+                changed = _with_constant(spec, largest)
+            else:
+                again = twice if what == "slower" else {shortest}
+                steps = [s for n, s in enumerate(spec.steps) for _ in range(1 + (n in again))]
+                changed = replace(spec, steps=tuple(steps))
+            artefact.save(_sealed(changed), f"{folder}/new.tuned")
+            found = Counter(
+                compare_artifacts(path, f"{folder}/new.tuned", None, seconds).verdict.name
+                for _ in range(count)
+            )
+            print(f"{what:10} {found[verdict]} of {count} {verdict}; {dict(found)}", flush=True)
+
+
+def _steps_of(spec: ExecutableSpec, seconds: Sequence[float], share: float) -> set[int]:
+    """Calls that together take about such a share of the time, and may run twice."""
+    left, chosen = share * sum(seconds), set[int]()
+    for number in sorted(_repeatable(spec), key=lambda number: -seconds[number]):
+        if seconds[number] <= left:
+            chosen.add(number)
+            left -= seconds[number]
+    return chosen
+
+
+def _repeatable(spec: ExecutableSpec) -> list[int]:
+    """Calls that compute the same twice: they write to none of what they read."""
+    return [
+        number
+        for number, step in enumerate(spec.steps)
+        if isinstance(step, CallStep) and step.buffers[-1] not in step.buffers[:-1]
+    ]
+
+
+def _with_constant(spec: ExecutableSpec, number: int) -> ExecutableSpec:
+    """The same with a constant that is 10 % larger."""
+    wrong = aligned_empty(spec.constants[number].shape, spec.constants[number].dtype)
+    wrong[...] = 1.1 * spec.constants[number]
+    constants = (*spec.constants[:number], wrong, *spec.constants[number + 1 :])
+    return replace(spec, constants=constants, digests=part_digests(spec.objects, constants))
+
+
+def _sealed(spec: ExecutableSpec) -> ExecutableSpec:
+    """The same with an entry that was made for it."""
+    return replace(spec, entry=object_code(entry_of(spec, seal_of(spec)), spec.target))
+
+
 def main() -> None:
     """Run what the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("load", "callers", "processes"))
+    parser.add_argument("what", choices=("load", "callers", "processes", "canary"))
     parser.add_argument("artifact")
     parser.add_argument("--count", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -162,6 +237,8 @@ def main() -> None:
         measure_load(asked.artifact, asked.count)
     elif asked.what == "callers":
         measure_callers(asked.artifact, asked.seconds)
+    elif asked.what == "canary":
+        measure_canary(asked.artifact, asked.count, asked.seconds)
     else:
         measure_processes(asked.artifact, asked.count)
 

@@ -30,9 +30,9 @@ def inspect(
     stage: Annotated[
         str,
         typer.Option(
-            metavar="graph|plan|kernels|space|loops|llvm|asm",
+            metavar="graph|plan|kernels|space|loops|shares|llvm|asm",
             help="What to print: the graph, its optimization plan, the kernels, their schedule "
-            "spaces, or the code as loops, LLVM IR or assembly.",
+            "spaces, how evenly threads share loops, or the code as loops, LLVM IR or assembly.",
             rich_help_panel=OUTPUT,
         ),
     ],

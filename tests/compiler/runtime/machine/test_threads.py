@@ -12,7 +12,7 @@ from tunefarm.compiler.runtime.machine.thread_pool import is_supported
 
 @pytest.fixture
 def no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "thread_pool", lambda count: None)
+    monkeypatch.setattr(threads, "thread_pool", lambda *_: None)
 
 
 @pytest.fixture
