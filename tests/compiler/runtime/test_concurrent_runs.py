@@ -173,3 +173,25 @@ def test_an_exception_from_outside_neither_loses_nor_doubles_a_frame(
     assert adder.idle_frames == 1
     assert adder.run({"x": x})["y"].max() == 2
     assert adder.idle_frames == 1
+
+
+@pytest.mark.parametrize("threads", [4, 16, 64])
+def test_more_threads_and_callers_than_cores_are_right_and_end(threads: int) -> None:
+    weight = np.linspace(-1, 1, COUNT, dtype=np.float32)
+    model = Executable(chain_spec(weight), threads)
+    inputs = [np.full(COUNT, number / 8, np.float32) for number in range(4)]
+    expected = [Executable(chain_spec(weight), 1).run({"x": x})["y"] for x in inputs]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(100):
+            if not np.array_equal(model.run({"x": inputs[number]})["y"], expected[number]):
+                wrong.append(number)
+
+    callers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(120)
+    assert not any(caller.is_alive() for caller in callers)
+    assert not wrong
