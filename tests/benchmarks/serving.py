@@ -215,7 +215,7 @@ def _repeatable(spec: ExecutableSpec) -> list[int]:
 def _with_constant(spec: ExecutableSpec, number: int) -> ExecutableSpec:
     """The same with a constant that is 10 % larger."""
     wrong = aligned_empty(spec.constants[number].shape, spec.constants[number].dtype)
-    wrong[...] = 1.1 * spec.constants[number]
+    np.multiply(spec.constants[number], 1.1, out=wrong)
     constants = (*spec.constants[:number], wrong, *spec.constants[number + 1 :])
     return replace(spec, constants=constants, digests=part_digests(spec.objects, constants))
 

@@ -75,6 +75,11 @@ def test_objects_call_each_other_in_any_order() -> None:
         assert call(MappedCode(compiled(*texts), ["sum"]), "sum", 35) == 42
 
 
+def test_functions_lie_in_cache_lines_alike_wherever_they_are_linked() -> None:
+    for texts in ((SEVEN,), (ADDS, SEVEN), (COUNTER, POWER, SEVEN)):
+        assert MappedCode(compiled(*texts), ["seven"]).address("seven") % 64 == 0
+
+
 def test_what_is_written_to_is_of_one_link() -> None:
     first, second = (MappedCode(compiled(SEVEN, COUNTER), ["next"]) for _ in range(2))
     assert [call(first, "next") for _ in range(3)] == [41, 42, 43]
