@@ -19,12 +19,14 @@ from tunefarm.tuner.verify.canary import (
     Canary,
     CanaryVerdict,
     Difference,
+    both,
     canary_lines,
     different_outputs,
     judged,
 )
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
+UNCLEAR, SLOWER = CanaryVerdict.UNCLEAR, CanaryVerdict.SLOWER
 REPEATED = 3000
 """Times that a step of the slow model runs: far beyond what noise could hide."""
 
@@ -112,6 +114,9 @@ def test_what_cannot_be_compared_is_one_error(
         (Comparison(1.02, 0.99, 1.05, 99), CanaryVerdict.UNCLEAR),
         (Comparison(1.03, 1.02, 1.04, 3), CanaryVerdict.UNCLEAR),
         (Comparison(1.005, 1.001, 1.009, 99), CanaryVerdict.PASSED),
+        (Comparison(1.015, 1.005, 1.025, 99), CanaryVerdict.PASSED),
+        (both(Comparison(1.03, 1.02, 1.04, 99), Comparison(1.0, 0.99, 1.01, 99)), UNCLEAR),
+        (both(Comparison(1.03, 1.02, 1.04, 99), Comparison(1.03, 1.015, 1.05, 99)), SLOWER),
         (Comparison(0.9, 0.8, 1.0, 99), CanaryVerdict.PASSED),
     ],
 )
