@@ -110,7 +110,7 @@ def _put_together(
     """The artifact of the same kernels with the same schedules; None if there is none."""
     from tunefarm.tuner.building.apply_best import Records
     from tunefarm.tuner.building.recorded_plan import plan_to_apply
-    from tunefarm.tuner.building.size_plan import size_plan
+    from tunefarm.tuner.building.size_plan import size_plan, size_plan_notes
 
     asked = (store, model.model_hash, request.settings, target)
     accept = request.accept_nominees
@@ -126,7 +126,8 @@ def _put_together(
     if found is None:
         return None
     reports, kept = found
-    notes = (*planned.notes, *records.notes(reports))
+    left = size_plan_notes(*asked, accept_nominees=accept)
+    notes = (*planned.notes, *left, *records.notes(reports))
     unapplied = (*other_file(store, request.model), *records.unapplied(reports))
     standings = records.standings_of(reports)
     report = build_report(reports, model.kernels, notes, planned.choice, unapplied, standings)
@@ -153,19 +154,19 @@ def _compiled(
     from tunefarm.tuner.building.lowered import keep_choice, lower_model
     from tunefarm.tuner.building.overflow import overflow_note
     from tunefarm.tuner.building.recorded_plan import plan_to_apply
-    from tunefarm.tuner.building.size_plan import size_plan
+    from tunefarm.tuner.building.size_plan import size_plan, size_plan_notes
 
     settings, output, graph = request.settings, request.output, read()
     model_hash = structural_hash(graph)
+    asked = (store, model_hash, settings, target)
+    accept = request.accept_nominees
     is_sized = request.form in OF_SEVERAL and graph.signature is not None
     if is_sized and request.dump_after is None:
-        plan = size_plan(
-            store, model_hash, settings, target, accept_nominees=request.accept_nominees
-        )
+        plan = size_plan(*asked, accept_nominees=accept)
         if plan is not None:
             return _several(request, store, graph)
     lowered = lower_model(graph, settings, request.precision, target, store)
-    records = Records(store, settings, target, model_hash, accept_nominees=request.accept_nominees)
+    records = Records(store, settings, target, model_hash, accept_nominees=accept)
 
     def compile(plan: GraphPlan | None) -> Compiled:
         return compile_with(
@@ -179,13 +180,11 @@ def _compiled(
             plan=plan,
         )
 
-    applied = plan_to_apply(
-        store, model_hash, settings, target, accept_nominees=request.accept_nominees
-    )
-    built, planned = applied.compile(compile)
+    built, planned = plan_to_apply(*asked, accept_nominees=accept).compile(compile)
     reports = built.spec.kernels
     text = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
-    notes = (*filter(None, text), *planned.notes, *records.notes(reports))
+    left = size_plan_notes(*asked, accept_nominees=accept) if is_sized else ()
+    notes = (*filter(None, text), *planned.notes, *left, *records.notes(reports))
     unapplied = (*other_file(store, request.model), *records.unapplied(reports))
     standings = records.standings_of(reports)
     report = build_report(reports, built.kernels, notes, planned.choice, unapplied, standings)

@@ -66,6 +66,28 @@ def size_plan(
     return plan if len(plan.ranges) > 1 else None
 
 
+def size_plan_notes(
+    store: Store | None,
+    model_hash: str,
+    settings: Settings,
+    target: Target,
+    *,
+    accept_nominees: bool = False,
+) -> tuple[str, ...]:
+    """What a build of one program is to say of a size plan that it does not apply."""
+    if store is None or accept_nominees:
+        return ()
+    standing = plan_standing(store, model_hash, target, settings.compile.threads, _kind(settings))
+    plan = standing.nominee
+    if standing.applies is not None or plan is None:
+        return ()
+    cpu = f" were chosen on {plan.cpu} and" if plan.cpu else ""
+    return (
+        f"the recorded ranges of sizes{cpu} were not confirmed on this CPU: one program serves all "
+        "sizes; tune MODEL measures ranges, --accept-nominees applies them as they are",
+    )
+
+
 def range_programs(
     plan: SizePlan | None,
     graph: Graph,

@@ -26,8 +26,9 @@ from tunefarm.tuner.building.cache import BuildCache
 from tunefarm.tuner.building.flow import build
 from tunefarm.tuner.building.recorded_plan import PlanToApply, plan_to_apply, record_plan
 from tunefarm.tuner.building.request import BuildRequest, BuildResult
-from tunefarm.tuner.building.size_plan import size_plan
+from tunefarm.tuner.building.size_plan import record_size_plan, size_plan, size_plan_notes
 from tunefarm.tuner.records.graph_choice import GraphChoice
+from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
 
 PLAIN_CONV = GraphChoice(GraphPlan((Layout("c", PLAIN),)), "NCHW at c", 1.2, 1.1, 1.3, 1e-5)
 
@@ -202,3 +203,20 @@ def test_a_plan_is_no_task_and_no_choice_of_precisions(setting: Setting) -> None
         assert model_queries.newest_plan(*asked) is None
         assert size_plan(store, setting.hash, setting.settings(), host_target()) is None
         assert queries.tasks(store) == []
+
+
+def test_ranges_that_another_cpu_chose_are_named(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges = (SizeRange({"n": (1, 8)}, {}), SizeRange({"n": (9, 64)}, {}))
+    found = SizePlan(ranges, {})
+    with Store.open(setting.db) as store:
+        asked = store, setting.hash, setting.settings(), host_target()
+        with monkeypatch.context() as patch:
+            patch.setattr("tunefarm.tuner.building.keep_plan.cpu_name", lambda: "another CPU")
+            record_size_plan(store, found, "tiny", *asked[1:])
+        assert size_plan(*asked) is None
+        (note,) = size_plan_notes(*asked)
+        assert "another CPU" in note
+        assert "--accept-nominees" in note
+        assert size_plan_notes(*asked, accept_nominees=True) == ()
