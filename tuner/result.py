@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tunefarm.compiler.runtime.execution.html_text import html_lines
+from tunefarm.compiler.with_count import with_count
+from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.placement import moved_lines
 from tunefarm.tuner.records.graph_choice import GraphChoice
-from tunefarm.tuner.records.size_ranges import SizePlan
+from tunefarm.tuner.records.size_ranges import Ratio, SizePlan
 from tunefarm.tuner.reports.gains import NO_DIFFERENCE, UNCHANGED, headline
 from tunefarm.tuner.reports.report import (
     TaskStatus,
@@ -180,8 +182,24 @@ class TuneResult:
         if self.latency is None:
             why = "interrupted" if self.interrupted else "the whole model was not measured here"
             return f"{self.model}: {why}"
+        return f"{self.model}: {headline(*self.gain)}{self.gain_of}"
+
+    @property
+    def gain(self) -> Ratio:
+        """The tuned model's time over the untuned one's, with its interval: with dynamic shapes the
+        mean over the sizes that were measured. Not where the model was not measured."""
+        mean = None if self.size_plan is None else self.size_plan.mean_ratio
+        if mean is not None:
+            return mean
+        assert self.latency is not None
         applied = self.latency.applied
-        return f"{self.model}: {headline(applied.ratio, applied.low, applied.high)}"
+        return applied.ratio, applied.low, applied.high
+
+    @property
+    def gain_of(self) -> str:
+        """What the gain is a mean of, in words; nothing where it is of one size."""
+        count = 0 if self.size_plan is None else len(self.size_plan.ratios)
+        return f", mean of {with_count(count, 'size')}" if count else ""
 
     @property
     def _next(self) -> str:
@@ -210,11 +228,11 @@ class TuneResult:
         names = ("claimed_seconds", "confirmed_seconds", "speedup", "speedup_low", "speedup_high")
         if self.latency is None:
             return found | dict.fromkeys(("unchanged", *names))
-        applied = self.latency.applied
-        ratios = 1.0 / applied.ratio, 1.0 / applied.high, 1.0 / applied.low
-        speed_up = (None,) * 3 if applied.is_unchanged else ratios
+        ratio, low, high = self.gain
+        unchanged = is_unchanged(low, high)
+        speed_up = (None,) * 3 if unchanged else (1.0 / ratio, 1.0 / high, 1.0 / low)
         figures = self.claimed_seconds, self.confirmed_seconds, *speed_up
-        found["unchanged"] = applied.is_unchanged
+        found["unchanged"] = unchanged
         return found | dict(zip(names, figures, strict=True))
 
 
@@ -250,7 +268,7 @@ def size_lines(sizes: Sequence[SizeResult]) -> list[str]:
 
 def plan_lines(plan: SizePlan) -> list[str]:
     """Latencies against sizes, drawn, and how many ranges have schedules of their own."""
-    title, times, other = "whole model:", plan.models, "untuned"
+    title, times, other = "at its sizes:", plan.models, "untuned"
     if not times:
         title, times, other = "kernels that depend on sizes:", plan.seconds, "with one schedule"
     rows = [(name, own, one) for name, (own, one) in times.items()]
@@ -283,6 +301,8 @@ def result_line(result: TuneResult) -> str:
         return f"{result.model}: {', '.join(known) or 'not measured on this machine'}"
     if result.latency is None:
         return f"{result.model}: tuned; not measured as a whole on this machine"
+    if result.gain_of:
+        return result.headline
     return f"{result.model}: {_model_line(result.latency)}"
 
 
@@ -309,7 +329,11 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
                 f"all kernels together: {format_seconds(claimed)} claimed by the search, "
                 f"{format_seconds(confirmed)} confirmed side by side"
             )
-        lines.append(f"whole model: {_model_line(latency)}")
+        if result.gain_of:
+            lines.append(f"whole model: {headline(*result.gain)}{result.gain_of}")
+            lines.append(f"at its maximum sizes: {_model_line(latency)}")
+        else:
+            lines.append(f"whole model: {_model_line(latency)}")
         if latency.is_slower and latency.former is not None:
             lines.append(
                 f"with the former schedules it takes {format_seconds(latency.former)}: they stay"

@@ -13,6 +13,7 @@ from rich.console import Console
 from tunefarm.measure.compare import Comparison, LogRatio
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.confirm.latency import ModelLatency
+from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
 from tunefarm.tuner.reports.report import TaskStatus
 from tunefarm.tuner.reports.task_table import TaskTable
 from tunefarm.tuner.result import (
@@ -21,6 +22,7 @@ from tunefarm.tuner.result import (
     TargetResult,
     TrialCounts,
     TuneResult,
+    result_line,
     summary_lines,
 )
 from tunefarm.tuner.search.budget import End
@@ -91,6 +93,26 @@ def test_a_job_that_keeps_every_default_says_unchanged_and_no_ratio() -> None:
     assert {told["latency"][name] for name in ("ratio", "low", "high")} == {None}
     sized = replace(result, sizes=(SizeResult("batch=1", SAME),))
     assert "7 ms, unchanged" in "\n".join(summary_lines(sized, "tune build"))
+
+
+def test_with_dynamic_shapes_the_result_is_the_mean_over_the_sizes() -> None:
+    ranges = (SizeRange({"n": (1, 64)}, {}),)
+    ratios = {"n=1": (0.25, 0.2, 0.3), "n=64": (1.0, 0.98, 1.02)}
+    plan = SizePlan(ranges, {}, {"n=1": (1e-3, 4e-3), "n=64": (7e-3, 7e-3)}, ratios)
+    result = replace(RESULT, sizes=(), size_plan=plan)
+    ratio, low, high = result.gain
+    assert ratio == pytest.approx(0.5)
+    assert 0.4 < low < 0.5 < high < 0.6
+    assert result.headline.startswith(f"{RESULT.model}: 2.00x as fast as untuned")
+    assert result.headline.endswith(", mean of 2 sizes")
+    assert result_line(result) == result.headline
+    assert result.to_json()["search"]["speedup"] == pytest.approx(2.0)
+    lines = summary_lines(result, "tune build")
+    assert any(line.startswith("at its maximum sizes: 7 ms untuned") for line in lines)
+    same = dict.fromkeys(ratios, (1.0, 1.0, 1.0))
+    unchanged = replace(result, size_plan=replace(plan, ratios=same))
+    assert "unchanged" in unchanged.headline
+    assert unchanged.to_json()["search"]["unchanged"]
 
 
 def test_a_gain_is_no_unchanged_model() -> None:

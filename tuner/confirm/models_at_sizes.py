@@ -22,7 +22,7 @@ from tunefarm.tuner.confirm.latency import (
     compare_models,
 )
 from tunefarm.tuner.confirm.whole_model import ModelBuilds
-from tunefarm.tuner.records.size_ranges import SizePlan, SizePoint, merged
+from tunefarm.tuner.records.size_ranges import Ratio, SizePlan, SizePoint, merged
 
 RUNS = 3  # of which the fastest counts, where a rough figure will do
 LONG = 1.0  # seconds after which no run is repeated
@@ -60,6 +60,7 @@ def confirm_plan(
         )
     ]
     models: dict[str, tuple[float, float]] = {}
+    ratios: dict[str, Ratio] = {}
     slower: set[int] = set()
     end = time.monotonic() + seconds
     for number, point in enumerate(points):
@@ -78,9 +79,11 @@ def confirm_plan(
         )
         if latency.is_slower:
             slower.add(place)
-        models[str(point)] = latency.untuned * latency.applied.ratio, latency.untuned
+        applied = latency.applied
+        models[str(point)] = latency.untuned * applied.ratio, latency.untuned
+        ratios[str(point)] = applied.ratio, applied.low, applied.high
     ranges = [
         replace(item, schedules={}) if place in slower else item
         for place, item in enumerate(plan.ranges)
     ]
-    return replace(plan, ranges=merged(ranges), models=models)
+    return replace(plan, ranges=merged(ranges), models=models, ratios=ratios)

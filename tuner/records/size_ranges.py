@@ -107,6 +107,10 @@ def cover(times: Sequence[Mapping[str, float]], preferred: str) -> list[str]:
     return served
 
 
+Ratio: TypeAlias = tuple[float, float, float]
+"""A ratio of times with the ends of its 95 % interval."""
+
+
 @dataclass(frozen=True, slots=True)
 class SizeRange:
     """Bounds of the symbols, and the schedules (JSON) of the kernels that have others there than
@@ -127,12 +131,24 @@ class SizePlan:
 
     `seconds` are those of all kernels that depend on the sizes, at each point, by its name: with
     the schedules of the plan, and with those that are applied anyway. `models` are seconds of the
-    whole model, tuned and untuned, at the points where it was measured.
+    whole model, tuned and untuned, at the points where it was measured; `ratios` are the tuned time
+    over the untuned one there, each with its 95 % interval.
     """
 
     ranges: tuple[SizeRange, ...]
     seconds: Mapping[str, tuple[float, float]]
     models: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    ratios: Mapping[str, Ratio] = field(default_factory=dict)
+
+    @property
+    def mean_ratio(self) -> Ratio | None:
+        """The geometric mean of the ratios, with its 95 % interval; None where there are none."""
+        if not self.ratios:
+            return None
+        logs = [tuple(map(math.log, ratio)) for ratio in self.ratios.values()]
+        middle = math.fsum(log for log, _, _ in logs) / len(logs)
+        width = math.sqrt(math.fsum(((high - low) / 2) ** 2 for _, low, high in logs)) / len(logs)
+        return math.exp(middle), math.exp(middle - width), math.exp(middle + width)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
@@ -146,6 +162,7 @@ class SizePlan:
             ],
             "seconds": {name: list(both) for name, both in self.seconds.items()},
             "models": {name: list(both) for name, both in self.models.items()},
+            "ratios": {name: list(ratio) for name, ratio in self.ratios.items()},
         }
 
     @staticmethod
@@ -160,7 +177,10 @@ class SizePlan:
         )
         seconds = {str(n): (float(a), float(b)) for n, (a, b) in data["seconds"].items()}
         models = {str(n): (float(a), float(b)) for n, (a, b) in data.get("models", {}).items()}
-        return SizePlan(ranges, seconds, models)
+        ratios: dict[str, Ratio] = {}
+        for name, (ratio, low, high) in data.get("ratios", {}).items():
+            ratios[str(name)] = float(ratio), float(low), float(high)
+        return SizePlan(ranges, seconds, models, ratios)
 
 
 def merged(ranges: Sequence[SizeRange]) -> tuple[SizeRange, ...]:

@@ -106,5 +106,5 @@ def test_neighbours_with_the_same_schedules_are_one_range() -> None:
 
 def test_a_plan_is_what_it_was_in_json() -> None:
     ranges = (SizeRange({"s": (1, 9)}, {"k": [["tile", "i", 4]]}), SizeRange({"s": (10, 64)}, {}))
-    plan = SizePlan(ranges, {"s=1": (1e-6, 2e-6)})
+    plan = SizePlan(ranges, {"s=1": (1e-6, 2e-6)}, {"s=1": (1.0, 2.0)}, {"s=1": (0.5, 0.4, 0.6)})
     assert SizePlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
