@@ -46,9 +46,9 @@ from tunefarm.tuner.search import monitor as phases
 from tunefarm.tuner.search.budget import Budget, End, Limits
 from tunefarm.tuner.search.measuring import capacities_of, off_the_slots, timing_options
 from tunefarm.tuner.search.monitor import Monitor
-from tunefarm.tuner.search.patience import DatabasePatience
+from tunefarm.tuner.search.pairwise_estimates import Estimate
+from tunefarm.tuner.search.retry_policy import RetryPolicy
 from tunefarm.tuner.search.session import Overhead, SessionOptions, TuningSession
-from tunefarm.tuner.search.standings import Estimate
 from tunefarm.tuner.search.tasks import TuningTask, tasks_for
 from tunefarm.tuner.search.time_plan import TimePlan
 
@@ -80,12 +80,12 @@ class Job:
     placements: dict[TaskKey, LogRatio] = field(default_factory=dict)
     known: TrialCounts = field(default_factory=TrialCounts)  # before this job
     budget: Budget = field(init=False)
-    patience: DatabasePatience = field(init=False)
+    patience: RetryPolicy = field(init=False)
     overhead: Overhead = field(default_factory=Overhead)
 
     def __post_init__(self) -> None:
         self.tasks, self.background = self.make_tasks()
-        self.patience = DatabasePatience(self.progress)
+        self.patience = RetryPolicy(self.progress)
         search = self.settings.search
         self.budget = Budget(
             Limits(

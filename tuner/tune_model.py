@@ -19,7 +19,7 @@ from tunefarm.db.store import Store
 from tunefarm.measure.farm.make_runner import check_runner
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.lowered import LoweredModel
-from tunefarm.tuner.building.model_file import Meanwhile, ModelStamp
+from tunefarm.tuner.building.model_file import Future, ModelStamp
 from tunefarm.tuner.from_settings import limits_of, numerics_of, target_of, targets_of
 from tunefarm.tuner.interrupt import interrupt_thread
 from tunefarm.tuner.job import Job
@@ -54,7 +54,7 @@ def read_model(request: JobRequest) -> tuple[Graph, JobRequest]:
 
     Raises ImportModelError also for a file that changes meanwhile.
     """
-    stamped = Meanwhile(lambda: ModelStamp.of(request.model))
+    stamped = Future(lambda: ModelStamp.of(request.model))
     graph = import_model(request.model, request.shapes, limits_of(request.settings))
     stamp = stamped.result()
     if stamp is None or stamp.is_touched():

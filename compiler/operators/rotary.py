@@ -53,7 +53,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _Rotation:
     """The parts of the result's expression."""
 
     use: Use
@@ -98,7 +98,7 @@ class _Turn:
 
 
 def _rotary(attributes: Attributes, use: Use) -> Tensor:
-    turn = _Turn(use, attributes.integer("width"))
+    turn = _Rotation(use, attributes.integer("width"))
     whole = use.input(1).shape[-1] == turn.width
     form = turn.apart if whole else turn.halves
     if attributes.flag("interleaved"):

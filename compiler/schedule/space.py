@@ -78,7 +78,7 @@ class Values:
         return np.array(values, np.int64)
 
 
-class Plan(Protocol):
+class Candidates(Protocol):
     """All that a sketch decides for n candidates; the schedule and the shape follow from it."""
 
     def steps(self) -> Iterable[Step]:
@@ -110,7 +110,7 @@ class Sketch:
     def planned(
         name: str,
         choices: Sequence[tuple[Choice, ChoiceValue]],
-        plan: Callable[[Values], Plan],
+        plan: Callable[[Values], Candidates],
     ) -> Sketch:
         """The sketch with these choices, each with its default, whose candidates `plan` decides."""
         domains = tuple(choice for choice, _ in choices)

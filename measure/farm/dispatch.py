@@ -28,7 +28,7 @@ _AHEAD = 2  # per builder and slot: enough that neither waits for the driver
 
 
 @dataclass(slots=True)
-class Job:
+class PendingRequest:
     """A request on its way.
 
     `losses` counts the tries that ended without a result, `kills` those of them in which a worker
@@ -48,7 +48,7 @@ class Job:
 class BuildAction:
     """Build `job` with builder `index` of node `node`."""
 
-    job: Job
+    job: PendingRequest
     node: int
     index: int
 
@@ -57,7 +57,7 @@ class BuildAction:
 class TimeAction:
     """Check and time `job` in slot `index` of node `node`."""
 
-    job: Job
+    job: PendingRequest
     node: int
     index: int
 
@@ -74,8 +74,8 @@ class _Phase(StrEnum):
 class _Waiting:
     """The requests for nodes of one kind that wait for a builder, or for a slot."""
 
-    to_build: deque[Job] = field(default_factory=deque)
-    to_time: deque[Job] = field(default_factory=deque)
+    to_build: deque[PendingRequest] = field(default_factory=deque)
+    to_time: deque[PendingRequest] = field(default_factory=deque)
     stranded: float | None = None  # since when no slot is left for them
 
 
@@ -195,7 +195,7 @@ class Dispatcher:
         """Take a request in; of several kinds of nodes there must be one for its target."""
         only = next(iter(self._waiting.values()))
         waiting = only if len(self._waiting) == 1 else self._waiting[request.target]
-        waiting.to_build.append(Job(request))
+        waiting.to_build.append(PendingRequest(request))
 
     def next_actions(self) -> list[Action]:
         """What can be started now; the caller starts all of it."""
@@ -277,7 +277,7 @@ class Dispatcher:
 
     def take_stranded(self, now: float = 0.0, patience: float = 0.0) -> list[MeasureResult]:
         """What has waited for so many seconds although no slot of its kind is left fails here."""
-        stranded: list[Job] = []
+        stranded: list[PendingRequest] = []
         for kind, waiting in self._waiting.items():
             nodes = [node for node in self._nodes if node.kind == kind]
             is_served = any((node.slots and not node.gone) or node.timing for node in nodes)
@@ -362,10 +362,10 @@ class Dispatcher:
             self._free_slot(action)
         return True
 
-    def _put_back(self, job: Job, node: _Node) -> None:
+    def _put_back(self, job: PendingRequest, node: _Node) -> None:
         (node.waiting.to_build if job.build is None else node.waiting.to_time).appendleft(job)
 
-    def _take(self, node: _Node, number: int, index: int) -> Job:
+    def _take(self, node: _Node, number: int, index: int) -> PendingRequest:
         """The next job for a slot; one that lost its worker there goes elsewhere if it can."""
         queue = node.waiting.to_time
         live = [other for other in self._nodes if other.kind == node.kind and not other.gone]
@@ -389,6 +389,6 @@ class Dispatcher:
         node.leases.release(node.plan.slots[action.index])
 
 
-def _failed(job: Job, status: Status, error: str) -> MeasureResult:
+def _failed(job: PendingRequest, status: Status, error: str) -> MeasureResult:
     seconds = job.build.build_seconds if job.build is not None else 0.0
     return MeasureResult(job.request.request_id, status, (), error, seconds)

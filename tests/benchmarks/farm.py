@@ -49,7 +49,7 @@ from tunefarm.measure.worker.build_candidate import BuildResult
 from tunefarm.tuner.confirm.race import Race, RaceOptions
 from tunefarm.tuner.confirm.verdict import judge
 from tunefarm.tuner.search.budget import Limits
-from tunefarm.tuner.search.standings import Estimate
+from tunefarm.tuner.search.pairwise_estimates import Estimate
 
 SPIN = 400_000  # additions of the kernels that are compared: some 0.5 ms
 SLOT_SECONDS = 0.2

@@ -39,7 +39,7 @@ from tunefarm.db.check import check
 from tunefarm.db.queue import entries
 from tunefarm.db.records import LOST_TO_NOISE, TaskKey, TrialRecord
 from tunefarm.db.store import Store
-from tunefarm.tuner.queues.night import TIME_OVER
+from tunefarm.tuner.queues.queue_runner import TIME_OVER
 from tunefarm.tuner.search.ranking import AGAIN_SHARE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ and with --load a core that builds without end beside the one that times. Run no
 `aa` shows where the ratios of equal schedules lie, and whether as many are within 1 and 1.96 of
 their claimed deviations as should be (68 % and 95 %). `again` measures two pairs in turn, so that
 both are loaded anew each time, and shows by how much their results differ beyond what they claim:
-`tunefarm.tuner.search.standings.BETWEEN_RUNS`.
+`tunefarm.tuner.search.pairwise_estimates.BETWEEN_RUNS`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.search.budget import End
 from tunefarm.tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
-from tunefarm.tuner.search.standings import Estimate
+from tunefarm.tuner.search.pairwise_estimates import Estimate
 from tunefarm.tuner.search.tasks import TuningTask, plan
 from tunefarm.tuner.search.time_plan import TimePlan
 

@@ -38,7 +38,7 @@ from tunefarm.configs.private_folder import make_private
 from tunefarm.configs.settings import cache_folder
 from tunefarm.db.file_state import file_digest, records_stamp
 from tunefarm.measure.machine import cpu_name
-from tunefarm.tuner.building.model_file import Meanwhile
+from tunefarm.tuner.building.model_file import Future
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.building.request import ARTEFACT, BuildRequest, BuildResult, built_artefact
 from tunefarm.tuner.calibration.options import CHOSEN
@@ -107,9 +107,7 @@ class BuildCache:
         self._build_key += [memory, plan, request.accept_nominees, cpu_name()]
 
     @staticmethod
-    def of(
-        request: BuildRequest, target: Target, digest: Meanwhile[str | None]
-    ) -> BuildCache | None:
+    def of(request: BuildRequest, target: Target, digest: Future[str | None]) -> BuildCache | None:
         """None for what is not kept: other forms, several programs, models in several files, where
         no cache is."""
         folder = cache_folder(request.settings)

@@ -8,7 +8,7 @@ from tunefarm.compiler.amx_state import TILE_FEATURES
 from tunefarm.compiler.target import Target, baseline_target
 from tunefarm.configs.settings import load_target
 
-RARE = ("avx512fp16", "avxvnni")
+RARE_FEATURES = ("avx512fp16", "avxvnni")
 """What some CPUs lack that have all else that one with matrix tiles has: AVX512-VNNI and BF16."""
 COMMON = ("x86-64-v3",)
 """Targets that most CPUs of a family have in common, the fastest first."""
@@ -24,7 +24,9 @@ def fallback_targets(target: Target) -> tuple[Target, ...]:
     found = []
     if target.matrix_tiles is not None:
         kept = (name for name in target.features if not name.startswith(TILE_FEATURES))
-        found.append(replace(target, features=tuple(name for name in kept if name not in RARE)))
+        found.append(
+            replace(target, features=tuple(name for name in kept if name not in RARE_FEATURES))
+        )
     for name in COMMON:
         common = Target.from_json(load_target(name).model_dump())
         of_family = common.triple.split("-")[0] == target.triple.split("-")[0]

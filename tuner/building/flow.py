@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.tuner.building.cache import BuildCache, KnownModel
-from tunefarm.tuner.building.model_file import Meanwhile, begin_digest, other_file
+from tunefarm.tuner.building.model_file import Future, begin_digest, other_file
 from tunefarm.tuner.building.report import build_report
 from tunefarm.tuner.building.request import (
     ARTEFACT,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tunefarm.tuner.building.lowered import LoweredModel
 
 
-def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) -> BuildResult:
+def build(request: BuildRequest, digest: Future[str | None] | None = None) -> BuildResult:
     """Build what is asked for, and list it in the database that it is made from.
 
     `digest` of the model may have been begun before, see `begin_digest`. Raises TunefarmError.
@@ -47,9 +47,9 @@ def build(request: BuildRequest, digest: Meanwhile[str | None] | None = None) ->
     repeated = None if cache is None else cache.repeated()
     if repeated is not None:
         return repeated
-    known = Meanwhile(lambda: None if cache is None else cache.model())
+    known = Future(lambda: None if cache is None else cache.model())
     is_read = not request.is_several
-    graph = Meanwhile(lambda: _read(request) if is_read and known.result() is None else None)
+    graph = Future(lambda: _read(request) if is_read and known.result() is None else None)
     from tunefarm.tuner.building.record import open_records, record_build
 
     with open_records(request.settings.database, untuned=request.untuned) as store:

@@ -43,7 +43,7 @@ _SHOWN_DIGITS = 12
 Result = TypeVar("Result")
 
 
-class Meanwhile(Generic[Result]):
+class Future(Generic[Result]):
     """A function that a thread of its own runs from now on, and what it returns or raises."""
 
     def __init__(self, work: Callable[[], Result]) -> None:
@@ -66,7 +66,7 @@ class Meanwhile(Generic[Result]):
             self._error = error
 
 
-def begin_digest(path: str | PathLike[str]) -> Meanwhile[str | None]:
+def begin_digest(path: str | PathLike[str]) -> Future[str | None]:
     """Begin `model_digest`, and look at this machine, which every build asks for."""
 
     def digest() -> str | None:
@@ -76,7 +76,7 @@ def begin_digest(path: str | PathLike[str]) -> Meanwhile[str | None]:
         host_target()
         return found
 
-    return Meanwhile(digest)
+    return Future(digest)
 
 
 def model_digest(path: str | PathLike[str]) -> str | None:

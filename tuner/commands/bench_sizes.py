@@ -31,7 +31,7 @@ from tunefarm.tuner.commands.bench import (
 )
 from tunefarm.tuner.commands.engines import ENGINES, Asked, Engine, Inputs, is_quantised
 from tunefarm.tuner.confirm.latency import (
-    NEAR,
+    NEAR_SHARE,
     LatencyOptions,
     aligned_inputs,
     latencies_at_placements,
@@ -153,7 +153,7 @@ def _at(
         errors[engine.name] = max(
             (_error(found.get(name), array) for name, array in expected.items()), default=0.0
         )
-        right = errors[engine.name] <= NEAR
+        right = errors[engine.name] <= NEAR_SHARE
         if exact and right:
             right = all(outputs_agree(found[name], array) for name, array in expected.items())
         if not right:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tunefarm.db.queue import QueueEntry
     from tunefarm.db.store import Store
     from tunefarm.tuner.queues.new_entries import Kernels, NewEntry
-    from tunefarm.tuner.queues.night import Night
-    from tunefarm.tuner.queues.summary import NightSummary
+    from tunefarm.tuner.queues.queue_runner import QueueRunner
+    from tunefarm.tuner.queues.summary import QueueSummary
 
 jobs = typer.Typer(
     cls=Workflow,
@@ -251,7 +251,7 @@ def jobs_run(
     with signals_held():  # libraries start threads
         from tunefarm.configs.temporary_folders import make_folder
         from tunefarm.db.queue import entries
-        from tunefarm.tuner.queues.night import Night
+        from tunefarm.tuner.queues.queue_runner import QueueRunner
         from tunefarm.tuner.reports.progress import make_progress
 
     url, database = _location(db)
@@ -259,7 +259,7 @@ def jobs_run(
         if not entries(store):
             raise DatabaseError(f"the queue of {store.name} is empty", hint="tune jobs add MODEL")
         folder = make_folder("jobs")
-        night = Night(store, database, deadline, make_progress(), folder, began=now)
+        night = QueueRunner(store, database, deadline, make_progress(), folder, began=now)
         night.run()
         summary = _summary(store, night)
     _notify(summary, json, html)
@@ -270,18 +270,18 @@ def jobs_run(
     raise typer.Exit(summary.status)
 
 
-def _summary(store: Store, night: Night) -> NightSummary:
+def _summary(store: Store, night: QueueRunner) -> QueueSummary:
     from tunefarm.db.queue import entries
-    from tunefarm.tuner.queues.summary import NightSummary, status_of, summary_of
+    from tunefarm.tuner.queues.summary import QueueSummary, status_of, summary_of
 
     found = tuple(summary_of(store, entry) for entry in entries(store))
     status = exit_code() if night.interrupted else status_of(found)
-    return NightSummary(
+    return QueueSummary(
         store.name, night.began, steady_time(), night.deadline, status, night.interrupted, found
     )
 
 
-def _notify(summary: NightSummary, json: str | None, html: str | None) -> None:
+def _notify(summary: QueueSummary, json: str | None, html: str | None) -> None:
     from tunefarm.tuner.queues.summary import entries_table, night_lines, night_page
 
     if html is not None:
@@ -290,7 +290,7 @@ def _notify(summary: NightSummary, json: str | None, html: str | None) -> None:
 
 
 def _finish(
-    command: str, summary: NightSummary, json: str | None, html: str | None, folder: Path
+    command: str, summary: QueueSummary, json: str | None, html: str | None, folder: Path
 ) -> None:
     """Run the user's command; what it prints goes to stderr, and so does how it failed."""
     if json is None or json == "-":

@@ -11,8 +11,8 @@ from tunefarm.db.records import BestRecord, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.confirm.verdict import EFFECT
 from tunefarm.tuner.records.trials import is_censored, is_confirmed, search_trials
+from tunefarm.tuner.search.pairwise_estimates import Estimate
 from tunefarm.tuner.search.posterior import Posterior
-from tunefarm.tuner.search.standings import Estimate
 from tunefarm.tuner.search.tasks import TuningTask
 
 LEAST_CHANCE = 0.04  # of being the best, of those who meet from the beginning

@@ -26,7 +26,7 @@ from tunefarm.tuner.confirm.verdict import judge
 from tunefarm.tuner.records.trials import trial_record
 from tunefarm.tuner.search.measuring import TIMING_SHARE
 from tunefarm.tuner.search.monitor import FINAL
-from tunefarm.tuner.search.standings import Estimate
+from tunefarm.tuner.search.pairwise_estimates import Estimate
 from tunefarm.tuner.search.tasks import TuningTask
 
 POLL_SECONDS = 0.25

@@ -46,7 +46,7 @@ PAGE = 4096
 MOVED_BYTES = 1 << 28
 """Constants of at most so many bytes in all are copied to other addresses: larger ones are streamed
 from memory, and copies of them may not fit it."""
-NEAR = 0.05  # of the largest output
+NEAR_SHARE = 0.05  # of the largest output
 LONGEST_SPIN = 0.2  # seconds for which idle threads of an engine may keep a core
 IDLE_CHECK = 0.002  # seconds between two looks at them
 THREADS = Path("/proc/self/task")
@@ -254,7 +254,7 @@ def outputs_near(actual: Array, expected: Array) -> bool:
     if not np.array_equal(finite, np.isfinite(found)):
         return False
     scale = float(np.abs(wanted[finite]).max(initial=0.0))
-    return bool((np.abs(found[finite] - wanted[finite]) <= NEAR * scale).all())
+    return bool((np.abs(found[finite] - wanted[finite]) <= NEAR_SHARE * scale).all())
 
 
 Agree: TypeAlias = Callable[[Array, Array], bool]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from tunefarm.tuner.confirm.verdict import EFFECT, LEAST_PAIRS, Meeting, standing
-from tunefarm.tuner.search.standings import BETWEEN_RUNS, Estimate
+from tunefarm.tuner.search.pairwise_estimates import BETWEEN_RUNS, Estimate
 
 SAME = 0.02  # a rival that cannot be faster than the leader by more than this is not waited for
 LOST = 0.01  # chance of being the faster one after all below which a rival leaves

@@ -9,7 +9,7 @@ from statistics import NormalDist, median
 from typing import TypeAlias
 
 from tunefarm.measure.compare import Comparison, across_runs, log_ratio
-from tunefarm.tuner.search.standings import Estimate
+from tunefarm.tuner.search.pairwise_estimates import Estimate
 
 LEAST_PAIRS = 9
 EFFECT = 0.02  # smaller gains are not worth a change, and drift of that size is common

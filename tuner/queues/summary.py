@@ -108,7 +108,7 @@ def _inverse(value: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class NightSummary:
+class QueueSummary:
     """One run of a queue: its entries as they are at its end; moments are since the epoch."""
 
     database: str
@@ -176,7 +176,7 @@ def faster(entry: EntrySummary) -> str:
     return f"{gain} ({format_ratio(entry.low)} to {format_ratio(entry.high)})"
 
 
-def night_lines(summary: NightSummary) -> list[str]:
+def night_lines(summary: QueueSummary) -> list[str]:
     """The night in a few lines."""
     counts = {
         state: sum(entry.state == state for entry in summary.entries)
@@ -197,7 +197,7 @@ def night_lines(summary: NightSummary) -> list[str]:
     return lines
 
 
-def night_page(summary: NightSummary) -> str:
+def night_page(summary: QueueSummary) -> str:
     """The night as an HTML page."""
     from tunefarm.tuner.reports.queue_page import queue_page  # most commands do without
 

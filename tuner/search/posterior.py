@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tunefarm.tuner.search.standings import Estimate, Logs, Standings
+from tunefarm.tuner.search.pairwise_estimates import Estimate, Logs, PairwiseEstimates
 
 CONTENDERS = 24  # the fastest, of which beliefs are worked out
 REACH = 20.0  # the fast end reaches so many usual deviations beyond the fastest
@@ -32,7 +32,7 @@ TAIL_LEAST, TAIL_MOST = 3, 12
 USUAL_TAIL = 0.01
 """log time by which the fast end thins out e-fold, before any is known; worth one schedule."""
 DRAWS = 512
-WORTH = 0.002
+WORTHWHILE_SHARE = 0.002
 """log time expected to be lost by not measuring again, from which that is worth a trial."""
 
 
@@ -77,7 +77,7 @@ class Posterior:
         shares = np.bincount(fastest, minlength=count) / DRAWS
         return dict(zip(self.schedules, shares.tolist(), strict=True))
 
-    def again(self, *, without: Iterable[str] = (), worth: float = WORTH) -> str | None:
+    def again(self, *, without: Iterable[str] = (), worth: float = WORTHWHILE_SHARE) -> str | None:
         """The schedule that is worth measuring again, if any, except those of `without`.
 
         It is the nominee or the one that may be faster by most: whose place is known worse. (The
@@ -98,7 +98,7 @@ class Posterior:
         return None
 
 
-def posterior(standings: Standings, schedules: Iterable[str]) -> Posterior | None:
+def posterior(standings: PairwiseEstimates, schedules: Iterable[str]) -> Posterior | None:
     """Beliefs about the fastest of these schedules; None if none of them has a place."""
     names = list(schedules)
     means, deviations = standings.estimates(names)

@@ -17,9 +17,9 @@ from tunefarm.db.records import TrialRecord
 from tunefarm.measure.compare import ALONE_DEVIATION, LogRatio
 from tunefarm.tuner.records.estimates import recorded_pair
 from tunefarm.tuner.records.trials import is_confirmed, latency_of
+from tunefarm.tuner.search.pairwise_estimates import Logs, PairwiseEstimates
 from tunefarm.tuner.search.posterior import Posterior, posterior
 from tunefarm.tuner.search.references import References
-from tunefarm.tuner.search.standings import Logs, Standings
 
 GONE_DEVIATION = 0.02  # of a pair whose reference is not known here
 AGAIN_SHARE = 0.2  # of a task's trials that measure again, at most
@@ -40,7 +40,7 @@ class Ranking:
         self.scale = math.nan  # seconds of the schedule that stands at 0
         self.replications = 0  # measurements of what had been measured
         self._default = default
-        self._standings = Standings()
+        self._standings = PairwiseEstimates()
         self.references = References(self._standings)
         self._times: dict[str, int] = {}  # of each that works and may be the best: measurements
         self._paired: set[str] = set()

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from tunefarm.tuner.search.pairwise_estimates import PairwiseEstimates
 from tunefarm.tuner.search.posterior import Posterior
-from tunefarm.tuner.search.standings import Standings
 
 MARGIN = 0.02  # a new reference is expected to be faster by this share
 DOUBT = 1.645  # deviations from no difference: faster with a probability of 95 %
@@ -26,7 +26,7 @@ class References:
     `current` is None as long as nothing was measured. `root` is the schedule that stands at 0.
     """
 
-    def __init__(self, standings: Standings) -> None:
+    def __init__(self, standings: PairwiseEstimates) -> None:
         self._standings = standings
         self._former: list[str] = []
         self._refuted: set[str] = set()

@@ -25,8 +25,8 @@ from tunefarm.tuner.model.trainer import Trainer
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.reports.report import TaskStatus
 from tunefarm.tuner.search.budget import Budget, End
+from tunefarm.tuner.search.job_coordination import JobCoordination
 from tunefarm.tuner.search.monitor import Monitor
-from tunefarm.tuner.search.others import Others
 from tunefarm.tuner.search.pauses import Pauses
 from tunefarm.tuner.search.tasks import TuningTask, says_something
 from tunefarm.tuner.search.work import Answer, Work, record_of, refuted_reference
@@ -112,7 +112,7 @@ class TuningSession:
         self._capacities = capacities
         self._pauses = pauses or Pauses()
         keys = [task.key for task in self.tasks]
-        self._others = Others(store, job, keys, seen, clock)
+        self._others = JobCoordination(store, job, keys, seen, clock)
         self._machinery_failures = 0
         self._stopped = False
         self._number = 0

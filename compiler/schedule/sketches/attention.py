@@ -124,11 +124,11 @@ def _sketch(name: str, context: AttentionContext, target: Target) -> tuple[Sketc
     choices.append((Choice("packing", ("whole", "tile")), "tile" if once else "whole"))
     if context.facts.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 2))
-    sketch = Sketch.planned(name, choices, lambda values: _Plan(context, values))
+    sketch = Sketch.planned(name, choices, lambda values: _Candidates(context, values))
     return sketch, preferred[0]
 
 
-class _Plan:
+class _Candidates:
     """What is decided for n candidates; the shape is that of the sums over values."""
 
     def __init__(self, context: AttentionContext, values: Values) -> None:

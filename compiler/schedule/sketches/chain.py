@@ -60,7 +60,7 @@ def chain_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sk
     if chain is None:
         return []
     choices = _choices(chain)
-    sketch = Sketch.planned("chain", choices, lambda values: _Plan(chain, values))
+    sketch = Sketch.planned("chain", choices, lambda values: _Candidates(chain, values))
     return [replace(_cheapest(sketch, chain), leads=True)]
 
 
@@ -136,7 +136,7 @@ def _tiles(part: ChainPart) -> tuple[ChoiceValue, ...]:
 # --- what is decided ----------------------------------------------------------------------------
 
 
-class _Plan:
+class _Candidates:
     """The parts' loops for n candidates, and where parts are computed."""
 
     def __init__(self, chain: ChainContext, values: Values) -> None:

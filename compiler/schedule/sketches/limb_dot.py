@@ -102,7 +102,7 @@ def limb_dot_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     ]
     if threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
-    sketch = Sketch.planned("digits", choices, lambda values: _Plan(context, values))
+    sketch = Sketch.planned("digits", choices, lambda values: _Candidates(context, values))
     return [replace(sketch, algorithm=Algorithm.DIGITS, leads=_leads(form, target))]
 
 
@@ -134,7 +134,7 @@ def _best_tile(context: _Context, tiles: tuple[tuple[int, int], ...]) -> tuple[i
     return max(tiles, key=lambda tile: (vectors % tile[1] == 0, tile[0] * tile[1], tile[1]))
 
 
-class _Plan:
+class _Candidates:
     """What is decided for n candidates."""
 
     def __init__(self, context: _Context, values: Values) -> None:

@@ -182,7 +182,7 @@ def _sketch(name: str, context: TileContext, sizes: TileSizes) -> Sketch:
     )
     if context.threads > 1 and products >= PARALLEL_WORK:
         choices.append((Choice("chunks", CHUNKS), 4))
-    sketch = Sketch.planned(name, choices, lambda values: _Plan(context, sizes, values))
+    sketch = Sketch.planned(name, choices, lambda values: _Candidates(context, sizes, values))
     return replace(sketch, leads=True)
 
 
@@ -199,7 +199,7 @@ def _cycles(sizes: TileSizes, tile: tuple[int, int], columns: int, vectors: int)
     return float(turns * each.item())
 
 
-class _Plan(MatrixTileLoops):
+class _Candidates(MatrixTileLoops):
     """What is decided for n candidates, and the steps and the shape that follow from it."""
 
     def shape(self) -> NestShape:

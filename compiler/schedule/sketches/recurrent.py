@@ -66,13 +66,13 @@ def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
     if chunks:
         shared = preferred_share(context, block)
         choices += [(Choice("shared", SHARED), shared), *chunks]
-    return [Sketch.planned("recurrent", choices, lambda values: _Plan(context, values))]
+    return [Sketch.planned("recurrent", choices, lambda values: _Candidates(context, values))]
 
 
 # --- plan ---------------------------------------------------------------------------------------
 
 
-class _Plan:
+class _Candidates:
     """What is decided for n candidates; the shape is that of the last product."""
 
     def __init__(self, context: Recurrent, values: Values) -> None:

@@ -106,8 +106,8 @@ def row_wise_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     facts = KernelFacts(merged, lanes, threads, target)
     first = (*output_merges, *reduce_merges, *flattened, *recomputed)
 
-    def plan(values: Values) -> _Plan:
-        return _Plan(facts, rows, first, streams, values)
+    def plan(values: Values) -> _Candidates:
+        return _Candidates(facts, rows, first, streams, values)
 
     sketch = Sketch.planned("row_wise", choices, plan)
     return [evenly_shared(sketch, threads, {"unroll": unrolls[::-1]})]
@@ -172,7 +172,7 @@ class _Output:
         return self.attached[-1].name if self.attached else ""
 
 
-class _Plan:
+class _Candidates:
     """What is decided for n candidates."""
 
     def __init__(

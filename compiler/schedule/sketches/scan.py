@@ -81,8 +81,8 @@ def scan_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Ske
     choices += chunk_choices(linear, threads)
     facts = KernelFacts(linear, lanes, threads, target)
 
-    def plan(values: Values) -> _Plan:
-        return _Plan(facts, merged, scanned, merges, values)
+    def plan(values: Values) -> _Candidates:
+        return _Candidates(facts, merged, scanned, merges, values)
 
     return [Sketch.planned("scan", choices, plan)]
 
@@ -100,7 +100,7 @@ def _linear(kernel: FusedKernel, walked: Stage, before: tuple[str, ...]) -> Fuse
     return replace(kernel, stages=tuple(stages), anchor=kernel.output.name)
 
 
-class _Plan:
+class _Candidates:
     """What is decided for n candidates."""
 
     def __init__(

@@ -77,8 +77,8 @@ def scatter_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[
     choices += chunk_choices(linear, threads) if _shareable(axes, extents) else []
     facts = KernelFacts(linear, lanes, threads, target)
 
-    def plan(values: Values) -> _Plan:
-        return _Plan(facts, axes, values)
+    def plan(values: Values) -> _Candidates:
+        return _Candidates(facts, axes, values)
 
     return [Sketch.planned("scatter", choices, plan)]
 
@@ -102,7 +102,7 @@ def _linear(kernel: FusedKernel, scatter: ScatterForm) -> FusedKernel:
     return replace(kernel, stages=(copied,), anchor=copied.name)
 
 
-class _Plan:
+class _Candidates:
     """What is decided for n candidates."""
 
     def __init__(self, facts: KernelFacts, axes: _Axes, values: Values) -> None:

@@ -56,7 +56,7 @@ WASTE = 1.1  # at most so many elements are moved per element, as the last block
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _Transpose:
     """The inputs that are contiguous along `read` while the output is along `written`.
 
     A block has so many `rows` along the former and `columns` along the latter: whole vectors, or
@@ -93,8 +93,8 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     choices += [(Choice(name, ("read", "written")), longer) for name in ("order", "inner")]
     choices += chunk_choices(merged, threads)
 
-    def plan(values: Values) -> _Plan:
-        return _Plan(facts, turn, (*merges, *flattened), values)
+    def plan(values: Values) -> _Candidates:
+        return _Candidates(facts, turn, (*merges, *flattened), values)
 
     sketch = Sketch.planned("transposed", choices, plan)
     blocks_of = {choice.name: choice.values[::-1] for choice, _ in choices[:2]}
@@ -108,7 +108,7 @@ def _longest(blocks: Sequence[int], lanes: int, extent: int) -> int:
     )
 
 
-def _turn(kernel: FusedKernel, lanes: int) -> _Turn | None:
+def _turn(kernel: FusedKernel, lanes: int) -> _Transpose | None:
     output = kernel.output
     long = [axis for axis in output.axes if axis.extent > 1]
     if len(kernel.stages) > 1 or output.reduce_axes or len(long) < 2:
@@ -122,7 +122,7 @@ def _turn(kernel: FusedKernel, lanes: int) -> _Turn | None:
         pair = {axis.name: rows, written.name: columns}
         if lanes in (rows, columns) and _is_turned(output, buffer, pair, lanes):
             turned = (item.name for item in kernel.inputs if _is_turned(output, item, pair, lanes))
-            return _Turn(tuple(turned), axis.name, written.name, rows, columns)
+            return _Transpose(tuple(turned), axis.name, written.name, rows, columns)
     return None
 
 
@@ -166,11 +166,11 @@ def _in_blocks(kernel: FusedKernel, ragged: bool) -> bool:
     return divisions(kernel) > 0 and (narrow or ragged)
 
 
-class _Plan:
+class _Candidates:
     """What is decided for n candidates."""
 
     def __init__(
-        self, facts: KernelFacts, turn: _Turn, merges: tuple[Step, ...], values: Values
+        self, facts: KernelFacts, turn: _Transpose, merges: tuple[Step, ...], values: Values
     ) -> None:
         self.facts, self.turn, self.merges, self.values = facts, turn, merges, values
         extents = facts.extents

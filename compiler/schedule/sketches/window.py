@@ -84,8 +84,8 @@ def window_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[S
     facts = KernelFacts(merged, lanes, threads, target)
     name = "" if source is None else source.name
 
-    def plan(values: Values) -> _Plan:
-        return _Plan(facts, window, merges, name, values)
+    def plan(values: Values) -> _Candidates:
+        return _Candidates(facts, window, merges, name, values)
 
     return [Sketch.planned("window", choices, plan)]
 
@@ -135,7 +135,7 @@ def _side_by_side(anchor: Stage, column: str) -> bool:
     return True
 
 
-class _Plan:
+class _Candidates:
     """What is decided for n candidates."""
 
     def __init__(

@@ -173,7 +173,7 @@ def window_rows_sketches(kernel: FusedKernel, target: Target, threads: int) -> l
     choices.append((Choice("rows", rows), next(few, rows[-1])))
     choices += chunk_choices(merged, threads)
     facts = KernelFacts(merged, windows.lanes, threads, target)
-    sketch = Sketch.planned("window_rows", choices, lambda v: _Plan(facts, windows, v))
+    sketch = Sketch.planned("window_rows", choices, lambda v: _Candidates(facts, windows, v))
     return [sketch]
 
 
@@ -228,7 +228,7 @@ def _pays(windows: _Windows) -> bool:
     return (across + 1) * rows + along * picked <= SAVES * across * along * picked
 
 
-class _Plan:
+class _Candidates:
     """What is decided for n candidates."""
 
     def __init__(self, facts: KernelFacts, windows: _Windows, values: Values) -> None:

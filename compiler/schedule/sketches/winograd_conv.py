@@ -155,7 +155,7 @@ def _sketch(
         few = context.rows // block[0] < MANY_BLOCKS * threads
         choices.append((Choice("chunks", (1, 2, 4)), 2))
         choices.append((Choice("share", ("rows", "channels")), "channels" if few else "rows"))
-    sketch = Sketch.planned(f"winograd{m}", choices, lambda values: _Plan(context, values))
+    sketch = Sketch.planned(f"winograd{m}", choices, lambda values: _Candidates(context, values))
     sketch = evenly_shared(sketch, threads, {"tile": tiles, "share": ("rows", "channels")})
     return replace(sketch, algorithm=Algorithm.winograd(m))
 
@@ -241,7 +241,7 @@ def _product_steps(unroll: int, columns: int, tiles: tuple[str, ...]) -> list[St
     ]
 
 
-class _Plan:
+class _Candidates:
     """What is decided for n candidates; axes of the shape are those of the products."""
 
     def __init__(self, context: _Context, values: Values) -> None:

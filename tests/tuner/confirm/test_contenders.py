@@ -15,8 +15,8 @@ from tunefarm.db import queries
 from tunefarm.db.records import CONFIRMED, BestRecord, TrialRecord
 from tunefarm.tuner.confirm.contenders import STARTERS, WAITING, Lineup, lineup_of
 from tunefarm.tuner.search.budget import Limits
+from tunefarm.tuner.search.pairwise_estimates import PairwiseEstimates
 from tunefarm.tuner.search.posterior import posterior
-from tunefarm.tuner.search.standings import Standings
 from tunefarm.tuner.search.tasks import TuningTask, plan
 
 COUNT = 30
@@ -42,7 +42,7 @@ def hashes(task: TuningTask) -> list[str]:
 def who_meets(setting: Setting, ratios: dict[int, float]) -> Lineup | None:
     """Who meets when the schedules of these numbers take so many times as long as the default."""
     task = setting.made[0]
-    standings = Standings(task.default.hash)
+    standings = PairwiseEstimates(task.default.hash)
     found = hashes(task)
     for number, ratio in ratios.items():
         standings.add_known(found[number], math.log(ratio), UNSURE)

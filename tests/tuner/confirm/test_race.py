@@ -12,7 +12,7 @@ import pytest
 from tests.measure.wandering_clock import NOISY, SLICE, make_clock
 from tunefarm.tuner.confirm.race import Race, RaceOptions
 from tunefarm.tuner.confirm.verdict import Meeting, judge
-from tunefarm.tuner.search.standings import Estimate
+from tunefarm.tuner.search.pairwise_estimates import Estimate
 
 UNSURE = 0.02
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, Meeting, judge, standing
-from tunefarm.tuner.search.standings import BETWEEN_RUNS
+from tunefarm.tuner.search.pairwise_estimates import BETWEEN_RUNS
 
 
 def drawn(

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from tunefarm.measure.compare import LogRatio
+from tunefarm.tuner.search.pairwise_estimates import BETWEEN_RUNS, Logs, PairwiseEstimates
 from tunefarm.tuner.search.posterior import Posterior, posterior
-from tunefarm.tuner.search.standings import BETWEEN_RUNS, Logs, Standings
 
 ERROR = 0.01
 
 
 def believed(places: Logs, rng: np.random.Generator, times: int = 1) -> tuple[Posterior, Logs]:
     """Every schedule measured so many times against the default."""
-    standings = Standings("default")
+    standings = PairwiseEstimates("default")
     deviation = math.hypot(ERROR, BETWEEN_RUNS)
     for number, place in enumerate(places):
         for _ in range(times):
@@ -56,7 +56,7 @@ def test_what_is_claimed_is_true_on_average(space: Callable[[np.random.Generator
 
 
 def test_a_schedule_measured_often_is_believed_more_than_a_luckier_one() -> None:
-    standings = Standings("default")
+    standings = PairwiseEstimates("default")
     for number in range(40):
         standings.add(f"usual {number}", "default", LogRatio(0.001 * number, ERROR, 14))
     standings.add("lucky", "default", LogRatio(-0.024, 0.02, 4))
@@ -114,7 +114,7 @@ def test_a_dense_fast_end_promises_little_and_a_thin_one_much() -> None:
 
 
 def test_nothing_is_believed_of_what_has_no_place() -> None:
-    standings = Standings("default")
+    standings = PairwiseEstimates("default")
     standings.add("b", "a", LogRatio(-0.1, ERROR, 14))
     assert posterior(standings, ["a", "b"]) is None
     found = posterior(standings, ["a", "b", "default"])

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from tunefarm.measure.compare import LogRatio
+from tunefarm.tuner.search.pairwise_estimates import PairwiseEstimates
 from tunefarm.tuner.search.posterior import posterior
 from tunefarm.tuner.search.references import References
-from tunefarm.tuner.search.standings import Standings
 
 
 class Setting:
     """A few slow schedules, and what else is measured."""
 
     def __init__(self) -> None:
-        self.standings = Standings("default")
+        self.standings = PairwiseEstimates("default")
         self.references = References(self.standings)
         self.references.begin("default")
         self.times: dict[str, int] = {"default": 1}
@@ -31,7 +31,7 @@ class Setting:
 
 
 def test_the_first_reference_is_the_first_that_works() -> None:
-    references = References(Standings())
+    references = References(PairwiseEstimates())
     assert references.current is None
     references.begin("a")
     references.begin("b")

@@ -26,7 +26,7 @@ GENERATIONS = 2
 FASTEST, LAST, FAILED = 48, 32, 16
 """Measurements that a task's own beliefs are made of; of more than these together a BLAS would
 share the work among threads, which would sit on cores that time."""
-NEAR = 4  # of the fastest, whose neighbours are all scored
+FASTEST_SEEDS = 4  # of the fastest, whose neighbours are all scored
 LIKELY = 256  # candidates of which a batch is made
 PROMISING = 48  # candidates of which any may be the best of what was not taken
 DRAWS = 256  # of what these may take
@@ -168,7 +168,7 @@ class Evolution:
         """Candidates met during the search, each once."""
         packed, rng, size = self._packed, self._rng, self._population
         elite = parents[: size // 4]
-        near = [packed.neighbours(row) for row in parents[:NEAR]]
+        near = [packed.neighbours(row) for row in parents[:FASTEST_SEEDS]]
         children = self._offspring(elite, size // 2) if len(elite) > 1 else elite
         fresh = packed.sample(max(size // 4, size - len(elite) - len(children)), rng)
         rows = self._once(np.concatenate([elite, *near, children, fresh]))

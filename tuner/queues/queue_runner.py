@@ -56,7 +56,7 @@ from tunefarm.tuner.queues.entry_options import (
 from tunefarm.tuner.queues.turn_process import Command, TurnProcess, tune_command
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.reports.report import format_duration
-from tunefarm.tuner.search.patience import DatabasePatience
+from tunefarm.tuner.search.retry_policy import RetryPolicy
 
 SAME_FAILURES = 2  # turns in a row that fail for one reason: the entry is failed
 MOST_FAILURES = 4  # for whatever reasons: a node was lost, the process killed
@@ -79,7 +79,7 @@ NO_TRIALS = 2  # good turns in a row without any: nothing is left
 
 
 @dataclass(slots=True)
-class Night:
+class QueueRunner:
     """One run of a queue, until `deadline` (a moment of `clock`; None: until all is done).
 
     `database` is what the processes of the turns get as their `--db` (None: what they find by
@@ -127,7 +127,7 @@ class Night:
 
         Raises DatabaseError when the queue cannot be read or written, and does not come back.
         """
-        patience = DatabasePatience(self.progress)
+        patience = RetryPolicy(self.progress)
         with interruptible() as interrupt:
             interrupt.add_listener(patience.stop)
             interrupt.add_listener(self.stop)

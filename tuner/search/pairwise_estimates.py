@@ -53,7 +53,7 @@ class _Mean:
         return 1.0 / self.weight
 
 
-class Standings:
+class PairwiseEstimates:
     """Where the schedules of one task stand, by their hashes.
 
     `root` stands at 0 by definition. Without one, and without anything known absolutely, nothing

@@ -15,9 +15,9 @@ from tunefarm.configs.clock import since_boot
 from tunefarm.db import processes, schema
 from tunefarm.db.queue import QueueEntry, add_entry, change_entry, entries, entry, take_entry
 from tunefarm.db.store import Store
-from tunefarm.tuner.queues import night
+from tunefarm.tuner.queues import queue_runner
 from tunefarm.tuner.queues.entry_options import CurrentTurn, EntryOptions, options_of
-from tunefarm.tuner.queues.night import Night
+from tunefarm.tuner.queues.queue_runner import QueueRunner
 from tunefarm.tuner.queues.summary import (
     ALL_FINISHED,
     SOME_FAILED,
@@ -105,13 +105,13 @@ class Bench(Progress):
         own = EntryOptions(kernels={"ab": 1.0}, **options).to_json()  # type: ignore[arg-type]
         return add_entry(self.store, name, ("--model", str(model)), str(self.folder), own)
 
-    def night(self, seconds: float | None = None) -> Night:
+    def night(self, seconds: float | None = None) -> QueueRunner:
         results = self.folder / "results"
         results.mkdir(exist_ok=True)
         deadline = None if seconds is None else self.clock() + seconds
-        return Night(self.store, None, deadline, self, results, self.command, self.clock)
+        return QueueRunner(self.store, None, deadline, self, results, self.command, self.clock)
 
-    def run(self, seconds: float | None = None) -> Night:
+    def run(self, seconds: float | None = None) -> QueueRunner:
         night = self.night(seconds)
         night.run()
         return night
@@ -301,7 +301,7 @@ def test_a_database_that_is_full_for_a_while_ends_nothing(
         return writing(store)
 
     monkeypatch.setattr(Store, "writing", sometimes)
-    monkeypatch.setattr("tunefarm.tuner.search.patience.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("tunefarm.tuner.search.retry_policy.RETRY_SECONDS", 0.0)
     bench.run()
     assert bench.states == ["finished"]
     assert any("disk full" in text for text in bench.said)
@@ -322,7 +322,7 @@ def test_who_is_waited_for_is_said_until_it_is_known_to_be_gone(
     def wait(seconds: float) -> None:
         bench.clock.now += seconds
 
-    monkeypatch.setattr(night, "time", SimpleNamespace(sleep=wait))
+    monkeypatch.setattr(queue_runner, "time", SimpleNamespace(sleep=wait))
     monkeypatch.setattr(processes, "since_boot", lambda: began + bench.clock.now - start)
     bench.run()
     lines = [text for text in bench.said if text.startswith("waiting for ")]

@@ -12,7 +12,7 @@ RETRY_SECONDS = 1.0
 REMIND_SECONDS = 60.0
 
 
-class DatabasePatience:
+class RetryPolicy:
     """Asked by a store before it gives up (`Store.patience`). After `stop` it waits no more."""
 
     def __init__(

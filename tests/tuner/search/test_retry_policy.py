@@ -13,7 +13,7 @@ from tunefarm.configs.errors import DatabaseUnavailableError
 from tunefarm.db import sqlite_file
 from tunefarm.db.store import Store
 from tunefarm.tuner.reports.progress import Progress
-from tunefarm.tuner.search.patience import REMIND_SECONDS, DatabasePatience
+from tunefarm.tuner.search.retry_policy import REMIND_SECONDS, RetryPolicy
 
 FULL = DatabaseUnavailableError("tuning.db: database or disk is full")
 
@@ -32,7 +32,7 @@ class Waiting:
     def __init__(self) -> None:
         self.now = 0.0
         self.messages = Messages()
-        self.patience = DatabasePatience(self.messages, sleep=self.sleep, clock=lambda: self.now)
+        self.patience = RetryPolicy(self.messages, sleep=self.sleep, clock=lambda: self.now)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefarm.measure.compare import LogRatio
-from tunefarm.tuner.search.standings import BETWEEN_RUNS, Estimate, Standings
+from tunefarm.tuner.search.pairwise_estimates import BETWEEN_RUNS, Estimate, PairwiseEstimates
 
 
 def pair(mean: float, deviation: float = 0.01) -> LogRatio:
@@ -25,12 +25,12 @@ def variance(deviation: float = 0.01) -> float:
 
 
 def test_the_default_stands_at_zero() -> None:
-    assert Standings("default").estimate("default") == Estimate(0.0, 0.0)
-    assert Standings("default").estimate("another") is None
+    assert PairwiseEstimates("default").estimate("default") == Estimate(0.0, 0.0)
+    assert PairwiseEstimates("default").estimate("another") is None
 
 
 def test_a_chain_adds_up_with_its_errors() -> None:
-    standings = Standings("default")
+    standings = PairwiseEstimates("default")
     standings.add("a", "default", pair(-0.2))
     standings.add("b", "a", pair(-0.1))
     standings.add("c", "b", pair(0.05, 0.02))
@@ -41,7 +41,7 @@ def test_a_chain_adds_up_with_its_errors() -> None:
 
 
 def test_two_measurements_of_a_pair_are_worth_more_than_one() -> None:
-    standings = Standings("default")
+    standings = PairwiseEstimates("default")
     standings.add("a", "default", pair(-0.10))
     standings.add("a", "default", pair(-0.12))
     found = standings.estimate("a")
@@ -52,7 +52,7 @@ def test_two_measurements_of_a_pair_are_worth_more_than_one() -> None:
 
 def test_a_circle_is_closed_by_least_squares() -> None:
     """Equal errors: what is missing at its end is shared by the three of its sides."""
-    standings = Standings("default")
+    standings = PairwiseEstimates("default")
     standings.add("a", "default", pair(-0.2))
     standings.add("b", "a", pair(-0.1))
     standings.add("b", "default", pair(-0.27))
@@ -61,7 +61,7 @@ def test_a_circle_is_closed_by_least_squares() -> None:
 
 
 def test_what_both_hang_on_does_not_blur_their_difference() -> None:
-    standings = Standings("default")
+    standings = PairwiseEstimates("default")
     standings.add("reference", "default", pair(-0.2, 0.1))
     standings.add("a", "reference", pair(-0.03))
     standings.add("b", "reference", pair(0.01))
@@ -76,7 +76,7 @@ def test_what_both_hang_on_does_not_blur_their_difference() -> None:
 
 
 def test_a_part_without_the_default_is_placed_by_what_is_known() -> None:
-    standings = Standings("default")
+    standings = PairwiseEstimates("default")
     standings.add("b", "a", pair(-0.1))
     standings.add("c", "b", pair(-0.1))
     assert standings.estimate("c") is None
@@ -92,13 +92,13 @@ def test_a_part_without_the_default_is_placed_by_what_is_known() -> None:
 
 
 def test_what_is_known_alone_is_a_place() -> None:
-    standings = Standings("default")
+    standings = PairwiseEstimates("default")
     standings.add_known("a", -0.3, 0.1)
     assert standings.estimate("a") == pytest.approx(Estimate(-0.3, 0.1))
 
 
 def test_a_root_may_be_found_late() -> None:
-    standings = Standings()
+    standings = PairwiseEstimates()
     standings.add("b", "a", pair(-0.1))
     assert standings.estimate("b") is None
     standings.root = "a"
@@ -107,7 +107,7 @@ def test_a_root_may_be_found_late() -> None:
 
 
 def test_many_are_placed_like_each() -> None:
-    standings = Standings("default")
+    standings = PairwiseEstimates("default")
     standings.add("a", "default", pair(-0.2))
     standings.add("b", "a", pair(-0.1))
     means, deviations = standings.estimates(("b", "nowhere", "default"))
@@ -141,8 +141,8 @@ def graphs(draw: st.DrawFn) -> tuple[list[float], list[Link]]:
 
 def measured(
     places: list[float], links: list[Link], *, exact: bool = False, asked: Sequence[str] = ()
-) -> Standings:
-    standings = Standings("0")
+) -> PairwiseEstimates:
+    standings = PairwiseEstimates("0")
     for a, b, deviation, error in links:
         value = places[a] - places[b] + (0.0 if exact else error)
         standings.add(str(a), str(b), pair(value, deviation))
@@ -187,7 +187,7 @@ def test_errors_of_chains_are_as_large_as_they_are_said_to_be() -> None:
     places[0] = 0.0
     errors = []
     for _ in range(400):
-        standings = Standings("0")
+        standings = PairwiseEstimates("0")
         for a, b in links:
             deviation = float(rng.uniform(0.005, 0.03))
             noise = rng.normal(0, math.hypot(deviation, BETWEEN_RUNS))

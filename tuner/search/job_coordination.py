@@ -22,7 +22,7 @@ RETRY_SECONDS = 2.0  # between two attempts to claim what another job has claime
 
 
 @dataclass(slots=True)
-class Others:
+class JobCoordination:
     """The other jobs of a database, as one job sees them.
 
     `seen` is the number of the last trial that the job knows of.
