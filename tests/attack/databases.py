@@ -45,6 +45,9 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "db builds": ("db", "builds", "--db", DATABASE),
     "db export": ("db", "export", "--db", DATABASE, "--output", "out.jsonl"),
     "db merge": ("db", "merge", DATABASE, "--db", OTHER),
+    "db add": ("db", "add", DATABASE, "--db", OTHER),
+    "db pack": ("db", "pack", "--db", DATABASE, "--output", "out.pack"),
+    "db why": ("db", "why", MODEL, "--db", DATABASE, "--json", "-"),
     "db prune": ("db", "prune", "--db", DATABASE, "--keep", "4", "--dry-run"),
     "db check": ("db", "check", "--db", DATABASE, "--replay", "0"),
     "db salvage": ("db", "salvage", DATABASE, "--output", "saved.db"),
@@ -63,6 +66,8 @@ READ_OTHERWISE = {
     "run": "reads no database",
     "reduce": "looks records up as build does, and runs",
     "zoo": "reads no database",
+    "generate": "reads no database",
+    "db rollback": "deletes what db add and db merge have brought",
     "docs": "reads no database",
     **dict.fromkeys(("farm start", "farm join", "farm status", "farm stop"), "read no database"),
     "doctor": "says what is wrong with a database, and goes on",
@@ -74,9 +79,9 @@ READ_OTHERWISE = {
     "jobs run": "reads the queue as jobs list does, and tunes",
     "jobs remove": "reads the queue as jobs list does",
 }
-_SLOW = ("build", "inspect")
+_SLOW = ("build", "db why", "inspect")
 _REPORTS_DAMAGE = ("db check", "db salvage")
-_WRITTEN = ("out.jsonl", "page.html")
+_WRITTEN = ("out.jsonl", "out.pack", "page.html")
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,16 @@ _WORDS = {
     "plan": ("serach", "", "RULES", "\udcff", _LONG),
     "max_memory": ("", "lots", "0", "-3", "64X", "1e9999M", "nan", "\udcff", _LONG),
     "ids": ("nothing", "\udcff", _LONG),
+    "layers": ("missing", "m.onnx", "folder", "\udcff", _LONG),
+    "prompt_ids": ("", "x", "1,", ",", "-1", "\udcff", _LONG),
+    "prompt": ("", "x", "\udcff", _LONG),
+    "tokenizer": ("", "missing", "folder", "\udcff", _LONG),
+    "stop": ("", "x", "\udcff", _LONG),
+    "generate": ("", "x", "1", "1,x", ",", "\udcff", _LONG),
+    "inputs": ("", "missing", "folder", "\udcff", _LONG),
+    "models": ("nothing", "\udcff", _LONG),
+    "key": ("missing", "folder", "\udcff", _LONG),
+    "source": ("", "missing", "m.onnx", "text", "\udcff", _LONG),
     "until": ("", "25:00", "7", "2020-01-01", "\udcff", _LONG),
     "on_finish": ("", " "),
     "input": ("", "x", "x=", "=x.npy", "none=x.npy", *(f"x={name}" for name in _OTHERS if name)),
@@ -101,10 +111,17 @@ _VALID = {
     "targets": "x86-64-v2,x86-64-v3", "cc": "cc", "input": "x=x.npy",
     "model": "m.onnx", "artifact": "a.tuned", "db": "s.db", "other": "s.db", "config": "c.toml",
     "output": "new", "json": "new.json", "html": "new.html", "job": "nothing",
+    "source": "records.jsonl",
 }  # fmt: skip
 _OUTPUTS = ("output", "json", "json_progress", "html", "trace", "metrics")
 _READ = ("model", "artifact", "file", "other", "db", "config")
-_CREATES = ("tune", "jobs add", "db import", "db merge")  # a database that is not there yet
+_CREATES = (
+    "tune",
+    "jobs add",
+    "db import",
+    "db merge",
+    "db add",
+)  # a database that is not there yet
 _LEFT_OUT = ("farm", "doctor")
 """Commands that start Ray, or measure whatever is wrong and say so; their own tests refuse."""
 _KINDS_READ = {"model": "model", "artifact": "artifact", "other": "database", "db": "database"}

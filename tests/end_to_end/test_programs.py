@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -63,19 +64,20 @@ def record(path: Path, target_name: str) -> str:
     with Store.open(path) as store:
         store.add([TargetRecord(target.key, target.to_json())])
         store.add([WorkloadRecord(workload, kernel.name, kernel_to_json(kernel))])
-        store.add(
-            [
-                TrialRecord(
-                    task_key(workload, target, 1, "default"),
-                    target_name,
-                    space.default().sketch,
-                    space.choices(space.default()),
-                    space.schedule(space.default()).to_json(),
-                    "ok",
-                    latency=1e-4,
-                )
-            ]
-        )
+        found, rng = {space.default(): 2e-4}, random.Random(0)
+        while len(found) < 2:  # a record of the default alone is no choice
+            found.setdefault(space.sample(rng), 1e-4)
+        for candidate, latency in found.items():
+            trial = TrialRecord(
+                task_key(workload, target, 1, "default"),
+                target_name,
+                candidate.sketch,
+                space.choices(candidate),
+                space.schedule(candidate).to_json(),
+                "ok",
+                latency=latency,
+            )
+            store.add([trial])
     return workload
 
 

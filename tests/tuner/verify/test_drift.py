@@ -120,7 +120,8 @@ def test_what_is_different_of_machine_and_compiler_is_named() -> None:
         machine={**MACHINE, "kernel": "6.8", "governor": "powersave"},
     )
     assert causes(HERE, now) == [
-        "another version of the compiler: 5, now 6; records do not apply",
+        "another version of the compiler: 5, now 6; records are nominees until tune verify --quick "
+        "has met them",
         "another LLVM: 22.1.0, now 23.0.0",
         "another kernel of the system: 6.1, now 6.8",
         "another governor: none, now powersave",
