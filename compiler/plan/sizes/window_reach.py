@@ -50,7 +50,7 @@ def _highest(
             most = affine_range(left, ranges)[1]
             yield (size * condition.scale - 1) * factor + most
         return
-    if form.coefficient(name) > 0:  # y of y * 2 + x < size
+    if form.coefficient(name) > 0 and coefficient > 0:  # y of y * 2 + x < size
         others = condition.form.plus(Affine(0, ((name, 1),)), -coefficient)
         least = affine_range(others, ranges)[0]
         by = form.coefficient(name)

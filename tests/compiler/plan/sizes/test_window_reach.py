@@ -51,6 +51,11 @@ def test_rows_that_interleave_reach_as_far_as_their_own_number() -> None:
     assert reach == HEIGHT
 
 
+def test_what_a_size_bounds_from_below_reaches_nowhere() -> None:
+    condition = Condition((("q", -1),), 39, 1, ROWS)  # 39 - q < size
+    assert not list(reaches(index("q"), condition, HEIGHT, {"q": (0, 39)}))
+
+
 def test_what_does_not_depend_on_the_size_reaches_nowhere() -> None:
     assert not list(reaches(index("kh"), BELOW_ROWS, HEIGHT, {"kh": (0, 4)}))
 
