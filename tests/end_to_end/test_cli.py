@@ -351,8 +351,8 @@ def test_database_commands(tune: CommandLine, tuned: SimpleNamespace, tmp_path: 
     pruned = tune("db", "prune", "--db", merged, "--keep", "2")
     assert pruned.code == 0 and trials_in(merged) < count
     assert f"{count - trials_in(merged)} trials deleted" in pruned.out
-    built = ("build", "--model", tuned.model, "--require-tuned", "1.0", "--output")
-    assert tune(*built, tmp_path / "pruned.tuned", "--db", merged).code == 0
+    built = ("build", "--model", tuned.model, "--require-tuned", "1.0", "--accept-nominees")
+    assert tune(*built, "--output", tmp_path / "pruned.tuned", "--db", merged).code == 0
     refused = tune("db", "merge", merged, "--db", merged)
     assert refused.code == 1 and "itself" in refused.err
 

@@ -268,9 +268,9 @@ def test_signal_ends_a_wait(tmp_path: Path) -> None:
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys; from pathlib import Path; from tunefarm.measure.core_locks import CoreLocks\n"
-        "tell = lambda text: print(text, flush=True)\n"
+        "notify = lambda text: print(text, flush=True)\n"
         "from tunefarm.measure import core_locks; core_locks.TOLD_SECONDS = 0.0\n"
-        "with CoreLocks('waits', Path(sys.argv[1]), tell=tell).held((3,)): print('had')"
+        "with CoreLocks('waits', Path(sys.argv[1]), notify=notify).held((3,)): print('had')"
     )
     with CoreLocks("holds", tmp_path).held((3,)):
         process = subprocess.Popen(
