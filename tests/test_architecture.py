@@ -9,6 +9,7 @@ import ast
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -312,7 +313,7 @@ def _import_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield line, f"{package} must not import tests"
         elif top in HOMES and not _is_at_home(name, HOMES[top]):
             yield line, f"{top} has another home: {', '.join(HOMES[top]) or 'tests'}"
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             yield node.lineno, "a relative import hides what is imported"
         if name in LOOKS_UP_BY_NAME or not isinstance(node, ast.Call):
@@ -346,7 +347,7 @@ def _order_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
 def _privacy_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Reads of a private attribute of something that is not from this file."""
     own = _defined_names(tree)
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if not isinstance(node, ast.Attribute) or not node.attr.startswith("_"):
             continue
         if node.attr.startswith("__") or node.attr in own or node.attr in PUBLIC_UNDERSCORES:
@@ -357,7 +358,7 @@ def _privacy_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
 def _defined_names(tree: ast.Module) -> set[str]:
     """Names that the file's own classes have: methods, fields, what `self` is given."""
     names = set()
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -370,12 +371,23 @@ def _defined_names(tree: ast.Module) -> set[str]:
     return names
 
 
+@lru_cache(maxsize=2)
+def _nodes(tree: ast.AST) -> list[ast.AST]:
+    """All nodes of a file, which several rules go through."""
+    return list(ast.walk(tree))
+
+
+@lru_cache(maxsize=2)
+def _parents(tree: ast.AST) -> dict[ast.AST, ast.AST]:
+    return {child: node for node in _nodes(tree) for child in ast.iter_child_nodes(node)}
+
+
 def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Modules imported anywhere in the file, inside functions and type-checking blocks too.
 
     Of `from tunefarm import a` and `from tunefarm.compiler import a` that is `a` as well.
     """
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -397,15 +409,14 @@ def _own(module: str) -> str | None:
 def _environment_breaches(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     if name == SETTINGS:
         return
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "os":
             for alias in node.names:
                 if alias.name in ENVIRONMENT:
                     yield node.lineno, f"import os, not {alias.name} from it"
         if not (isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT):
             continue
-        if name.startswith(HANDS_ON_ENVIRONMENT) and _is_handed_on(node, parents):
+        if name.startswith(HANDS_ON_ENVIRONMENT) and _is_handed_on(node, _parents(tree)):
             continue
         yield node.lineno, f"os.{node.attr} is read in {SETTINGS} alone"
 
