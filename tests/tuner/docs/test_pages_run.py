@@ -11,6 +11,7 @@ The environment makes each tuning small; the commands are those of the page. Blo
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import re
@@ -128,11 +129,19 @@ def _marked(name: str) -> object:
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `mlp.onnx` and `tuning.db`."""
-    folder = tmp_path_factory.mktemp("prepared")
-    run(Block("sh", f"tune zoo mlp --output {MODEL}.onnx"), folder)
-    small = "TUNEFARM_SEARCH__TRIALS_PER_TASK=3"
-    run(Block("sh", f"{small} tune --model {MODEL}.onnx --db tuning.db --config ci"), folder)
+    """A folder with `mlp.onnx` and `tuning.db`, which the first of several processes makes."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder, made = root / "prepared", root / "prepared.made"
+    with (root / "prepared.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            folder.mkdir()
+            run(Block("sh", f"tune zoo mlp --output {MODEL}.onnx"), folder)
+            small = "TUNEFARM_SEARCH__TRIALS_PER_TASK=3"
+            tune = f"{small} tune --model {MODEL}.onnx --db tuning.db --config ci"
+            run(Block("sh", tune), folder)
+            made.touch()
     return folder
 
 
