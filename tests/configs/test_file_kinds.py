@@ -103,7 +103,7 @@ KINDS = {
     "cut.onnx": (MODEL[:-9], f"is cut off at {len(MODEL) - 9} of at least ", "fetch"),
     "m.tuned": (b"TUNEFARM\x06\0\0\0" + bytes(60), "an artifact of tune build", "tune run "),
     "tuning.db": (b"SQLite format 3\0" + bytes(60), "an SQLite database", "--db"),
-    "r.jsonl": (b'{"format":"tunefarm-records","version":8}\n', "an export of", "tune db import"),
+    "r.jsonl": (b'{"format":"tunefarm-records","version":9}\n', "an export of", "tune db import"),
     "lib.so": (b"\x7fELF\x02" + bytes(60), "a program or shared library", ""),
     "m.mlmodel": (b"\x08\x01\x9a\x99", "a Core ML model", "export"),
     "m.onnx": (MODEL, "an ONNX model", "tune build"),

@@ -32,7 +32,7 @@ time.time = lambda: real() + 3600.0 * hours[0]
 
 from tunefarm.tuner.commands import jobs_cli
 from tunefarm.tuner.commands.cli import app
-from tunefarm.tuner.queues import night
+from tunefarm.tuner.queues import queue_runner
 
 found = []
 
@@ -42,7 +42,7 @@ def run(self):
     found.append(self.left)
 
 
-night.Night.run = run
+queue_runner.QueueRunner.run = run
 app(["jobs", "run", "--minutes", "10", "--db", sys.argv[2], "--json", sys.argv[3]],
     standalone_mode=False)
 summary = json.load(open(sys.argv[3]))

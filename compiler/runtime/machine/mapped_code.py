@@ -86,7 +86,7 @@ class _Object:
         self.places: dict[int, int] = {}
         try:
             self._parse()
-        except (struct.error, IndexError, ValueError) as error:
+        except (struct.error, IndexError, OverflowError, ValueError) as error:
             raise NotMappableError(f"it is damaged: {error}") from error
 
     def _parse(self) -> None:
@@ -250,7 +250,7 @@ class MappedCode:
             image = _Image([_Object(code) for code in objects], imported or {})
             places = {symbol: image.place(symbol) for symbol in symbols}
             base = _mapped(image)
-        except (struct.error, IndexError, ZeroDivisionError) as error:
+        except (struct.error, IndexError, MemoryError, OverflowError, ZeroDivisionError) as error:
             raise NotMappableError(f"an object is damaged: {error}") from error
         self._addresses = {symbol: base + place for symbol, place in places.items()}
         # Its threads may still run when the process ends: nothing is unmapped then.
