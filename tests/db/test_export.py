@@ -195,6 +195,8 @@ def as_of_version(version: int, text: str) -> str:
         if line["kind"] == "trial" and version < 5:
             for name in PAIR:
                 del line[name]
+        if line["kind"] == "plan" and version < 9:
+            del line["cpu"]
         old.append({**line, "checksum": hash_json(line)} if version >= 4 else line)
     end["records"] = len(old) - 1
     return "\n".join(map(json.dumps, [*old, end] if version >= 4 else old))
