@@ -96,7 +96,8 @@ def apply_limb_dot(kernel: FusedKernel) -> FusedKernel:
     """The same kernel with its product summed up in integers; `ScheduleError` for another one.
 
     Before the anchor there are then the stages `exponents`, `units` (of data in whole units),
-    `digits`, `low` and `high` (what is taken off the limb products) and `parts` (these sums).
+    `digits`, `low` and `high` (what is taken off the limb products), `unit` (of each chunk) and
+    `parts` (the sums).
     """
     form = digit_form(kernel)
     if form is None:
@@ -138,7 +139,16 @@ def _stages(form: DigitForm) -> tuple[Stage, ...]:
     rest = sub(unit, binary("shl", last, _word(16)))
     low = Stage("low", (*rows, chunks), (terms,), "sum", mul(half, rest))
     high = Stage("high", (*rows, chunks), (terms,), "sum", mul(half, last))
-    return exponents, units, digits, low, high, _parts(form, rows), _total(form)
+    return (
+        exponents,
+        units,
+        digits,
+        low,
+        high,
+        _unit(rows, chunks),
+        _parts(form, rows),
+        _total(form),
+    )
 
 
 def _exponent(row: tuple[Expr, ...]) -> Expr:
@@ -159,6 +169,15 @@ def _interleaved(form: DigitForm, q: Expr) -> Expr:
     byte = mul(binary("mod", q, integer(BYTES)), integer(form.in_byte))
     field = binary("mod", binary("floordiv", q, integer(BYTES)), integer(form.in_byte))
     return add(add(word, byte), field)
+
+
+def _unit(rows: list[Axis], chunks: Axis) -> Stage:
+    """The unit of each chunk, once for all columns."""
+    greatest = _exponent(tuple(index(axis.name) for axis in rows))
+    finite = binary("lt", greatest, _word(_INFINITE))
+    unit = _power(sub(greatest, _word(_LEAST - 1)))
+    value = select(finite, unit, unary("of_bits", _word(_NAN)))
+    return Stage("unit", (*rows, chunks), (), "", value)
 
 
 def _parts(form: DigitForm, rows: list[Axis]) -> Stage:
@@ -200,10 +219,7 @@ def _total(form: DigitForm) -> Stage:
         half = const(1.0 / (1 << (product.bits - 1)), DType.F32)
         terms = mul(_joined(taken("low"), taken("high")), half)
         total = sub(total, mul(terms, cast(DType.F32, zero)))
-    greatest = _exponent(tuple(row))
-    finite = binary("lt", greatest, _word(_INFINITE))
-    unit = _power(sub(greatest, _word(_LEAST - 1)))
-    unit = select(finite, unit, unary("of_bits", _word(_NAN)))
+    unit = Load(DType.F32, "unit", (*row, c))
     scale = cast(DType.F32, Load(product.scale.dtype, product.scale.buffer, (block, n)))
     body = mul(unit, mul(total, scale))
     return Stage(stage.name, stage.axes, (Axis("chunk", form.chunks),), "sum", body)

@@ -48,6 +48,20 @@ class _Form:
     emit: _Emit
 
 
+@dataclass(frozen=True, slots=True)
+class _ShortSum:
+    """`base` with products added that are in `words` of two 16-bit sums, of so many `terms`."""
+
+    base: Value
+    words: Value
+    terms: int
+
+
+def _most_terms(bits: int) -> int:
+    """Pairs of products that fit 16 bits, of factors of so many bits and signed bytes."""
+    return ((1 << 15) - 1) // (2 * ((1 << bits) - 1) << 7)
+
+
 class DotEmitter:
     """Emits dot products at the writer's current point."""
 
@@ -67,13 +81,14 @@ class DotEmitter:
         self.features = frozenset(target.features)
         permuter = BytePermuter(writer, target)
         self.word_emitter = WordEmitter(writer, addresses, registers, expressions, permuter)
-        self._forms: dict[tuple[DType, DType, DType, bool, bool], _Form | None] = {}
+        self._forms: dict[tuple[DType, DType, DType, bool, int], _Form | None] = {}
+        self._short_sums: dict[str, _ShortSum] = {}
 
     def sum(self, statement: Dot, old: Value, lane: Lane | None) -> Value:
         """`old` with the products of the statement added."""
         left, right, variable = statement.left, statement.right, statement.variable
         field = packed_field(left)
-        short = field is not None and field.bits < DType.U8.bits
+        short = field.bits if field is not None and field.bits < DType.U8.bits else 0
         types = (left.dtype, right.dtype, old.dtype, statement.widened, short)
         if types not in self._forms:
             self._forms[types] = self._form(*types)
@@ -136,11 +151,11 @@ class DotEmitter:
     # Which form ----------------------------------------------------------------------------------
 
     def _form(
-        self, left: DType, right: DType, total: DType, widened: bool, short: bool
+        self, left: DType, right: DType, total: DType, widened: bool, short: int
     ) -> _Form | None:
         """The form for factors and sums of these types; None: term by term.
 
-        The highest bit of left factors that are `short` is 0.
+        Left factors are numbers of `short` bits, if that is not 0.
         """
         if total is DType.F32 and left is right is DType.BF16:
             native = None if widened else self._bfloat_form()
@@ -151,10 +166,10 @@ class DotEmitter:
             return _Form(self._pair_widths(), self._add_pairs) if self.x86 else None
         if not {left, right} <= {DType.U8, DType.I8}:
             return None
-        signs = (left.is_signed or (short and not self.x86), right.is_signed)
+        signs = (left.is_signed or (short > 0 and not self.x86), right.is_signed)
         native = None if widened else self._bytes_form(signs)
         if native is None and short and signs == (False, True) and "avx2" in self.features:
-            return _Form(self._pair_widths(), self._add_short)
+            return _Form(self._pair_widths(), lambda old, a, b: self._add_short(old, a, b, short))
         return native or _Form(
             self._pair_widths() if self.x86 else (4,),
             lambda old, a, b: self._add_halves(old, a, b, signs),
@@ -251,16 +266,29 @@ class DotEmitter:
             old = self._add_pairs(old, one, other)
         return old
 
-    def _add_short(self, old: Value, left: Value, right: Value) -> Value:
-        """Bytes whose products, two at once, fit 16 bits; these are added in pairs."""
+    def _add_short(self, old: Value, left: Value, right: Value, bits: int) -> Value:
+        """Bytes whose products, two at once, fit 16 bits; these are added in pairs.
+
+        Where `old` is such a sum, products are added in 16 bits as long as they fit, and then in
+        pairs: what was added to give `old` is of no use then, and LLVM drops it.
+        """
         width = old.width
         bytes, pairs = type_of(DType.I8, 4 * width), type_of(DType.I16, 2 * width)
         name = {16: "avx512.pmaddubs.w.512", 8: "avx2.pmadd.ub.sw", 4: "ssse3.pmadd.ub.sw.128"}
         factors = [self._as(side, bytes) for side in (left, right)]
         products = self.writer.intrinsic(f"llvm.x86.{name[width]}", pairs, factors)
-        words = self.writer.emit(f"bitcast {pairs} {products} to {left.type}")
+        words = Value(self.writer.emit(f"bitcast {pairs} {products} to {left.type}"), WORD, width)
+        base, terms = old, 1
+        before = self._short_sums.get(old.text)
+        if before is not None and before.terms < _most_terms(bits):
+            base, terms = before.base, before.terms + 1
+            sums = [self._as(side, pairs) for side in (before.words, words)]
+            added = self.writer.emit(f"add {sums[0]}, {sums[1].removeprefix(pairs)}")
+            words = Value(self.writer.emit(f"bitcast {pairs} {added} to {left.type}"), WORD, width)
         ones = self.expressions.widen(word_of(0x00010001), width)
-        return self._add_pairs(old, Value(words, WORD, width), ones)
+        total = self._add_pairs(base, words, ones)
+        self._short_sums[total.text] = _ShortSum(base, words, terms)
+        return total
 
     def _halves(self, words: Value, signed: bool) -> tuple[Value, Value]:
         """Words of the even bytes and of the odd ones, as numbers of 16 bits."""

@@ -301,6 +301,22 @@ def test_sums_of_digits_keep_what_sums_of_floats_do(size: float) -> None:
     np.testing.assert_allclose(got, expected, rtol=0, atol=limit)
 
 
+@pytest.mark.parametrize(("bits", "block"), [(2, 128), (4, 32), (4, 128), (8, 64)])
+def test_sums_of_the_largest_digits_and_weights_are_exact(bits: int, block: int) -> None:
+    """Sums of 16 bits are added up as long as they cannot overflow, and no longer."""
+    kernel, schedule = digit_sums(64, 256, block, bits)
+    x = np.full((3, 256), -(128 * 257) / 2**22, np.float32)  # two digits of -128
+    x[:, ::32] = 1.0
+    inputs = {
+        "in0": x,
+        "in1": np.full((256 * bits // 32, 64), -1, np.int32),
+        "in2": np.ones((256 // block, 64), np.float32),
+    }
+    got = run_guarded(kernel, schedule, inputs, host_target()).output.astype(np.float64)
+    expected = float(x[0].astype(np.float64).sum()) * ((1 << bits - 1) - 1)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_row_with_data_that_is_not_finite_has_no_sums(value: float) -> None:
     kernel, schedule = digit_sums(64, 64, 32)
