@@ -306,7 +306,7 @@ class _FunctionEmitter:
 
     def _if(self, statement: If) -> None:
         verdict = self._decide(statement)
-        if verdict is False:
+        if verdict is False and not statement.elsewhere:
             return
         if verdict is True:
             self.statements(statement.body)
@@ -316,16 +316,25 @@ class _FunctionEmitter:
         if condition.width:
             self._masked(statement, condition)
             return
-        writer = self.writer
+        writer, holds = self.writer, condition.text
+        if statement.elsewhere:
+            apart = self._is_elsewhere(statement.elsewhere)
+            holds = writer.emit(f"or i1 {holds}, {apart}")
         then, done = writer.label("then"), writer.label("done")
         self.registers.flush()
-        writer.line(f"br i1 {condition.text}, label %{then}, label %{done}")
+        writer.line(f"br i1 {holds}, label %{then}, label %{done}")
         writer.begin_block(then)
         with writer.body():
             self.statements(statement.body)
             self.registers.join()
         writer.line(f"br label %{done}")
         writer.begin_block(done)
+
+    def _is_elsewhere(self, source: str) -> str:
+        """Whether an input is not in the memory of the result."""
+        names = (source, self.kernel.nest.output.name)
+        one, other = (self.addresses.storages[name].pointer for name in names)
+        return self.writer.emit_entry(f"icmp ne ptr {one}, {other}")
 
     def _masked(self, statement: If, condition: Value) -> None:
         """Lanes differ: loads and stores of the body leave out those of which it is false."""

@@ -96,7 +96,7 @@ def _leaves(body: Body, place: _Place) -> Iterator[tuple[Store | Update | Dot, _
                     inner = replace(inner, read=place.read | {variable})
                 yield from _leaves(statement.body, inner)
             case If(condition=condition):
-                if decide(condition, place.ranges) is not False:
+                if statement.elsewhere or decide(condition, place.ranges) is not False:
                     yield from _leaves(statement.body, place)
             case Allocate(memory=memory, scope=scope):
                 buffers = {**place.buffers, memory.name: memory}

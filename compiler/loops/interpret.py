@@ -72,8 +72,8 @@ class _Interpreter:
                         self.run(inner, {**env, variable: value})
                 case Let(variable=variable, value=value_expr, body=inner):
                     self.run(inner, {**env, variable: int(self.value(value_expr, env))})
-                case If(condition=condition, body=inner):
-                    if self.value(condition, env):
+                case If(condition=condition, body=inner, elsewhere=elsewhere):
+                    if elsewhere or self.value(condition, env):
                         self.run(inner, env)
                 case Allocate(memory=memory, body=inner):
                     fresh = np.full(memory.shape, 1, memory.dtype.numpy)

@@ -86,10 +86,14 @@ class Let(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class If(Stmt):
-    """Run `body` where the bool condition holds."""
+    """Run `body` where the bool condition holds.
+
+    If an input is `elsewhere`, not in the memory of the result, the body runs in any case.
+    """
 
     condition: Expr
     body: Body
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from tunefarm.compiler.loops.region import Region, User, required_region, requir
 from tunefarm.compiler.loops.scan_loops import scan_loops
 from tunefarm.compiler.loops.scatter_loops import scatter_loops
 from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.loops.skip_kept import skip_kept
 from tunefarm.compiler.loops.stage_loops import StageLoops
 from tunefarm.compiler.loops.stage_state import StageState
 from tunefarm.compiler.loops.tile_loops import tile_loops
@@ -51,7 +52,8 @@ MOST_PRIVATE = 256
 
 def lower_kernel(scheduled: ScheduledKernel) -> LoopNest:
     """The loop nest of a scheduled kernel; `ScheduleError` if its stages do not fit together."""
-    return hoist_positions(clamp_loop_bounds(bounded_loops(scheduled), scheduled.kernel.limits))
+    ended = clamp_loop_bounds(bounded_loops(scheduled), scheduled.kernel.limits)
+    return skip_kept(hoist_positions(ended), scheduled.kernel)
 
 
 def bounded_loops(scheduled: ScheduledKernel) -> LoopNest:

@@ -61,8 +61,9 @@ def _lines(body: tuple[Stmt, ...], depth: int) -> Iterator[str]:
             case Let(variable=variable, value=value, body=inner):
                 yield f"{margin}let {variable} = {format_expression(value)}"
                 yield from _lines(inner, depth)
-            case If(condition=condition, body=inner):
-                yield f"{margin}if {format_expression(condition)}:"
+            case If(condition=condition, body=inner, elsewhere=source):
+                apart = f" or {source} is elsewhere" if source else ""
+                yield f"{margin}if {format_expression(condition)}{apart}:"
                 yield from _lines(inner, depth + 1)
             case Allocate(memory=memory, scope=scope, body=inner):
                 yield f"{margin}{scope} {_memory(memory)}"

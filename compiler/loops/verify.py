@@ -89,6 +89,8 @@ class _Verifier:
                 problem = self._value(condition, ranges, guarded)
                 if condition.dtype is not DType.BOOL:
                     problem = problem or f"a condition has the type {condition.dtype}"
+                if statement.elsewhere and statement.elsewhere not in self.read_only:
+                    problem = problem or f"{statement.elsewhere} is no input"
                 return problem or self.body(inner, ranges, guarded=True, loops=loops)
             case Allocate(memory=memory, scope=scope, body=inner):
                 return self._allocate(memory, scope, inner, ranges, guarded, loops)

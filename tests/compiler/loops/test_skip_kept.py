@@ -1,0 +1,73 @@
+"""Rows that stay what they are: skipped where a result lies over its input, else copied."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.compiler.frontend.onnx_models import BOOL, model, tensor
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.loops.verify import verify_loops
+from tunefarm.compiler.pipeline import Compiled, compile_model
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.schedule.apply_schedule import lower
+
+ROWS = 6
+
+
+def selection(width: int, conditions: tuple[int, int]) -> Compiled:
+    """y = Where(c, x, -z) of rows so wide, by conditions of this shape."""
+    negative = helper.make_node("Neg", ["z"], ["n"])
+    node = helper.make_node("Where", ["c", "x", "n"], ["y"])
+    shape = (ROWS, width)
+    ports = [tensor("x", shape), tensor("z", shape), tensor("c", conditions, BOOL)]
+    return compile_model(import_model_proto(model([negative, node], ports, ["y"])))
+
+
+def loops_of(compiled: Compiled) -> str:
+    texts = []
+    for call in compiled.program.calls:
+        if isinstance(call, KernelCall):
+            nest = lower(call.kernel, compiled.schedules[call.key].used.schedule)
+            verify_loops(nest)
+            texts.append(format_loops(nest))
+    return "".join(texts)
+
+
+@pytest.mark.parametrize("width", [13, 64, 100])
+def test_rows_with_one_condition_are_skipped(width: int) -> None:
+    compiled = selection(width, (ROWS, 1))
+    assert "is elsewhere" in loops_of(compiled)
+    executable = Executable(compiled.spec)
+    rng = np.random.default_rng(0)
+    x, z = (rng.standard_normal((ROWS, width), dtype=np.float32) for _ in "xz")
+    c = np.array([[True], [False], [True], [True], [False], [True]])
+    expected = np.where(c, x, -z)
+    np.testing.assert_array_equal(executable.run({"x": x, "z": z, "c": c})["y"], expected)
+    found = executable.run({"x": x, "z": z, "c": c}, in_place=True)["y"]
+    assert found is x
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("width", "conditions"), [(64, (ROWS, 64)), (64, (1, 64)), (2, (ROWS, 1))])
+def test_conditions_of_single_elements_and_short_rows_are_not_asked(
+    width: int, conditions: tuple[int, int]
+) -> None:
+    assert "elsewhere" not in loops_of(selection(width, conditions))
+
+
+def test_a_cache_that_grows_keeps_what_it_holds() -> None:
+    node = helper.make_node("Concat", ["past", "new"], ["present"], axis=1)
+    ports = [tensor("past", (2, "length", 16)), tensor("new", (2, 1, 16))]
+    graph = import_model_proto(model([node], ports, ["present"]), {"length": ("0..9",)})
+    compiled = compile_model(graph)
+    assert "is elsewhere" in loops_of(compiled)
+    executable = Executable(compiled.spec)
+    (cache,) = executable.empty_caches({"length": 0}).values()
+    rows = [np.full((2, 1, 16), number, np.float32) for number in range(10)]
+    for number, row in enumerate(rows):
+        cache = executable.run({"past": cache, "new": row}, in_place=True)["present"]
+        np.testing.assert_array_equal(cache, np.concatenate(rows[: number + 1], 1))
