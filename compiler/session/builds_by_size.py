@@ -2,7 +2,9 @@
 
 The first run builds for its own sizes, and so does each that brings others. Once a dimension has
 shown its third size a build for a range begins in the background; when it is there it serves all
-runs within the range. A size beyond it is built for by itself, and a wider range follows.
+runs within the range. A size beyond it is built for by itself, and a wider range follows. Where a
+dimension is 1 in some runs, as the tokens of a decoder's steps are, these have a program of their
+own: with one row other code is fast than with many.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tunefarm.compiler.errors import (
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.session.options import LOG
 from tunefarm.compiler.session.ports import NodeArg
-from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.extents import Given, Shapes
 
 VARIED = 3
 """Sizes of one dimension after which a build for a range is worth its time."""
@@ -182,9 +184,14 @@ class BuildsBySize:
         if self._unranked or not varied or self._failed or not self.wait(0):
             return
         bounds = {label: _bounds_of(seen) for label, seen in self._seen.items()}
+        given: dict[object, Given] = dict(bounds)
+        apart = [label for label, seen in self._seen.items() if min(seen) == 1 < len(seen)]
+        if apart:  # of one dimension: each doubles the time of the build
+            widest = max(apart, key=lambda label: bounds[label][1])
+            given[widest] = f"1|2..{bounds[widest][1]}"
         shapes = {
             port.name: tuple(
-                declared if isinstance(declared, int) else bounds[_label(port.name, axis, declared)]
+                declared if isinstance(declared, int) else given[_label(port.name, axis, declared)]
                 for axis, declared in enumerate(port.shape)
             )
             for port in self._inputs
@@ -218,4 +225,4 @@ def _bounds_of(seen: set[int]) -> tuple[int, int]:
     if len(seen) == 1:
         (size,) = seen
         return size, size
-    return max(1, min(seen) // 2), 2 * max(seen)
+    return max(min(1, min(seen)), min(seen) // 2), 2 * max(seen)
