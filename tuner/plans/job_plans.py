@@ -8,6 +8,7 @@ confirm   at the end of the job: the tuned model under the plan next to that und
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import Settings
 from tunefarm.db.records import BestRecord
 from tunefarm.db.store import Store
@@ -31,23 +33,15 @@ from tunefarm.tuner.confirm.whole_model import CompareSpecs, ModelBuilds
 from tunefarm.tuner.from_settings import limits_of, numerics_of
 from tunefarm.tuner.interrupt import Interrupt
 from tunefarm.tuner.job_request import MakeRunner
-from tunefarm.tuner.plans.confirm import ConfirmPlans, confirmed_choice
-from tunefarm.tuner.plans.confirm_regions import ConfirmRegions
+from tunefarm.tuner.plans.confirm import ConfirmPlans, ConfirmRegions, confirmed_choice
 from tunefarm.tuner.plans.costs import KernelCosts
 from tunefarm.tuner.plans.kinds import (
     by_estimates,
     kinds_of_plans,
     uniform_layouts,
+    within_memory,
 )
-from tunefarm.tuner.plans.memory import within_memory
 from tunefarm.tuner.plans.model_values import ModelValues
-from tunefarm.tuner.plans.planning_time import (
-    LEAST_SECONDS,
-    LEAVING_OUT,
-    LOOKING,
-    REGIONS,
-    PlanningTime,
-)
 from tunefarm.tuner.plans.problems import Kind
 from tunefarm.tuner.plans.programs import Programs
 from tunefarm.tuner.plans.regions import regions_of
@@ -57,6 +51,62 @@ from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.reports.gains import UNCHANGED
 from tunefarm.tuner.search.measuring import off_the_slots
+
+KERNELS, LAYOUT_KERNELS, OTHER_KERNELS = 0.25, 0.45, 0.65
+"""When no kernel is measured any more: those of the model as it is, those that layouts lead to, and
+those of other kinds."""
+LOOKING, WHOLE, REGIONS, LEAVING_OUT = 0.75, 1.0, 1.25, 1.5
+"""When no candidate is looked at any more, no plan compared, no region measured and none left out.
+"""
+_LEAST_SECONDS = 8.0
+"""With less the rules decide."""
+MEASURABLE_SECONDS = 20.0
+"""With less no kernel is measured: by the time that a runner has started they are half over."""
+
+
+class PlanningTime:
+    """The time since a search for a plan began, which may take so many `seconds` (None: any number)
+    and is over at once when somebody asks for that. By shares of these seconds:
+
+    0.25  kernels of the model as it is      1.00  whole models decide
+    0.45  kernels of layouts                 1.25  regions, one by one
+    0.65  kernels of other kinds             1.50  leaving out those that gain nothing
+    0.75  looking at candidates
+    """
+
+    def __init__(
+        self,
+        seconds: float | None,
+        interrupt: Interrupt,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._seconds, self._interrupt, self._clock = seconds, interrupt, clock
+        self._begin = clock()
+
+    def is_late(self, share: float = WHOLE) -> bool:
+        """Whether so much of it has passed."""
+        if self._interrupt.asked:
+            return True
+        return self._seconds is not None and self._clock() - self._begin > share * self._seconds
+
+    def may_measure(self, kind: Kind) -> bool:
+        """Whether a kernel that decisions of this kind lead to may be measured; OWN: one of the
+        model as it is."""
+        if not self.is_enough(MEASURABLE_SECONDS):
+            return False
+        shares = {Kind.OWN: KERNELS, Kind.LAYOUTS: LAYOUT_KERNELS}
+        return not self.is_late(shares.get(kind, OTHER_KERNELS))
+
+    def is_enough(self, seconds: float) -> bool:
+        """Whether there were so many seconds from the beginning."""
+        return self._seconds is None or self._seconds >= seconds
+
+    def describe(self, measured: int) -> str:
+        """What candidates were judged by, after so many kernels were measured."""
+        if self.is_enough(MEASURABLE_SECONDS):
+            return f"{with_count(measured, 'kernel')} measured for them"
+        return "by what is known of their kernels, since there is little time"
+
 
 SEARCH = "search"
 """The setting `search.plan` that has plans searched."""
@@ -292,7 +342,7 @@ class JobPlans:
         if self.graph.signature is not None:
             self.notify("plan: the rules decide, since the model has dynamic shapes")
             return False
-        if not planning.is_enough(LEAST_SECONDS):
+        if not planning.is_enough(_LEAST_SECONDS):
             self.notify("plan: the rules decide, since there is little time")
             return False
         return True
