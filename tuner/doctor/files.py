@@ -10,8 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from tunefarm.configs.errors import DatabaseError
-from tunefarm.tuner.doctor.asked_settings import settings_of
-from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, warning
+from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, settings_of, warning
 from tunefarm.tuner.reports.report import format_bytes
 
 _MOUNTS = Path("/proc/mounts")

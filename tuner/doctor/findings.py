@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tunefarm.configs.settings import Settings
 
 
 class Grade(StrEnum):
@@ -83,3 +86,15 @@ def warning(name: str, text: str, advice: str, **facts: Any) -> Finding:
 def problem(name: str, text: str, advice: str, **facts: Any) -> Finding:
     """A matter that keeps something from working."""
     return Finding(name, Grade.PROBLEM, text, advice, facts)
+
+
+def settings_of(question: Question) -> Settings:
+    """The settings that a command with these options has. The check of the settings says what is
+    wrong with them; the others look at the defaults then."""
+    from tunefarm.configs.errors import SettingsError
+    from tunefarm.configs.settings import Settings, load_settings
+
+    try:
+        return load_settings(question.config, {"database.url": question.db})
+    except SettingsError:
+        return Settings()

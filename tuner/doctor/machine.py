@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from tunefarm.configs.errors import TunefarmError
-from tunefarm.tuner.doctor.asked_settings import settings_of
-from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, warning
+from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, settings_of, warning
 from tunefarm.tuner.reports.report import format_bytes
 
 _LISTED_FEATURES = (

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunefarm.configs.errors import TunefarmError
 from tunefarm.measure.farm.ray_address import WITHOUT_RAY
-from tunefarm.tuner.doctor.asked_settings import settings_of
-from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, warning
+from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, settings_of, warning
 from tunefarm.tuner.reports.report import format_bytes, format_share
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from tunefarm.configs.errors import SettingsError, TunefarmError
 from tunefarm.measure.sandbox.isolated import ask_isolated
-from tunefarm.tuner.doctor.asked_settings import settings_of
-from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, warning
+from tunefarm.tuner.doctor.findings import Finding, Question, ok, problem, settings_of, warning
 
 DISTRIBUTION = "tunefarm"
 _ENTRY = "tunefarm.tuner.commands.entry"
