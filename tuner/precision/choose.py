@@ -33,8 +33,7 @@ from tunefarm.tuner.calibration.choice import (
 )
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.calibration.solo import SoloRuns
-from tunefarm.tuner.precision.data import Data, read_data
-from tunefarm.tuner.precision.effects import Effects
+from tunefarm.tuner.precision.data import Data, Effects, read_data
 from tunefarm.tuner.precision.model import PlannedModel, Say
 from tunefarm.tuner.precision.race import confirmed, fastest_within, race, to_race
 from tunefarm.tuner.precision.search import Assignment, Item, Point, best_point, find_points

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tunefarm import compiler
@@ -18,6 +19,7 @@ from tunefarm.compiler.types.dtypes import WIDE_FLOATS
 from tunefarm.compiler.types.numerics import Algorithm
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.db import queries
+from tunefarm.db.records import JobRecord, TaskKey
 from tunefarm.db.store import Store
 from tunefarm.measure.machine import fingerprint
 from tunefarm.tuner.building.flow import build
@@ -41,7 +43,6 @@ from tunefarm.tuner.records.model_latencies import (
     measured_models,
     record_latency,
 )
-from tunefarm.tuner.verify.cost import Cost, cost_of_tuning
 from tunefarm.tuner.verify.drift import (
     Drift,
     Situation,
@@ -65,7 +66,7 @@ class Verification:
     times: ModelTimes
     baseline: MeasuredModel | None
     drift: Drift
-    cost: Cost | None
+    cost: _Cost | None
     history: tuple[MeasuredModel, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -104,7 +105,7 @@ def verify_model(
                 conditions.target.key, compiler.VERSION, llvm_version(), fingerprint()
             )
             drift = compare_times(baseline, times, situation, built.report.tuned_share)
-            cost = cost_of_tuning(store, built.model_hash, _to_tune(drift, times))
+            cost = _cost_of_tuning(store, built.model_hash, _to_tune(drift, times))
     history = [item for item in known if item.record.purpose == "verify"]
     note = record_verification(request, times, conditions)
     notes = (*built.report.notes, *filter(None, [note]))
@@ -214,3 +215,53 @@ def record_verification(request: BuildRequest, times: ModelTimes, conditions: Co
     except DatabaseError as error:
         return f"nothing was recorded: {error.message}"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """So many `trials` of so many `kernels`, at `seconds_per_trial` of a job in wall-clock time,
+    its finalists and its whole model included."""
+
+    kernels: int
+    trials: int
+    seconds_per_trial: float
+
+    @property
+    def seconds(self) -> float:
+        """How long tuning would take."""
+        return self.trials * self.seconds_per_trial
+
+
+def _cost_of_tuning(store: Store, model_hash: str, kernels: Iterable[str]) -> _Cost | None:
+    """The cost for kernels by their workload keys; None if no job tells how long trials take.
+
+    A kernel gets as many trials as it got before, one that is new as many as others (median).
+    """
+    wanted = list(dict.fromkeys(kernels))
+    jobs = [job for job in queries.jobs(store) if job.model_hash == model_hash]
+    pace = _seconds_per_trial(store, jobs)
+    if pace is None or not wanted:
+        return None
+    known = {key.workload: key for job in reversed(jobs) for key in _keys(job)}
+    counts = {
+        workload: sum(queries.count_trials(store, key).values()) for workload, key in known.items()
+    }
+    usual = round(median(counts.values())) if counts else 0
+    trials = sum(counts.get(workload, usual) for workload in wanted)
+    return _Cost(len(wanted), trials, pace)
+
+
+def _keys(job: JobRecord) -> list[TaskKey]:
+    return [task.key for task in job.tasks]
+
+
+def _seconds_per_trial(store: Store, jobs: Iterable[JobRecord]) -> float | None:
+    ended = {
+        job.id: job.finished - job.started
+        for job in jobs
+        if job.finished is not None and job.state in ("finished", "interrupted")
+    }
+    counts = queries.trials_of_jobs(store, list(ended))
+    seconds = sum(ended[job] for job, count in counts.items() if count)
+    trials = sum(counts.values())
+    return seconds / trials if trials and seconds > 0.0 else None
