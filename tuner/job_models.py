@@ -27,17 +27,23 @@ from tunefarm.measure.farm.runner import CallsNodes
 from tunefarm.measure.machine import fingerprint
 from tunefarm.measure.sandbox.node_kind import kind_of
 from tunefarm.tuner.building.size_plan import record_size_plan
-from tunefarm.tuner.confirm.applied_graph import with_graphs
-from tunefarm.tuner.confirm.elsewhere import compare_elsewhere
 from tunefarm.tuner.confirm.finalists import Settled
 from tunefarm.tuner.confirm.latency import Agree, ModelLatency
-from tunefarm.tuner.confirm.model_times import times_of_job, with_kernels, with_roof, with_steps
+from tunefarm.tuner.confirm.model_times import (
+    times_of_job,
+    with_graphs,
+    with_kernels,
+    with_roof,
+    with_steps,
+)
 from tunefarm.tuner.confirm.models_at_sizes import confirm_plan, seconds_at
+from tunefarm.tuner.confirm.placement import model_placements
 from tunefarm.tuner.confirm.whole_model import (
     CompareSpecs,
     Confirmed,
     ModelBuilds,
     agreement,
+    compare_elsewhere,
     compare_here,
     confirm_model,
 )
@@ -46,7 +52,6 @@ from tunefarm.tuner.job_request import MakeRunner
 from tunefarm.tuner.plans.job_plans import JobPlans
 from tunefarm.tuner.records.model_latencies import Conditions, record_latency
 from tunefarm.tuner.records.size_ranges import SizePlan, SizePoint, points_of, searched_points
-from tunefarm.tuner.search.placements import model_placements
 from tunefarm.tuner.search.tasks import TuningTask, tasks_for
 from tunefarm.tuner.search.time_plan import COMPARISON_SECONDS, TimePlan
 

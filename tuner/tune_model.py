@@ -28,11 +28,10 @@ from tunefarm.tuner.job_request import JobRequest
 from tunefarm.tuner.model.cost_model import BoostedTrees, TrainingData
 from tunefarm.tuner.result import TargetResult, TuneResult
 from tunefarm.tuner.search.budget import End
-from tunefarm.tuner.search.heartbeat import heartbeat
-from tunefarm.tuner.search.make_tasks import make_tasks
+from tunefarm.tuner.search.job_coordination import heartbeat
+from tunefarm.tuner.search.make_tasks import known_of_others, make_tasks, task_source
 from tunefarm.tuner.search.measuring import runner_options
 from tunefarm.tuner.search.strategy import check_strategy
-from tunefarm.tuner.search.task_sources import known_of_others, task_source
 from tunefarm.tuner.search.tasks import TuningTask
 from tunefarm.tuner.search.time_plan import TimePlan
 

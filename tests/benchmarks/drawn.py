@@ -38,6 +38,7 @@ from tunefarm.measure.compare import Comparison, compare_paired, pair_of
 from tunefarm.measure.farm.runner import Runner
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.tuner.building.compile import compile_with
+from tunefarm.tuner.confirm.placement import model_placements
 from tunefarm.tuner.job import Job
 from tunefarm.tuner.job_models import JobModels
 from tunefarm.tuner.model.cost_model import BoostedTrees
@@ -47,7 +48,6 @@ from tunefarm.tuner.reports.progress import make_progress
 from tunefarm.tuner.reports.report import format_ratio
 from tunefarm.tuner.search.make_tasks import TaskSource, distinct_kernels, make_tasks
 from tunefarm.tuner.search.measuring import runner_of, timing_options
-from tunefarm.tuner.search.placements import model_placements
 from tunefarm.tuner.search.tasks import Planned, plan
 from tunefarm.tuner.search.time_plan import TimePlan
 

@@ -15,11 +15,10 @@ import numpy as np
 from tests.tuner.recorded import RecordedKernel
 from tunefarm.tuner.model.cost_model import BoostedTrees, CostModel, Scores, TrainingData
 from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
-from tunefarm.tuner.model.lessons import Lesson, data_of
+from tunefarm.tuner.model.lessons import Lesson, Trainer, data_of
 from tunefarm.tuner.model.packed_space import PackedSpace, Rows
-from tunefarm.tuner.model.trainer import Trainer
 from tunefarm.tuner.search.strategy import SearchProblem, make_strategy
-from tunefarm.tuner.search.task_search import TaskSearch
+from tunefarm.tuner.search.tasks import TaskSearch
 
 WITHIN = 1.05  # of the best latency
 BATCH = 8

@@ -15,7 +15,7 @@ from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
 from tunefarm.tuner.model.lessons import Lesson, data_of
 from tunefarm.tuner.model.packed_space import Rows
 from tunefarm.tuner.search.strategy import SearchProblem, make_strategy, strategy_names
-from tunefarm.tuner.search.task_search import TaskSearch
+from tunefarm.tuner.search.tasks import TaskSearch
 
 Answer = Callable[[ScheduleSpace, Candidate], float]
 

@@ -16,11 +16,10 @@ from tunefarm.compiler.schedule.space import Candidate
 from tunefarm.measure.measurement import Status
 from tunefarm.tuner.model.cost_model import BoostedTrees, Scores, TrainingData
 from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
-from tunefarm.tuner.model.lessons import Lesson, data_of
+from tunefarm.tuner.model.lessons import Lesson, Trainer, data_of
 from tunefarm.tuner.model.packed_space import Rows
-from tunefarm.tuner.model.trainer import Trainer
 from tunefarm.tuner.search.strategy import SearchProblem, make_strategy
-from tunefarm.tuner.search.task_search import TaskSearch
+from tunefarm.tuner.search.tasks import TaskSearch
 
 BATCH = 8
 FINALISTS = 3

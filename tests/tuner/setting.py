@@ -22,11 +22,10 @@ from tunefarm.tuner.model.cost_model import BoostedTrees
 from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.search.budget import Budget, End, Limits, TaskProgress
-from tunefarm.tuner.search.pauses import Pauses
+from tunefarm.tuner.search.job_coordination import Pauses
 from tunefarm.tuner.search.session import SessionOptions, TuningSession
 from tunefarm.tuner.search.strategy import Score, SearchProblem, make_strategy
-from tunefarm.tuner.search.task_search import TaskSearch
-from tunefarm.tuner.search.tasks import TuningTask, plan
+from tunefarm.tuner.search.tasks import TaskSearch, TuningTask, plan
 
 TILES = (matmul_kernel(), small_space(9), 1)
 OTHER = (matmul_kernel(7, 13, 97), small_space(7), 3)

@@ -30,7 +30,7 @@ from tunefarm.tuner.records.trials import record_to_apply, reference_note, task_
 from tunefarm.tuner.records.unapplied import PRECISION, Unapplied, Wanted, unapplied
 
 if TYPE_CHECKING:
-    from tunefarm.tuner.model.warm_start import WarmStart
+    from tunefarm.tuner.model.history import WarmStart
 
 
 def choose_from(
@@ -118,8 +118,7 @@ def _predictor(
 
     @cache
     def warm_start() -> WarmStart:
-        from tunefarm.tuner.model.history import read_history
-        from tunefarm.tuner.model.warm_start import WarmStart
+        from tunefarm.tuner.model.history import WarmStart, read_history
 
         return WarmStart(lambda: read_history(store, like, target, origin=own), target, like)
 

@@ -1,18 +1,25 @@
-"""From what was measured of a whole model to what is recorded of it (`ModelTimes`)."""
+"""From what was measured of a whole model to what is recorded of it (`ModelTimes`), its graph
+included.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tunefarm.compiler.content_cache import ContentCache, cache_key
-from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.errors import PlanError, TunefarmError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.choices.program_steps import ProgramStep, program_steps
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.profile import COPY, StepTime
 from tunefarm.compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec, FunctionStep
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED, KernelReport
 from tunefarm.compiler.runtime.spec.step_reads import step_reads
 from tunefarm.compiler.target import Target, llvm_version
+from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.settings import Settings, cache_folder
 from tunefarm.db import queries
 from tunefarm.db.store import Store
@@ -20,6 +27,8 @@ from tunefarm.measure.compare import Comparison
 from tunefarm.measure.machine import fingerprint
 from tunefarm.measure.worker.roof import measure_roof
 from tunefarm.tuner.confirm.latency import ModelLatency, aligned_inputs, pinned
+from tunefarm.tuner.from_settings import limits_of, numerics_of
+from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import (
     AppliedKernel,
     MachineRoof,
@@ -139,3 +148,37 @@ def known_steps(spec: ExecutableSpec) -> tuple[ModelStep, ...]:
 
 def _ratio(compared: Comparison | ModelLatency) -> Ratio:
     return Ratio(compared.ratio, compared.low, compared.high)
+
+
+def with_graphs(
+    times: ModelTimes,
+    graph: Graph,
+    numerics: Numerics | None,
+    target: Target,
+    settings: Settings,
+    plans: Sequence[GraphPlan] = (),
+) -> ModelTimes:
+    """The times with the model's graph by the rules, and by the plan that its steps are of.
+
+    That is one of `plans`, or the rules. A model whose steps are of neither has none, as one that
+    is several programs. `numerics` is the settings' precision if None.
+    """
+
+    def steps(plan: GraphPlan) -> tuple[ProgramStep, ...]:
+        admitted = numerics_of(settings, numerics)
+        limits = limits_of(settings)
+        return program_steps(kernels_of(graph, target, None, None, limits, admitted, plan))
+
+    rules = steps(DEFAULT_PLAN)
+    for plan in plans:
+        if plan == DEFAULT_PLAN:
+            continue
+        try:
+            planned = steps(plan)
+        except PlanError:
+            continue
+        found = ModelGraphs(rules, planned)
+        if found.is_of(times.steps):
+            return replace(times, graphs=found)
+    found = ModelGraphs(rules)
+    return replace(times, graphs=found) if found.is_of(times.steps) else times

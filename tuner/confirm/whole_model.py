@@ -1,14 +1,26 @@
-"""The whole model has the last word: its builds with one set of schedules and another, in turn."""
+"""The whole model has the last word: its builds with one set of schedules and another, in turn.
+
+On machines of another kind than this one a node of a cluster compares them, where the nodes of the
+runner can be called (`tunefarm.measure.farm.runner.CallsNodes`):
+
+    specs -> artifacts, as bytes -> a node of the target's kind -> their latencies
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeAlias
 
+from tunefarm import compiler
+from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact.code_digest import code_digest
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.choice import ChooseSchedule
@@ -19,6 +31,7 @@ from tunefarm.configs.settings import Settings
 from tunefarm.db import queries
 from tunefarm.db.records import BestRecord
 from tunefarm.db.store import Store
+from tunefarm.measure.farm.runner import CallsNodes
 from tunefarm.tuner.building.apply_best import choose_from
 from tunefarm.tuner.building.compile import compile_with
 from tunefarm.tuner.building.report import BuildReport, build_report
@@ -143,3 +156,49 @@ def _still_applies(store: Store, settled: Settled) -> bool:
     """Whether no other job has settled the task since the finalists met."""
     found = queries.best(store, settled.task.key)
     return found is None or found[0].schedule_hash == settled.incumbent.schedule_hash
+
+
+_PATIENCE_SECONDS = 60.0  # next to those of the comparison: artifacts are moved and loaded
+_COMPARE = f"{__name__}:compare_artefacts"
+
+
+def compare_elsewhere(
+    runner: CallsNodes,
+    target: Target,
+    specs: Sequence[ExecutableSpec],
+    seconds: float,
+    agree: Agree,
+) -> ModelLatency:
+    """The latencies of the untuned model, the tuned one and, if there is one, the former one.
+
+    Raises MeasureError when no node tells, or when outputs differ.
+    """
+    digests = [code_digest([spec]) for spec in specs]
+    contents = {d: _bytes_of(s.of_tensors()) for d, s in zip(digests, specs, strict=True)}
+    models = tuple(contents[digest] for digest in digests)  # one build is sent once
+    arguments = (models, seconds, agree is outputs_near)
+    found = runner.call_on(target.key, _COMPARE, arguments, seconds + _PATIENCE_SECONDS)
+    if not isinstance(found, ModelLatency):
+        raise MeasureError(f"a {target.cpu} answered {type(found).__name__}, and no latencies")
+    return found
+
+
+def compare_artefacts(models: Sequence[bytes], seconds: float, near: bool) -> ModelLatency:
+    """`compare_models` of artifacts, on the machine that is called."""
+    with tempfile.TemporaryDirectory() as folder:
+        loaded = []
+        for number, content in enumerate(models):
+            path = Path(folder, f"{number}.tuned")
+            path.write_bytes(content)
+            loaded.append(compiler.load(path))
+        untuned, tuned, *former = loaded
+        options = replace(COMPARISON, max_seconds=seconds)
+        agree = outputs_near if near else outputs_agree
+        return compare_models(untuned, tuned, former[0] if former else None, options, agree)
+
+
+def _bytes_of(spec: ExecutableSpec) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.tuned")
+        artefact.save(spec, path)
+        return path.read_bytes()

@@ -1,24 +1,29 @@
-"""History: what a database knows of kernels, as training data and as schedules to start from."""
+"""History: what a database knows of kernels, as training data, as schedules, and as a warm
+start.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import numpy as np
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.db import queries
 from tunefarm.db.records import TaskKey, TrialRecord, hash_json
 from tunefarm.db.store import Store
-from tunefarm.tuner.model.cost_model import Outcome, TrainingData
+from tunefarm.tuner.model.cost_model import BoostedTrees, Outcome, TrainingData
 from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
 from tunefarm.tuner.model.lessons import Lesson, data_of
-from tunefarm.tuner.model.relatives import Known
+from tunefarm.tuner.model.relatives import Known, nearest_bests
 from tunefarm.tuner.records.trials import measured
 
 MOST_ROWS = 160  # of a kernel: its fastest half as many, and some of the others
@@ -174,3 +179,63 @@ def bests_elsewhere(
             known = Known(kernel, record.sketch, record.choices, record.number)
             result.setdefault(key.workload, []).append(known)
     return result
+
+
+_MIN_ROWS = 64  # measurements in the database, or there is nothing to predict from
+_MIN_GAIN = 1.05  # times that a relative's best is faster than its default, to be carried over
+_RELATIVES = 8  # the nearest, whose best schedules compete
+
+
+class WarmStart:
+    """Predicts schedules; reads the history and learns at the first question.
+
+    What competes has proved itself: the default schedule, and the best schedules of relatives that
+    beat their own default clearly. A cost model that has learnt from everything that the database
+    knows of the target picks among them, by what it is fairly sure of. (Letting it search the whole
+    space loses: a model of other kernels is wrong in places that none of them has been to.)
+    """
+
+    def __init__(
+        self, read: Callable[[], Sequence[PastKernel]], target: Target, key: TaskKey
+    ) -> None:
+        """`key` says for which threads and precision; its workload does not matter."""
+        self._read = read
+        self._target, self._key = target, key
+        self._past: Sequence[PastKernel] | None = None
+        self._model = BoostedTrees(0)
+        self._layout = FeatureLayout.of([])
+
+    def predict(self, kernel: FusedKernel) -> tuple[Schedule, int | None] | None:
+        """The schedule to use instead of the default one, and the number of the relative's record.
+
+        None if the default one is to be kept.
+
+        Without relatives in the database (kernels with the same kind of anchor) nothing is
+        predicted: a model of convolutions knows little of softmax.
+        """
+        past = self._learn()
+        if not self._model.trained:
+            return None
+        threads, numerics = self._key.threads, self._key.numerics
+        space = schedule_space(kernel, self._target, threads, numerics)
+        proven = [best for item in past if item.gain >= _MIN_GAIN and (best := item.best)]
+        carried = nearest_bests(kernel, space, proven, _RELATIVES)
+        if not carried:
+            return None
+        extract = FeatureExtractor(space, kernel, self._target, self._layout, threads)
+        candidates = [space.default(), *carried]
+        scores = self._model.predict(extract(candidates))
+        surest = int(np.argmax(scores.mean - scores.spread))
+        if surest == 0:
+            return None
+        chosen = candidates[surest]
+        return space.schedule(chosen), carried[chosen].record
+
+    def _learn(self) -> Sequence[PastKernel]:
+        if self._past is None:
+            self._past = self._read()
+            if sum(len(item.trials) for item in self._past) >= _MIN_ROWS:
+                self._layout = FeatureLayout.of([item.space for item in self._past])
+                parts = background(self._past, self._layout, self._key)
+                self._model.fit(TrainingData.joined(parts))
+        return self._past

@@ -1,4 +1,5 @@
-"""Sharing a database with other jobs: who measures a candidate, and what others have measured.
+"""Sharing a database with other jobs: who measures a candidate, what others have measured, and the
+heartbeat that says that this job is still there.
 
 A candidate is claimed before it is measured. One that another job has claimed waits for that job's
 result, which is learnt from like one's own; when the claim lapses, because that job is no more, the
@@ -7,15 +8,21 @@ candidate is measured here. Results for the same tasks are taken over as they co
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from tunefarm.configs.clock import since_boot
+from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError, LeaseTakenError
 from tunefarm.db import queries
 from tunefarm.db.records import TaskKey, TrialRecord
+from tunefarm.db.requests import asked
 from tunefarm.db.store import Store
 from tunefarm.db.work import Claim, claim, release_claims, renew_lease
 from tunefarm.measure.measurement import Status
+from tunefarm.tuner.interrupt import signals_held
 
 LOOK_SECONDS = 0.5
 RETRY_SECONDS = 2.0  # between two attempts to claim what another job has claimed
@@ -85,3 +92,74 @@ class JobCoordination:
         """Give up everything that is claimed."""
         self._done = ()
         release_claims(self.store, self.job)
+
+
+PAUSE_SECONDS = 20.0
+"""Less than what a lease lasts, more than anything that is done between two looks."""
+
+
+class Pauses:
+    """Notices that this process did not run for a while: it was stopped, or its machine slept.
+
+    Asked often; by a clock that goes on while the machine sleeps.
+    """
+
+    def __init__(self, clock: Callable[[], float] = since_boot) -> None:
+        self._clock = clock
+        self._asked = clock()
+
+    def has_been(self) -> bool:
+        """Whether nobody has asked for so long that there may have been a pause."""
+        now, before = self._clock(), self._asked
+        self._asked = now
+        return now - before > PAUSE_SECONDS
+
+
+_RENEW_SECONDS = 10.0
+_LISTEN_SECONDS = 1.0  # between two looks at what is asked of the job
+
+
+@contextmanager
+def heartbeat(
+    store: Store, job: str, stop: Callable[[str], bool], seconds: float = _RENEW_SECONDS
+) -> Iterator[None]:
+    """Within it the job's lease is renewed every so many seconds, whatever else goes on.
+
+    When another process asks the job to stop, `stop` is called, from a thread of its own, with who
+    that was, until it has told the job. What cannot be read or written is so the next time: whoever
+    waits for it does so in the job itself. A database in memory is this process's own, and has one
+    connection: it needs none.
+    """
+    if store.name == ":memory:":
+        yield
+        return
+    ended = threading.Event()
+
+    def beat() -> None:
+        listens, renewed = True, time.monotonic()
+        while not ended.wait(min(seconds, _LISTEN_SECONDS)):
+            try:
+                if time.monotonic() - renewed >= seconds:
+                    renew_lease(store, job)
+                    renewed = time.monotonic()
+                request = asked(store, job) if listens else None
+            except LeaseTakenError as error:
+                listens = listens and not stop(error.message)
+                continue
+            except DatabaseUnavailableError as error:
+                with suppress(DatabaseError):
+                    store.go_on_elsewhere(error)
+                continue
+            except DatabaseError:
+                continue
+            if request is not None and not ended.is_set():
+                listens = not stop(request[1])
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    with signals_held():
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -1,30 +1,42 @@
-"""Kernels of a model -> tuning tasks."""
+"""Kernels of a model, for each target -> tuning tasks, with what the database knows of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.calls_in_run import calls_in_run
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
 from tunefarm.compiler.kernels.kernel_sizes import kernel_at
 from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.schedule.space import ScheduleSpace
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import Settings
-from tunefarm.tuner.model.cost_model import CostModel
+from tunefarm.db.store import Store
+from tunefarm.tuner.from_settings import limits_of
+from tunefarm.tuner.model.cost_model import CostModel, TrainingData
 from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
-from tunefarm.tuner.model.history import PastKernel, bests
+from tunefarm.tuner.model.history import (
+    JOB_ROWS,
+    PastKernel,
+    background,
+    bests,
+    bests_elsewhere,
+    read_history,
+)
 from tunefarm.tuner.model.relatives import Known, nearest_bests
-from tunefarm.tuner.records.size_ranges import SizePoint
+from tunefarm.tuner.records.size_ranges import SizePoint, points_of, searched_points
 from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.search.budget import TaskProgress
 from tunefarm.tuner.search.strategy import Score, SearchProblem, make_strategy
-from tunefarm.tuner.search.task_search import TaskSearch
-from tunefarm.tuner.search.tasks import TuningTask, plan
+from tunefarm.tuner.search.tasks import TaskSearch, TuningTask, plan
 
 _NODES_NAMED = 2  # of a kernel
 _NODE_CHARACTERS = 60  # of a node's name
@@ -162,3 +174,37 @@ def _tasks_of(
 
 def _score(model: CostModel, extract: FeatureExtractor) -> Score:
     return lambda rows: model.predict(extract.of_rows(rows))
+
+
+def task_source(
+    store: Store,
+    graph: Graph,
+    numerics: Numerics,
+    target: Target,
+    settings: Settings,
+    plan: GraphPlan = DEFAULT_PLAN,
+) -> TaskSource:
+    """The kernels that a model has for a target under a plan, and what the database knows of them.
+
+    Of a model with a range of sizes each kernel is there for a few of them.
+    """
+    limits = limits_of(settings)
+    program = kernels_of(graph, target, limits=limits, numerics=numerics, plan=plan)
+    points = [] if graph.signature is None else searched_points(points_of(graph.signature))
+    kernels, sizes = kernels_at(distinct_kernels(program), points)
+    like = task_key("", target, settings.compile.threads, settings.compile.numerics)
+    past = read_history(store, like, target, without=kernels, rows=JOB_ROWS)
+    found = {key: kernel for key, (kernel, _) in kernels.items()}
+    known = bests_elsewhere(store, found, like)
+    return TaskSource(target, kernels, past, known, sizes, nodes_of(program))
+
+
+def known_of_others(
+    sources: Iterable[TaskSource], layout: FeatureLayout, settings: Settings
+) -> list[TrainingData]:
+    """What is known of other kernels, for the cost model to start from."""
+    found: list[TrainingData] = []
+    for source in sources:
+        like = task_key("", source.target, settings.compile.threads, settings.compile.numerics)
+        found += background(source.past, layout, like)
+    return found

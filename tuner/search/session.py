@@ -20,14 +20,13 @@ from tunefarm.db.work import Claim
 from tunefarm.measure.farm.runner import Runner
 from tunefarm.measure.measurement import MeasureResult, Status
 from tunefarm.tuner.model.cost_model import CostModel, TrainingData
+from tunefarm.tuner.model.lessons import Trainer
 from tunefarm.tuner.model.relatives import relatives_bests
-from tunefarm.tuner.model.trainer import Trainer
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.reports.report import TaskStatus
 from tunefarm.tuner.search.budget import Budget, End
-from tunefarm.tuner.search.job_coordination import JobCoordination
+from tunefarm.tuner.search.job_coordination import JobCoordination, Pauses
 from tunefarm.tuner.search.monitor import Monitor
-from tunefarm.tuner.search.pauses import Pauses
 from tunefarm.tuner.search.tasks import TuningTask, says_something
 from tunefarm.tuner.search.work import Answer, Work, record_of, refuted_reference
 

@@ -8,12 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.pipeline import Compiled, compile_model
+from tunefarm.compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec, Place, aligned
 from tunefarm.measure.compare import LogRatio
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
-from tunefarm.measure.placement import Placement, buffer_sizes
-from tunefarm.tuner.confirm.placement import PlacementCheck, moved_lines, moves, two_placements
+from tunefarm.measure.placement import PERIOD, Placement, buffer_sizes
+from tunefarm.tuner.confirm.placement import (
+    PlacementCheck,
+    model_placements,
+    moved_lines,
+    moves,
+    two_placements,
+)
 from tunefarm.tuner.search.budget import Limits
+from tunefarm.tuner.search.make_tasks import distinct_kernels
 
 
 class PlacedRunner(SyntheticRunner):
@@ -116,3 +127,97 @@ def test_the_other_placement_is_that_of_another_call_or_all_moved(setting: Setti
     assert len(set(apart)) == len(sizes) and all(distance % 128 for distance in apart[::2])
     task.placements = (moved, packed)
     assert two_placements(task) == (moved, packed)
+
+
+def layers(count: int) -> Graph:
+    """Dense layers of one size, each followed by a softmax."""
+    graph = GraphMaker()
+    value = graph.input(24, 40)
+    for _ in range(count):
+        value = graph.node("softmax", graph.node("matmul", value, graph.weights(40, 40)), axis=1)
+    return graph.graph(value)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Compiled:
+    return compile_model(layers(4))
+
+
+def placements_of(compiled: Compiled) -> dict[str, tuple[Placement, ...]]:
+    kernels = {key: kernel for key, (kernel, _) in distinct_kernels(compiled.program).items()}
+    return model_placements(compiled.spec, kernels)
+
+
+def calls_of(spec: ExecutableSpec, key: str) -> list[CallStep]:
+    reports = zip(spec.objects, spec.kernels, strict=True)
+    symbols = {part.symbol: report.key for part, report in reports}
+    calls = [step for step in spec.steps if isinstance(step, CallStep)]
+    return [call for call in calls if symbols[call.symbol] == key]
+
+
+def test_every_kernel_has_placements_that_fit_its_buffers(compiled: Compiled) -> None:
+    found = placements_of(compiled)
+    assert set(found) == {report.key for report in compiled.spec.kernels}
+    for report in compiled.spec.kernels:
+        kernel, _ = distinct_kernels(compiled.program)[report.key]
+        assert found[report.key]
+        for placement in found[report.key]:
+            placement.spans(buffer_sizes(kernel), report.workspace_bytes)
+
+
+def test_buffers_lie_to_each_other_as_in_the_arena(compiled: Compiled) -> None:
+    for key, placements in placements_of(compiled).items():
+        distances = {(at.offsets[1] - at.offsets[0]) % PERIOD for at in placements}
+        for call in calls_of(compiled.spec, key):
+            begin, end = call.buffers[0], call.buffers[-1]
+            if begin.place is end.place is Place.ARENA:
+                assert (end.number - begin.number) % PERIOD in distances
+
+
+def test_callers_buffers_lie_after_the_arena(compiled: Compiled) -> None:
+    spec = compiled.spec
+    (first,) = (step for step in spec.steps[:1] if isinstance(step, CallStep))
+    assert first.buffers[0].place is Place.INPUT and first.buffers[-1].place is Place.ARENA
+    key = next(r.key for r in spec.kernels if calls_of(spec, r.key)[0] is first)
+    source, output = placements_of(compiled)[key][0].offsets[:2]
+    assert (source - output - aligned(spec.arena_bytes) + first.buffers[-1].number) % PERIOD == 0
+    assert source > output
+
+
+def test_calls_with_buffers_elsewhere_are_further_placements(compiled: Compiled) -> None:
+    counts = {key: len(placements) for key, placements in placements_of(compiled).items()}
+    assert all(2 <= count <= 4 for count in counts.values()), counts
+
+
+def test_every_request_of_a_job_has_the_placement_of_the_first_call(tmp_path: Path) -> None:
+    first, second = Placement((0, 64, 128)), Placement((0, 128, 64))
+
+    setting = Setting(tmp_path / "tuning.db")
+    setting.placements = (first, second)
+    setting.run(Limits(trials=8), TILES)
+    searched = len(setting.runner.requests)
+    setting.confirm()
+    assert len(setting.runner.requests) > searched > 0
+    assert all(request.placements == (first.to_json(),) for request in setting.runner.requests)
+    setting.store.close()
+
+
+@pytest.mark.parametrize("returned", [True, False])
+def test_parts_of_values_and_of_outputs_are_placed_at_cache_lines(returned: bool) -> None:
+    graph = GraphMaker()
+    value = graph.input(3, 5)
+    parts = [value]
+    for _ in range(3):
+        parts.append(graph.node("matmul", parts[-1], graph.weights(5, 5)))
+    joined = graph.node("concat", *parts[1:], axis=0)  # each 60 bytes behind the other
+    if not returned:
+        joined = graph.node("matmul", joined, graph.weights(5, 5))
+    compiled = compile_model(graph.graph(joined))
+    found = placements_of(compiled)
+    calls = [step for step in compiled.spec.steps if isinstance(step, CallStep)]
+    places = [location for call in calls for location in call.buffers]
+    assert any((at.number if at.place is Place.ARENA else at.offset) % 64 for at in places)
+    for key, (kernel, _) in distinct_kernels(compiled.program).items():
+        assert found[key]
+        for placement in found[key]:
+            placement.spans(buffer_sizes(kernel), 0)

@@ -30,8 +30,7 @@ from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.search.budget import Budget, End, Limits, TaskProgress
 from tunefarm.tuner.search.session import SessionOptions, TuningSession
 from tunefarm.tuner.search.strategy import SearchProblem, make_strategy
-from tunefarm.tuner.search.task_search import TaskSearch
-from tunefarm.tuner.search.tasks import TuningTask, plan
+from tunefarm.tuner.search.tasks import TaskSearch, TuningTask, plan
 
 KERNELS = {item.name: item for item in load()}
 RANDOM, TPE, OURS, UNSEEDED = WAYS

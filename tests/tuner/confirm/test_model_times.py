@@ -11,7 +11,7 @@ from tunefarm.compiler.plan.choices.program_steps import program_steps
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, FusionBarrier, GraphPlan
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import load_settings
-from tunefarm.tuner.confirm.applied_graph import with_graphs
+from tunefarm.tuner.confirm.model_times import with_graphs
 from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import ModelStep, ModelTimes
 
