@@ -1,12 +1,13 @@
-"""The best latency so far over a job's time, as a drawing for the report and the watch page."""
+"""The best latency so far over a job's time, as a drawing for the report and the watch page, and
+the round values of axes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tunefarm.tuner.pages.axis import round_values
 from tunefarm.tuner.reports.job_state import Moment
 from tunefarm.tuner.reports.report import format_duration, format_seconds
 
@@ -61,3 +62,24 @@ def _caption(history: Sequence[Moment]) -> str:
         f"{format_seconds(first.latency)} after {first.trials} trials, "
         f"{format_seconds(last.latency)} after {last.trials}."
     )
+
+
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+MOST_TICKS = 6
+
+
+def round_values(low: float, high: float, most: int = MOST_TICKS) -> list[float]:
+    """At most so many multiples of a round number within a range: 0, 0.5, 1, 1.5.
+
+    `low` is below `high`, both are finite.
+    """
+    smallest = (high - low) / max(1, most - 1)
+    scale = 10.0 ** math.floor(math.log10(smallest))
+    step = next(scale * step for step in _STEPS if scale * step >= 0.999 * smallest)
+    return list(_multiples(step, low, high))
+
+
+def _multiples(step: float, low: float, high: float) -> Iterator[float]:
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    for number in range(first, last + 1):
+        yield float(f"{number * step:.6g}")

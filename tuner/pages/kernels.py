@@ -3,21 +3,62 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
+from tunefarm.compiler.content_cache import NOT_WHAT_WAS_KEPT, ContentCache, cache_key
+from tunefarm.compiler.errors import MeasureError, TunefarmError
+from tunefarm.compiler.kernels.serialize import kernel_from_json
+from tunefarm.compiler.kernels.verify import verify_kernel
+from tunefarm.compiler.llvm.compile_kernel import emit_loops
+from tunefarm.compiler.llvm.machine import assembly
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.stages import format_program
+from tunefarm.compiler.target import Target
 from tunefarm.configs.settings import shown_precision
-from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
+from tunefarm.db.records import BestRecord, TargetRecord, TaskKey, TrialRecord
+from tunefarm.tuner.confirm.verdict import compare
 from tunefarm.tuner.pages.contents import Contents, TaskRecords, seconds_in_models
-from tunefarm.tuner.pages.failures import failures_of
-from tunefarm.tuner.pages.finalists import finalists_of
-from tunefarm.tuner.pages.quality import quality_of
-from tunefarm.tuner.pages.schedule_text import choices_text, steps_text
+from tunefarm.tuner.pages.packed import shortened
 from tunefarm.tuner.pages.trial_plot import trial_points
-from tunefarm.tuner.records.trials import best_record, latency_of
+from tunefarm.tuner.records.estimates import grouped
+from tunefarm.tuner.records.trials import best_record, confirmations, latency_of
 from tunefarm.tuner.reports.gains import gain, gain_class
 from tunefarm.tuner.reports.report import format_seconds, format_share, format_time
+
+_MOST_CHARACTERS = 60
+
+
+def choices_text(choices: Mapping[str, Any]) -> str:
+    """The choices of a candidate: `tile 4x2, unroll 4`."""
+    return ", ".join(f"{name} {_value_text(value)}" for name, value in choices.items())
+
+
+def _value_text(value: Any) -> str:
+    """A value of a choice."""
+    if isinstance(value, list | tuple):
+        return shortened("x".join(map(str, value)), _MOST_CHARACTERS)
+    return shortened(str(value), _MOST_CHARACTERS)
+
+
+def _steps_text(schedule: Any) -> list[str]:
+    """The steps of a recorded schedule, one a line: a name and its arguments."""
+    if not isinstance(schedule, list):
+        return [shortened(str(schedule), 200)]
+    return [_step(step) for step in schedule]
+
+
+def _step(step: Any) -> str:
+    if isinstance(step, list) and step:
+        name, *arguments = step
+        return f"{name} {' '.join(map(_value_text, arguments))}".strip()
+    return shortened(str(step), 200)
+
 
 NOT_CONFIRMED = "not confirmed"
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 24
@@ -185,12 +226,12 @@ def details_of(kernel: Kernel, roof: Mapping[str, Any] | None, code: Any) -> dic
         "facts": [list(fact) for fact in facts],
         "gain": NOT_CONFIRMED if best is None else gain(best.ratio, best.low, best.high),
         "trials": trial_points(records.trials, records.bests),
-        "finalists": finalists_of(records.trials, best),
+        "finalists": _finalists_of(records.trials, best),
         "roof": roof,
         "schedule": _schedule(kernel.applied),
         "code": code,
-        "failures": failures_of(records.trials),
-        "quality": quality_of(records.trials),
+        "failures": _failures_of(records.trials),
+        "quality": _quality_of(records.trials),
         "fastest": _fastest(records.trials),
     }
 
@@ -202,7 +243,7 @@ def _schedule(trial: TrialRecord | None) -> dict[str, Any] | None:
         "hash": trial.schedule_hash,
         "sketch": trial.sketch,
         "choices": choices_text(trial.choices),
-        "steps": steps_text(trial.schedule),
+        "steps": _steps_text(trial.schedule),
     }
 
 
@@ -217,3 +258,227 @@ def _fastest(trials: Sequence[TrialRecord]) -> list[list[str]]:
         [format_seconds(latency_of(trial)), trial.sketch, choices_text(trial.choices)]
         for trial in found.values()
     ]
+
+
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?(e[+-]?\d+)?")
+_MOST_REASONS = 12
+_EXAMPLE_CHARACTERS = 2_000
+
+
+def _failures_of(trials: Iterable[TrialRecord]) -> list[dict[str, Any]]:
+    """The reasons, the most frequent first; reasons that differ in numbers alone are one.
+
+    What was too noisy has not failed, and is no part of it.
+    """
+    groups: dict[tuple[str, str], list[TrialRecord]] = {}
+    for trial in trials:
+        if not trial.is_ok and not trial.is_lost_to_noise:
+            groups.setdefault((trial.status, _reason(trial.error)), []).append(trial)
+    found = [
+        {
+            "status": status,
+            "count": len(group),
+            "reason": _line(group[0].error) or status,
+            "error": shortened(group[0].error, _EXAMPLE_CHARACTERS),
+            "example": f"{group[0].sketch}: {choices_text(group[0].choices)}",
+        }
+        for (status, _), group in groups.items()
+    ]
+    found.sort(key=lambda item: -int(str(item["count"])))
+    return found[:_MOST_REASONS]
+
+
+def _reason(error: str) -> str:
+    """What two failures have in common."""
+    return _NUMBERS.sub("#", _line(error))
+
+
+def _line(error: str) -> str:
+    """What a traceback or a message comes to: its last line."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    return shortened(lines[-1], 200) if lines else ""
+
+
+_MOST_FINALISTS = 12
+
+
+def _finalists_of(trials: Sequence[TrialRecord], best: BestRecord | None) -> list[dict[str, Any]]:
+    """The newest meetings of each schedule that was a finalist, the fastest first.
+
+    Times are over the default schedule's, with 95 % intervals over all processes in which both took
+    part; None of the default itself and of those that failed.
+    """
+    found = []
+    for hash, group in confirmations(trials).items():
+        compared = _against_default(group)
+        failed = [trial for trial in group if not trial.is_ok and not trial.is_lost_to_noise]
+        found.append(
+            {
+                "schedule": hash[:8],
+                "sketch": group[-1].sketch,
+                "choices": choices_text(group[-1].choices),
+                "won": best is not None and hash == best.schedule_hash,
+                "processes": len(group),
+                "failed": failed[0].status if failed else "",
+                **compared,
+            }
+        )
+    found.sort(key=lambda item: (not item["won"], item["ratio"] or 1.0))
+    return found[:_MOST_FINALISTS]
+
+
+def _against_default(group: Sequence[TrialRecord]) -> Mapping[str, Any]:
+    meetings = [
+        {0: trial.reference_samples, 1: trial.samples}
+        for trial in group
+        if trial.is_ok and trial.samples and trial.reference_samples
+    ]
+    nothing = {"ratio": None, "low": None, "high": None, "pairs": 0}
+    if not meetings:
+        return nothing
+    try:
+        found = compare(meetings, 1, 0)
+    except MeasureError:  # others' samples, which may be anything
+        return nothing
+    return {"ratio": found.ratio, "low": found.low, "high": found.high, "pairs": found.pairs}
+
+
+_MOST_POINTS = 300
+_MOST = 1e15
+"""What is larger is no time, and no share, of anything."""
+
+
+def _quality_of(trials: Sequence[TrialRecord]) -> dict[str, Any]:
+    """Figures as pairs of a name and a text, and the references' speed over the trials.
+
+    The reference is timed next to every candidate: where its time moves, the machine's speed does.
+    """
+    numbered = [(number, trial) for number, trial in enumerate(trials, 1)]
+    drift = _reference_speed(numbered)
+    again = sum(len(group) - 1 for group in grouped(trials).values() if len(group) > 1)
+    lost = sum(trial.is_lost_to_noise for trial in trials)
+    steal = sum(_number(trial.conditions, "steal_seconds") for trial in trials)
+    queued = sum(_number(trial.conditions, "queued_seconds") for trial in trials)
+    run = sum(trial.run_seconds for trial in trials if math.isfinite(trial.run_seconds))
+    drifts = [abs(_number(t.conditions, "anchor_drift")) for t in trials if t.conditions]
+    spreads = [_number(trial.conditions, "spread") for trial in trials if trial.is_ok]
+    machines = {str(trial.machine.get("cpu", "-")) for trial in trials}
+    figures = [
+        ("measured again", f"{again} of {len(trials)} trials"),
+        ("too noisy", f"{lost}: right results whose times said nothing"),
+        ("stolen by other guests", _of_run(steal, run)),
+        ("waiting for a core", _of_run(queued, run)),
+        ("the core's speed changed within a trial by", _typical(drifts)),
+        ("ratios to the reference spread by", _typical([s for s in spreads if s])),
+        ("machines", ", ".join(sorted(machines))),
+    ]
+    if drift["y"]:
+        low, high = min(drift["y"]), max(drift["y"])
+        figures.insert(0, ("the reference's time ranged over", f"{high / low:.2f} to 1"))
+    return {"figures": [list(figure) for figure in figures], "drift": drift}
+
+
+def _reference_speed(numbered: Sequence[tuple[int, TrialRecord]]) -> dict[str, list[float]]:
+    """The time of each trial's reference, over its median over all trials with that reference."""
+    samples: dict[str, list[tuple[int, float]]] = {}
+    for number, trial in numbered:
+        times = [time for time in trial.reference_samples if 0 < time < math.inf]
+        if trial.reference is not None and times:
+            samples.setdefault(trial.reference, []).append((number, median(times)))
+    points = []
+    for group in samples.values():
+        if len(group) > 1:
+            usual = median(time for _, time in group)
+            points += [(number, time / usual) for number, time in group]
+    points.sort()
+    every = -(-len(points) // _MOST_POINTS) or 1
+    kept = points[::every]
+    return {"x": [float(number) for number, _ in kept], "y": [ratio for _, ratio in kept]}
+
+
+def _number(conditions: Mapping[str, Any], name: str) -> float:
+    value = conditions.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    return float(value) if abs(value) < _MOST else 0.0
+
+
+def _of_run(seconds: float, run: float) -> str:
+    if run <= 0:
+        return "-"
+    return f"{format_seconds(seconds) if seconds else '0 s'}, {format_share(seconds / run)} of it"
+
+
+def _typical(values: Sequence[float]) -> str:
+    """The middle one and the largest."""
+    if not values:
+        return "-"
+    return f"{format_share(median(values))} typically, {format_share(max(values))} at most"
+
+
+CODE_SECONDS = 1.5
+"""That a page takes for making code that is not in the cache."""
+_CHARACTERS = 200_000
+_UNREADABLE = (TunefarmError, *NOT_WHAT_WAS_KEPT, ArithmeticError, AssertionError, RuntimeError)
+"""What making code of other people's records may raise."""
+
+
+@dataclass(slots=True)
+class CodeMaker:
+    """Makes the code of kernels until `seconds` have passed (None: of all that are asked for).
+
+    Loop nest and assembly are made from the records alone, which takes up to a second for a kernel.
+    So they are kept in the cache of compiled code, and a page has them for the kernels that cost
+    most, while there is time.
+    """
+
+    cache: ContentCache | None
+    seconds: float | None = CODE_SECONDS
+    _spent: float = field(default=0.0, init=False)
+
+    def code_of(self, kernel: Kernel, target: TargetRecord | None) -> dict[str, str]:
+        """`loops` and `assembly` as strings, or a `note` that says why there are none."""
+        if kernel.applied is None:
+            return {"note": "no schedule of it can be applied"}
+        if target is None:
+            return {"note": "its target is not in the database"}
+        schedule, value = kernel.applied.schedule, kernel.records.workload.kernel
+        key = cache_key("page", value, schedule, target.description)
+        kept = None if self.cache is None else self.cache.find(key)
+        if kept is not None and _is_code(kept[0]):
+            return dict(kept[0])
+        if self.seconds is not None and self._spent >= self.seconds:
+            return {"note": "left out to save time: tune report --full has the code of all kernels"}
+        begin = time.monotonic()
+        try:
+            code = _made(value, schedule, Target.from_json(_object(target.description)))
+        except _UNREADABLE as error:
+            code = {"note": f"this version of the compiler cannot make it: {_message(error)}"}
+        self._spent += time.monotonic() - begin
+        if self.cache is not None:
+            self.cache.add(key, code)
+        return code
+
+
+def _made(value: Any, schedule: Any, target: Target) -> dict[str, str]:
+    kernel = kernel_from_json(value)
+    verify_kernel(kernel)
+    steps = Schedule.from_json(schedule)
+    nest = lower(kernel, steps)
+    text = str(emit_loops(nest, steps, target, "kernel"))
+    loops, code = format_program(nest), assembly(text, target)
+    return {"loops": loops[:_CHARACTERS], "assembly": code[:_CHARACTERS]}
+
+
+def _is_code(facts: Any) -> bool:
+    return isinstance(facts, dict) and all(isinstance(text, str) for text in facts.values())
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("no JSON object")
+    return value
+
+
+def _message(error: Exception) -> str:
+    return error.message if isinstance(error, TunefarmError) else type(error).__name__

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
-from tunefarm.compiler.plan.choices.program_steps import ProgramStep
+from tunefarm.compiler.plan.choices.program_steps import CHANNELS_LAST, PLAIN_LAYOUT, ProgramStep
 from tunefarm.compiler.runtime.execution.profile import COPY
-from tunefarm.tuner.pages.layered import Layout, layered
-from tunefarm.tuner.pages.layout_colours import NONE
 from tunefarm.tuner.pages.packed import shortened
 from tunefarm.tuner.records.model_latencies import ModelStep
 from tunefarm.tuner.reports.report import format_seconds, format_share
@@ -73,7 +73,7 @@ def drawing_of(
     `graph` is what is known of each step, if anything is, `colours` are classes by layout.
     """
     shown = steps[:MOST_STEPS]
-    layout = layered([step.reads for step in shown], COLUMNS)
+    layout = _layered([step.reads for step in shown], COLUMNS)
     tops = _tops(layout)
     total = math.fsum(step.seconds or 0.0 for step in steps)
     most = max((step.seconds or 0.0 for step in steps), default=0.0)
@@ -95,7 +95,7 @@ def drawing_of(
     return Drawing(width, tops[-1], tuple(boxes), tuple(edges), len(steps) - len(shown))
 
 
-def _tops(layout: Layout) -> list[float]:
+def _tops(layout: _Layout) -> list[float]:
     """Where each line begins, and where the last one ends."""
     tops: list[float] = [_MARGIN + _LINE / 2]
     for count in layout.heights:
@@ -103,7 +103,7 @@ def _tops(layout: Layout) -> list[float]:
     return tops
 
 
-def _last(layout: Layout) -> int:
+def _last(layout: _Layout) -> int:
     return max((spot.column for spot in layout.spots), default=0)
 
 
@@ -164,3 +164,95 @@ def _towards(
     length = math.hypot(other[0] - corner[0], other[1] - corner[1])
     share = min(radius, length / 2) / length if length else 0.0
     return corner[0] + share * (other[0] - corner[0]), corner[1] + share * (other[1] - corner[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """Where a node is: its line, its layer within that, and its place in the layer, from 0."""
+
+    line: int
+    column: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The nodes' spots, and how many places the fullest layer of each line has."""
+
+    spots: tuple[_Spot, ...]
+    heights: tuple[int, ...]
+
+
+def _layered(reads: Sequence[Sequence[int]], columns: int) -> _Layout:
+    """Spots for nodes, each of which reads from earlier ones, with so many layers in a line.
+
+    A layer holds what only depends on the layers before it (longest paths; Sugiyama et al., IEEE
+    Trans. SMC 11, 1981, with barycentres for the order within layers). Networks are long and
+    narrow: so layers go from left to right, and on in the next line.
+    """
+    layers = _layers(reads)
+    order = _ordered(reads, layers)
+    places: dict[int, int] = {}
+    heights = [1] * (-(-len(order) // columns))
+    for number, layer in enumerate(order):
+        heights[number // columns] = max(heights[number // columns], len(layer))
+        places |= {node: place for place, node in enumerate(layer)}
+    spots = tuple(
+        _Spot(layer // columns, layer % columns, places[node]) for node, layer in enumerate(layers)
+    )
+    return _Layout(spots, tuple(heights))
+
+
+def _layers(reads: Sequence[Sequence[int]]) -> list[int]:
+    """The longest path to each node."""
+    layers: list[int] = []
+    for number, sources in enumerate(reads):
+        before = [layers[source] for source in sources if 0 <= source < number]
+        layers.append(1 + max(before, default=-1))
+    return layers
+
+
+def _ordered(reads: Sequence[Sequence[int]], layers: Sequence[int]) -> list[list[int]]:
+    """The nodes of each layer, those first that read from what stands first."""
+    order: list[list[int]] = [[] for _ in range(max(layers, default=-1) + 1)]
+    for node, layer in enumerate(layers):
+        order[layer].append(node)
+    places: dict[int, float] = {}
+    for nodes in order:
+        centres = [fmean([places[source] for source in reads[node]] or [0.0]) for node in nodes]
+        nodes[:] = [node for _, node in sorted(zip(centres, nodes, strict=True))]
+        places |= {node: float(number) for number, node in enumerate(nodes)}
+    return order
+
+
+_FIXED = (PLAIN_LAYOUT, CHANNELS_LAST, "NCHW16c", "NCHW8c", "NCHW32c", "NCHW4c")
+COLOURS = 10
+"""That there are; layouts beyond that share the last one."""
+NONE = "ln"
+"""The class of what gives nothing of a layout, as a copy of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LegendEntry:
+    """A layout, the class of its colour, and how many steps have it: by the rules, and applied."""
+
+    layout: str
+    colour: str
+    rules: int
+    applied: int
+
+
+def colours_of(layouts: Iterable[str]) -> dict[str, str]:
+    """The class of each layout: "l0" to "l9"."""
+    others = [name for name in dict.fromkeys(layouts) if name not in _FIXED]
+    names = (*_FIXED, *others)
+    return {name: f"l{min(number, COLOURS - 1)}" for number, name in enumerate(names)}
+
+
+def legend_of(
+    rules: Iterable[str], applied: Iterable[str], colours: Mapping[str, str]
+) -> tuple[_LegendEntry, ...]:
+    """The layouts that steps have, the commonest of those that are applied first."""
+    before, after = Counter(rules), Counter(applied)
+    names = sorted({*before, *after}, key=lambda name: (-after[name], -before[name], name))
+    return tuple(_LegendEntry(name, colours[name], before[name], after[name]) for name in names)

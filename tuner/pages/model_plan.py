@@ -28,8 +28,7 @@ from tunefarm.compiler.with_count import with_count
 from tunefarm.db.records import LatencyRecord, PlanRecord
 from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.building.recorded_plan import BY_GRAPH
-from tunefarm.tuner.pages.layout_colours import colours_of, legend_of
-from tunefarm.tuner.pages.model_graph import Drawing, drawing_of
+from tunefarm.tuner.pages.model_graph import Drawing, colours_of, drawing_of, legend_of
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import MeasuredModel, ModelStep

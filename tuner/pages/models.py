@@ -1,4 +1,6 @@
-"""The models of a page: what each job gained, and how they compare with other engines."""
+"""The models of a page: what each job gained, how they compare with other engines, and what was
+chosen for them as a whole: points of speed and error.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,23 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tunefarm.db import model_queries
 from tunefarm.db.records import JobRecord
-from tunefarm.tuner.pages.axis import round_values
+from tunefarm.db.store import Store
+from tunefarm.tuner.pages.best_curve import round_values
 from tunefarm.tuner.pages.contents import Contents
 from tunefarm.tuner.pages.kernels import Kernel
 from tunefarm.tuner.pages.model_graph import drawing_of
 from tunefarm.tuner.pages.model_plan import NO_GRAPH, graphs_of, plan_of, planned_parts
 from tunefarm.tuner.records.model_latencies import EngineTime, MeasuredModel, ModelTimes, Ratio
 from tunefarm.tuner.reports.gains import gain, gain_class
-from tunefarm.tuner.reports.report import format_duration, format_seconds, format_share, format_time
+from tunefarm.tuner.reports.report import (
+    format_duration,
+    format_ratio,
+    format_seconds,
+    format_share,
+    format_time,
+)
 
 MOST_DRAWN = 6
 """Graphs that are drawn, of the newest models; `--full` draws all."""
@@ -204,3 +214,90 @@ def _job(contents: Contents, job: JobRecord) -> dict[str, Any]:
 def _count(value: object) -> str:
     is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return str(value) if is_count else "-"
+
+
+PLAN_WIDTH, PLAN_HEIGHT, MARGIN = 360, 160, 12
+"""Of a drawing of speed against error, in pixels."""
+
+
+def plan_rows(store: Store) -> list[dict[str, object]]:
+    """One item per recorded choice, the newest first.
+
+    The records are JSON that others may have written: what does not read as one is left out.
+    """
+    rows = []
+    for record in model_queries.plans(store):
+        try:
+            rows.append(
+                {
+                    "model": record.model_name,
+                    "numerics": record.numerics,
+                    "threads": record.threads,
+                    "created": format_time(record.created),
+                    **_choice(record.plan),
+                }
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            continue
+    return rows
+
+
+def _choice(plan: Any) -> dict[str, object]:
+    points = [_point(number, point) for number, point in enumerate(plan["points"])]
+    chosen = int(plan["chosen"])
+    places = _places([(float(p["ratio"]), float(p["error"])) for p in plan["points"]])
+    for point, place in zip(points, places, strict=True):
+        point |= {"x": f"{place[0]:.1f}", "y": f"{place[1]:.1f}"}
+    precisions = plan["points"][chosen]["precisions"]
+    return {
+        "measure": str(plan["measure"]),
+        "chosen": chosen,
+        "points": points,
+        "line": " ".join(f"{point['x']},{point['y']}" for point in points),
+        "contractions": [_contraction(item, precisions) for item in plan["contractions"]],
+    }
+
+
+def _point(number: int, point: Any) -> dict[str, object]:
+    kinds = [str(kind) for kind in point["precisions"].values()]
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
+    held_out = point["held_out"]
+    return {
+        "number": number,
+        "precisions": counts or "all f32",
+        "error": f"{float(point['error']):.2g}",
+        "held_out": "-" if held_out is None else f"{float(held_out):.2g}",
+        "speed": format_ratio(1.0 / float(point["ratio"])),
+    }
+
+
+def _contraction(item: Any, precisions: Any) -> dict[str, object]:
+    kind = str(precisions.get(item["identity"], "f32"))
+    before = float(item["seconds"]["f32"])
+    now = float(item["seconds"].get(kind, before))
+    error = item["errors"].get(kind)
+    return {
+        "name": str(item["label"]),
+        "precision": kind,
+        "before": format_seconds(before),
+        "now": format_seconds(now),
+        "gained": f"{1 - now / before:.0%}",
+        "error": "-" if error is None else f"{float(error):.2g}",
+    }
+
+
+def _places(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Where points are drawn: speed to the right, the logarithm of the error upwards."""
+    speeds = [1.0 / ratio for ratio, _ in points]
+    errors = [error for _, error in points if error > 0]
+    least = min(errors, default=1e-6) / 2.0
+    heights = [math.log(max(error, least)) for _, error in points]
+
+    def scaled(value: float, values: list[float], length: int) -> float:
+        span = max(values) - min(values) or 1.0
+        return MARGIN + (value - min(values)) / span * (length - 2 * MARGIN)
+
+    return [
+        (scaled(speed, speeds, PLAN_WIDTH), PLAN_HEIGHT - scaled(height, heights, PLAN_HEIGHT))
+        for speed, height in zip(speeds, heights, strict=True)
+    ]

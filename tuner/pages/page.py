@@ -17,16 +17,38 @@ from markupsafe import Markup
 
 from tunefarm.compiler.content_cache import ContentCache, cache_key, source_digest
 from tunefarm.configs.settings import cache_folder, load_settings
+from tunefarm.db.records import JobRecord
 from tunefarm.db.store import Store
+from tunefarm.tuner.pages.best_curve import best_curve
 from tunefarm.tuner.pages.comparison import compared
 from tunefarm.tuner.pages.contents import Contents, PageOptions, read_contents
-from tunefarm.tuner.pages.headline import headline_of
-from tunefarm.tuner.pages.kernel_code import SECONDS, CodeMaker
-from tunefarm.tuner.pages.kernels import Kernel, details_of, kernels_of, rows_of
-from tunefarm.tuner.pages.models import DRAWINGS, jobs_of, models_of
+from tunefarm.tuner.pages.kernels import (
+    CODE_SECONDS,
+    CodeMaker,
+    Kernel,
+    details_of,
+    kernels_of,
+    rows_of,
+)
+from tunefarm.tuner.pages.models import (
+    DRAWINGS,
+    PLAN_HEIGHT,
+    PLAN_WIDTH,
+    jobs_of,
+    models_of,
+    plan_rows,
+)
 from tunefarm.tuner.pages.packed import packed, packed_text, visible
 from tunefarm.tuner.pages.roofline import rooflines
-from tunefarm.tuner.reports import html_plans, size_curves
+from tunefarm.tuner.records.model_latencies import MeasuredModel
+from tunefarm.tuner.reports import size_curves
+from tunefarm.tuner.reports.gains import gain_class, headline
+from tunefarm.tuner.reports.job_state import JobState
+from tunefarm.tuner.reports.report import (
+    format_counts,
+    format_duration,
+    format_seconds,
+)
 from tunefarm.tuner.reports.size_curves import curves_of_plans, drawn
 from tunefarm.tuner.reports.terminal import readable
 
@@ -43,18 +65,18 @@ def parts_of(store: Store, options: PageOptions) -> dict[str, Any]:
     """What a page shows, by its parts. Raises SettingsError as `page_of` does."""
     contents = read_contents(store, options)
     kernels = kernels_of(contents)
-    maker = CodeMaker(_cache(), None if options.full else SECONDS)
+    maker = CodeMaker(_cache(), None if options.full else CODE_SECONDS)
     roofs = rooflines(contents, kernels)
     return {
         "name": contents.name,
-        "headline": headline_of(contents),
+        "headline": _headline_of(contents),
         "jobs": jobs_of(contents),
         "models": models_of(contents, kernels),
         "kernels": rows_of(kernels),
         "details": {k.anchor: _details(contents, k, maker, roofs.get(k.anchor)) for k in kernels},
         "left_out": contents.left_out,
         "comparison": compared(store, contents, kernels),
-        "plans": html_plans.plans(store),
+        "plans": plan_rows(store),
         "size_curves": drawn([*options.benches, *curves_of_plans(store)]),
     }
 
@@ -108,7 +130,7 @@ def html_of(parts: Mapping[str, Any]) -> str:
         style=_own("report.css"),
         script=script,
         curves_size=(size_curves.WIDTH, size_curves.HEIGHT),
-        plan_size=(html_plans.WIDTH, html_plans.HEIGHT),
+        plan_size=(PLAN_WIDTH, PLAN_HEIGHT),
     )
 
 
@@ -153,3 +175,49 @@ def _visible(value: Any) -> Any:
     """Control characters are no HTML, and those of direction would turn a line round."""
     is_text = isinstance(value, str) and not isinstance(value, Markup)
     return readable(value) if is_text else value
+
+
+def _headline_of(contents: Contents) -> dict[str, Any] | None:
+    """The newest job's result in a line, what it is made of, and its curve; None without a job and
+    without a model that was measured."""
+    job = next(iter(contents.jobs), None)
+    found = _measured(contents, job)
+    if job is None and found is None:
+        return None
+    history = () if job is None else JobState.of(job.progress).history
+    shown: dict[str, Any] = {
+        "model": job.model_name if found is None and job is not None else "",
+        "text": "the whole model was not measured yet",
+        "class": "same",
+        "details": [] if job is None else [_effort(job)],
+        "curve": best_curve(history),
+    }
+    ratio = None if found is None else found.times.over_untuned
+    if found is None or ratio is None:
+        return shown
+    times = found.times
+    shown["model"] = found.record.model_name
+    shown["text"] = headline(ratio.ratio, ratio.low, ratio.high)
+    shown["class"] = gain_class(ratio.low, ratio.high)
+    latency = f"{format_seconds(times.tuned)} per run"
+    if times.untuned is not None and not ratio.is_unchanged:
+        untuned, tuned = format_seconds(times.untuned), format_seconds(times.tuned)
+        latency = f"{untuned} untuned, {tuned} tuned"
+    shown["details"] = [latency, *shown["details"]]
+    return shown
+
+
+def _measured(contents: Contents, job: JobRecord | None) -> MeasuredModel | None:
+    """The newest latency that the job measured; without a job the newest that met the untuned."""
+    for found in contents.models:
+        if found.times.over_untuned is not None and (job is None or found.record.job == job.id):
+            return found
+    return None
+
+
+def _effort(job: JobRecord) -> str:
+    """How much was measured, and how long that took."""
+    state = JobState.of(job.progress)
+    lasted = format_duration((job.finished or job.updated) - job.started)
+    trials = f"{state.trials} {'trial' if state.trials == 1 else 'trials'}"
+    return f"{format_counts(trials, state.failures, state.scattered)} in {lasted}"

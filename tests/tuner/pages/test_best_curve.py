@@ -6,7 +6,9 @@ import json
 import math
 import re
 
-from tunefarm.tuner.pages.best_curve import HEIGHT, WIDTH, best_curve
+import pytest
+
+from tunefarm.tuner.pages.best_curve import HEIGHT, MOST_TICKS, WIDTH, best_curve, round_values
 from tunefarm.tuner.reports.job_state import MOST_MOMENTS, JobState, Moment, with_moment
 
 HISTORY = (Moment(5.0, 10, 8e-3), Moment(20.0, 40, 6e-3), Moment(65.0, 90, 4e-3))
@@ -48,3 +50,22 @@ def test_histories_are_read_as_written_and_others_are_left_out() -> None:
     broken = [3, ["x", 1, 1.0], [1.0, 2], [1.0, 2, 0.0], [1.0, 2, None], [2.0, 3, 1e-3]]
     assert JobState.of({"history": broken}).history == (Moment(2.0, 3, 1e-3),)
     assert JobState.of({"history": "long"}).history == ()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "marks"),
+    [
+        (0.0, 1.1, [0.0, 0.25, 0.5, 0.75, 1.0]),
+        (0.0, 2.5, [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]),
+        (6.9e-3, 7.2e-3, [6.9e-3, 7e-3, 7.1e-3, 7.2e-3]),
+        (-1.0, 1.0, [-1.0, -0.5, 0.0, 0.5, 1.0]),
+    ],
+)
+def test_marks_are_multiples_of_a_round_number(low: float, high: float, marks: list[float]) -> None:
+    assert round_values(low, high) == pytest.approx(marks)
+
+
+@pytest.mark.parametrize("high", [1e-9, 0.3, 7.0, 1234.5, 1e9])
+def test_marks_are_few_and_lie_within(high: float) -> None:
+    marks = round_values(0.0, high)
+    assert 2 <= len(marks) <= MOST_TICKS and min(marks) >= 0.0 and max(marks) <= high * 1.000001

@@ -20,7 +20,7 @@ from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
 from tunefarm.db.records import LatencyRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.pages.contents import PageOptions
-from tunefarm.tuner.pages.layout_colours import COLOURS, NONE, colours_of
+from tunefarm.tuner.pages.model_graph import COLOURS, NONE, colours_of
 from tunefarm.tuner.pages.model_plan import kind_of
 from tunefarm.tuner.pages.page import html_of, json_of, page_of, parts_of
 from tunefarm.tuner.records.graph_choice import GraphChoice

@@ -8,8 +8,8 @@ from typing import Any
 from tests.db.examples import TARGET, plan
 from tests.tuner.pages.parsed import EVIL, parsed
 from tunefarm.db.store import Store
+from tunefarm.tuner.pages.models import plan_rows
 from tunefarm.tuner.pages.page import page_of
-from tunefarm.tuner.reports.html_plans import plans
 
 
 def choice(label: str = "conv1") -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_names_are_escaped_and_what_is_no_choice_is_left_out(tmp_path: Path) -> 
         store.add([plan(1, plan=choice(EVIL)), plan(2, plan={"points": [EVIL]})])
         store.add([plan(3, plan={**choice(), "points": []})])
         page = page_of(store)
-        assert len(plans(store)) == 1
+        assert len(plan_rows(store)) == 1
     found = parsed(page)
     assert not {"script", "img"} & set(found.tags)
     assert any(EVIL[:50] in text for text in found.texts)
