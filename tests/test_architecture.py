@@ -178,7 +178,7 @@ HOMES = {
     "click": ("tuner/",),
     "rich": ("tuner/",),
     "http": ("tuner/commands/live_server.py", "tuner/docs/site.py"),
-    "jinja2": ("tuner/pages/page.py", "tuner/reports/queue_page.py"),
+    "jinja2": ("tuner/pages/page.py", "tuner/queues/summary.py"),
     "markupsafe": ("tuner/pages/page.py",),
     "bokeh": ("tuner/pages/plots.py",),
     "mkdocs": ("tuner/docs/", "tuner/commands/docs_hooks.py"),

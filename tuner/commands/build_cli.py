@@ -9,13 +9,14 @@ import typer
 
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.commands.command_files import EMIT, form_of
 from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
-from tunefarm.tuner.commands.emit_forms import EMIT, form_of
 from tunefarm.tuner.commands.entry import short_lived
 from tunefarm.tuner.commands.options import (
     ADVANCED,
     OUTPUT,
     TARGET,
+    CalibrationOption,
     ConfigOption,
     DbOption,
     DenormalsOption,
@@ -24,10 +25,13 @@ from tunefarm.tuner.commands.options import (
     InputOption,
     JsonOption,
     LayersOption,
+    MaxErrorOption,
     MemoryOption,
+    MethodOption,
     ModelOption,
     NumericsOption,
     PlanOption,
+    PointOption,
     QuietOption,
     ShapeOption,
     TargetsOption,
@@ -39,12 +43,6 @@ from tunefarm.tuner.commands.options import (
     memory_bytes,
     shapes_of,
     target_names,
-)
-from tunefarm.tuner.commands.precision_options import (
-    CalibrationOption,
-    MaxErrorOption,
-    MethodOption,
-    PointOption,
 )
 from tunefarm.tuner.commands.verbosity import LOG, note, set_verbosity
 

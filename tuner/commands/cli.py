@@ -18,27 +18,30 @@ from tunefarm.tuner.commands.bench_cli import bench
 from tunefarm.tuner.commands.build_cli import build
 from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
 from tunefarm.tuner.commands.database_cli import database
-from tunefarm.tuner.commands.docs_cli import docs
-from tunefarm.tuner.commands.doctor_cli import doctor
 from tunefarm.tuner.commands.entry import began, begins
 from tunefarm.tuner.commands.farm_cli import farm
 from tunefarm.tuner.commands.generate_cli import generate
 from tunefarm.tuner.commands.inspect_cli import inspect
 from tunefarm.tuner.commands.jobs_cli import jobs
-from tunefarm.tuner.commands.live_cli import add_live_commands
-from tunefarm.tuner.commands.next_build import next_build
+from tunefarm.tuner.commands.live_cli import add_live_commands, report
 from tunefarm.tuner.commands.options import (
     ADVANCED,
     MODEL,
     OUTPUT,
     SEARCH,
+    CalibrationOption,
     ConfigOption,
     DbOption,
     DenormalsOption,
     FunctionsOption,
     InputOption,
     JsonOption,
+    LabelsOption,
+    MaxErrorOption,
+    MaxLossOption,
     MemoryOption,
+    MethodOption,
+    MetricOption,
     MetricsOption,
     NumericsOption,
     PlanOption,
@@ -50,26 +53,19 @@ from tunefarm.tuner.commands.options import (
     UsageError,
     VerboseOption,
 )
-from tunefarm.tuner.commands.precision_options import (
-    CalibrationOption,
-    LabelsOption,
-    MaxErrorOption,
-    MaxLossOption,
-    MethodOption,
-    MetricOption,
-)
 from tunefarm.tuner.commands.reduce_cli import reduce
-from tunefarm.tuner.commands.report_cli import report
 from tunefarm.tuner.commands.run_cli import run
+from tunefarm.tuner.commands.support_cli import docs, doctor, zoo
 from tunefarm.tuner.commands.tune_options import tune_options
-from tunefarm.tuner.commands.typed_command import to_go_on, typed_command
+from tunefarm.tuner.commands.typed_command import next_build, to_go_on, typed_command
 from tunefarm.tuner.commands.usage import FIRST_STEPS, Command, Workflow
-from tunefarm.tuner.commands.verbosity import note, set_verbosity
+from tunefarm.tuner.commands.verbosity import is_quiet, note, set_verbosity
 from tunefarm.tuner.commands.verify_cli import verify
-from tunefarm.tuner.commands.zoo_cli import zoo
 from tunefarm.tuner.interrupt import exit_code, signals_held
 
 if TYPE_CHECKING:
+    from tunefarm.tuner.commands.job_progress import JobProgress
+    from tunefarm.tuner.job_request import JobRequest
     from tunefarm.tuner.result import TuneResult
 
 app = typer.Typer(
@@ -220,9 +216,7 @@ def tune(
             monitor=Monitor(metrics=metrics, trace=trace, notify=progress.message),
         )
         if settings.compile.numerics == AUTO:
-            from tunefarm.tuner.commands.auto import choose_and_show
-
-            choose_and_show(asked, progress, json, command, prints=prints)
+            _choose_and_show(asked, progress, json, command, prints=prints)
             return
         with signals_held():
             from tunefarm.tuner.reports.task_table import TaskTable
@@ -264,3 +258,28 @@ def _end_of(result: TuneResult) -> dict[str, Any]:
         "tuned_seconds": None if latency is None else latency.tuned,
         **result.to_json()["search"],
     }
+
+
+def _choose_and_show(
+    asked: JobRequest, progress: JobProgress, json: str | None, command: str, *, prints: bool
+) -> None:
+    """Choose, and print a table of each matmul/conv, one of points, and the `command` to type next.
+
+    With `prints` unset, nothing goes to stdout but JSON. Raises TunefarmError.
+    """
+    with signals_held():  # libraries start threads
+        from tunefarm.tuner.precision.report import contractions_table, points_table, summary_lines
+        from tunefarm.tuner.tune_precisions import tune_auto
+    try:
+        choice = tune_auto(asked)
+    except KeyboardInterrupt:
+        progress.end("interrupted", {})
+        print("interrupted; all measurements are kept, no precision is chosen", file=sys.stderr)
+        raise typer.Exit(exit_code()) from None
+    point = choice.points[choice.chosen]
+    progress.end("finished", {"chosen": choice.chosen, "speed_up": 1.0 / point.ratio})
+    lines = summary_lines(choice, command)
+    parts = contractions_table(choice), points_table(choice), "\n".join(lines)
+    show(json, choice.to_json(), *(parts if prints else ()))
+    if prints and is_quiet():
+        print(lines[0])

@@ -162,3 +162,27 @@ def _same_file(path: str, other: str) -> bool:
         return os.path.realpath(path) == os.path.realpath(other)
     except (OSError, ValueError):
         return False
+
+
+EMIT = {
+    "artifact": "artefact",
+    "c": "c-header+shared-library",
+    "object": "object",
+    "llvm": "llvm",
+    "asm": "asm",
+    "graph": "graph",
+}
+"""The forms as they are typed, and as `building.request` names them: importing that takes time."""
+
+
+def form_of(emit: str) -> str:
+    """The form of this name, present or former. Raises SettingsError for another one."""
+    if emit in EMIT.values():
+        return emit
+    if emit not in EMIT:
+        from tunefarm.configs.layers import suggestion
+
+        raise SettingsError(
+            f"--emit {emit}: there is no such form", hint=suggestion(emit, list(EMIT))
+        )
+    return EMIT[emit]

@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 import typer
 
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE
-from tunefarm.tuner.commands.emit_forms import EMIT
+from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE, EMIT
 
 Values: TypeAlias = Callable[[typer.Context, str], Sequence[str]]
 """The values that may be meant by the beginning of one."""

@@ -60,8 +60,8 @@ def db_list(db: DbOption = None, json: JsonOption = None) -> None:
         list_table,
         list_to_json,
         listed,
+        plan_list,
     )
-    from tunefarm.tuner.commands.plan_records import plan_list
 
     with open_database(db) as store:
         tasks, lines = listed(store), [*plan_list(store), *job_lines(store)]
@@ -79,8 +79,12 @@ def db_show(
 ) -> None:
     """Show one kernel, its best trials and the schedule that a build uses; or a plan."""
     check_files(writes=[json], databases=[db])
-    from tunefarm.tuner.commands.database_commands import show_lines, show_to_json
-    from tunefarm.tuner.commands.plan_records import plans_to_json, shown_plans
+    from tunefarm.tuner.commands.database_commands import (
+        plans_to_json,
+        show_lines,
+        show_to_json,
+        shown_plans,
+    )
 
     with open_database(db) as store:
         if lines := shown_plans(store, workload):

@@ -245,7 +245,7 @@ def jobs_run(
     now = steady_time()
     deadline = None if minutes is None else now + 60.0 * minutes
     if until is not None:
-        from tunefarm.tuner.queues.deadline import moment_of
+        from tunefarm.tuner.queues.division import moment_of
 
         deadline = moment_of(until, now)
     with signals_held():  # libraries start threads

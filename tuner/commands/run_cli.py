@@ -78,7 +78,7 @@ def run(
         profile=profile or trace is not None,
     )
     if trace is not None and result.profile is not None:
-        from tunefarm.tuner.commands.run_trace import write_run_trace
+        from tunefarm.tuner.commands.run_model import write_run_trace
 
         write_run_trace(result.profile, result.model, result.threads, trace)
     if output is not None:

@@ -10,19 +10,23 @@ from typing import Any
 
 from rich.table import Table
 
+from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.runtime.artefact.array_files import as_stored, read_array
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.profile import KernelTime, Profile
 from tunefarm.compiler.runtime.execution.try_run import require_surviving_run
 from tunefarm.compiler.runtime.spec.guards import sizes_text
+from tunefarm.compiler.types.chosen_sizes import sizes_of_shapes
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.structure import plain
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 from tunefarm.compiler.with_count import with_count
+from tunefarm.configs.errors import SettingsError
 from tunefarm.measure.worker.stability import relative_mad
-from tunefarm.tuner.commands.chosen_sizes import sizes_of
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_seconds, format_share
+from tunefarm.tuner.reports.trace import Trace
 
 _PROFILE_REPEAT = 20
 
@@ -181,3 +185,106 @@ def _profile_to_json(profile: Profile) -> dict[str, Any]:
 
 def _type_text(array: Array) -> str:
     return str(TensorType(DType.from_numpy(array.dtype), array.shape))
+
+
+def run_trace(profile: Profile, model: str, threads: int) -> Trace:
+    """The steps of the model one after the other, by their medians, next to the whole run's.
+
+    A kernel's own threads are not told apart: its slice is as long as the longest of them takes.
+    """
+    trace = Trace()
+    count = "1 thread" if threads == 1 else f"{threads} threads"
+    process = f"{model} ({count}, medians of {profile.repeat} runs)"
+    trace.slice(process, "whole model", model, 0.0, profile.run_seconds)
+    kernels = {row.key: row for row in profile.kernels}
+    began = 0.0
+    for number, step in enumerate(profile.steps):
+        row = kernels[step.key]
+        text: dict[str, object] = {"step": number, "workload": step.key}
+        if row.schedule_source:
+            text |= {"schedule": row.schedule_source, "record": row.record_id}
+        if row.flops:
+            text["GFLOP/s of all its calls"] = round(row.gflops, 3)
+        trace.slice(process, "kernels one by one", step.name, began, began + step.seconds, **text)
+        began += step.seconds
+    return trace
+
+
+def write_run_trace(profile: Profile, model: str, threads: int, path: str) -> None:
+    """Write the trace as a file. Raises SettingsError where that fails."""
+    try:
+        run_trace(profile, model, threads).write(path)
+    except OSError as error:
+        raise SettingsError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+_Shapes = Mapping[str, tuple[int, ...]]
+
+
+def sizes_of(executable: Executable, files: _Shapes, given: _Shapes) -> dict[str, int]:
+    """The size of every symbol: that of the inputs in files, that of --shape, or one in the middle.
+
+    `given` has extents by the name of an input, or a single one by that of a symbol. Raises
+    `InputError` for what the model does not have or was not built for.
+    """
+    inputs = executable.inputs
+    shapes = {**files, **{name: shape for name, shape in given.items() if name in inputs}}
+    symbols = {name: shape for name, shape in given.items() if name not in inputs}
+    signature = executable.signature
+    if signature is None:
+        _check_fixed(executable, given)
+        return {}
+    for name, extents in symbols.items():
+        if len(extents) != 1:
+            raise InputError(
+                f"the model has no input {name!r}, and a size of that name is one number",
+                hint=f"inputs: {', '.join(inputs)}",
+            )
+    asked = {name: extents[0] for name, extents in symbols.items()}
+    _check_files(signature, files, given)
+    sizes = executable.chosen_sizes({**sizes_of_shapes(signature, shapes), **asked})
+    _check_shapes(executable, signature, given, sizes)
+    return sizes
+
+
+def _check_fixed(executable: Executable, given: _Shapes) -> None:
+    inputs = executable.inputs
+    for name, shape in given.items():
+        if name not in inputs:
+            raise InputError(f"the model has no input {name!r}; its inputs are {', '.join(inputs)}")
+        if inputs[name].shape != shape:
+            raise InputError(
+                f"input {name!r} cannot have the shape {list(shape)}: the model was built for "
+                f"{inputs[name]}",
+                hint=f"build it with bounds, for example --shape {name}=batch:1..8,...",
+            )
+
+
+def _check_files(signature: Signature, files: _Shapes, given: _Shapes) -> None:
+    """Refuse what --shape says of inputs that come from files, where these are of other sizes."""
+    settled = sizes_of_shapes(signature, files)
+    said: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+        **{name: (shape, files[name]) for name, shape in given.items() if name in files},
+        **{name: (shape, (settled[name],)) for name, shape in given.items() if name in settled},
+    }
+    for name, (asked, found) in said.items():
+        if asked != found:
+            asked_text, found_text = (",".join(map(str, extents)) for extents in (asked, found))
+            raise InputError(
+                f"--shape {name}={asked_text} is not what --input says: {name}={found_text}",
+                hint="leave --shape out for inputs that come from files",
+            )
+
+
+def _check_shapes(
+    executable: Executable, signature: Signature, given: _Shapes, sizes: Mapping[str, int]
+) -> None:
+    """Refuse shapes of --shape that are not those at the sizes."""
+    types = executable.inputs_at(sizes)
+    for port in signature.inputs:
+        shape = given.get(port.name)
+        if shape is not None and shape != types[port.name].shape:
+            raise InputError(
+                f"input {port.name!r} cannot have the shape {list(shape)}: it is {port}, which is "
+                f"{types[port.name]} where {', '.join(f'{n} = {s}' for n, s in sizes.items())}"
+            )

@@ -1,4 +1,5 @@
-"""How the time of a tuning session is divided over the entries of a queue: pure functions.
+"""How the time of a tuning session is divided over the entries of a queue, and when it ends: pure
+functions.
 
 Every entry gets several turns, each a job that goes on where the last one ended, with its finalists
 and its whole model confirmed: whatever happens later, what a turn has won is there. The next turn
@@ -8,8 +9,8 @@ a slow one is worth no more than its share; `weight` says otherwise.
 The speed-up expected of a minute is the larger of what the last turn showed and of what may still
 be hoped for. Hope flattens like HOPE * untuned * t / (t + work), where `work` are the seconds that
 the entry's kernels want, and `untuned` the share of that for kernels that have few trials, of
-whatever job. (The idea of a gradient over tasks: Zheng et al., "Ansor", OSDI 2020,
-section 6; `tunefarm.tuner.search.budget` does the same within a job.)
+whatever job. (The idea of a gradient over tasks: Zheng et al., "Ansor", OSDI 2020, section 6;
+`tunefarm.tuner.search.budget` does the same within a job.)
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, time, timedelta, tzinfo
+
+from tunefarm.configs.errors import SettingsError
 
 HOPE = 0.7  # log of the speed-up (two times) that tuning is hoped to bring to an untuned model
 FADE = 0.5  # the next turn brings so much of the last one's gain per second
@@ -140,3 +144,47 @@ def _within_limit(chosen: Standing, seconds: float) -> float:
 def _least(standing: Standing) -> float:
     """What a turn of it takes at least; what its own limit leaves it may be less."""
     return _within_limit(standing, standing.least)
+
+
+_FORMS = "as in 07:00, or 2026-01-31T07:00"
+
+
+def moment_of(text: str, now: float, zone: tzinfo | None = None) -> float:
+    """The next moment of this time of day, or date and time (`--until`), in seconds since the
+    epoch; `now` is one too.
+
+    `zone` is the local time if None. Where clocks are put back a time of day comes twice, and the
+    next of both is meant; where they are put forward the one that is skipped is as long after
+    midnight as it would have been. Raises SettingsError for what is no time, and for the past.
+    """
+    text = text.strip()
+    day = _time_of_day(text)
+    if day is not None:
+        today = datetime.fromtimestamp(now, zone).date()
+        dates = (today + timedelta(days=number) for number in (-1, 0, 1, 2))
+        naive = [datetime.combine(date, day) for date in dates]
+        moments = [_seconds(item.replace(fold=fold), zone) for item in naive for fold in (0, 1)]
+        return min(moment for moment in moments if moment > now)
+    try:
+        given = datetime.fromisoformat(text)
+        moment = given.timestamp() if given.tzinfo is not None else _seconds(given, zone)
+    except (ValueError, OverflowError, OSError):
+        raise SettingsError(f"--until {text!r} is no time", hint=f"give it {_FORMS}") from None
+    if moment <= now:
+        raise SettingsError(f"--until {text} has passed", hint="a time of day is the next such one")
+    return moment
+
+
+def _time_of_day(text: str) -> time | None:
+    if len(text) > 8 or ":" not in text:
+        return None
+    hour, _, rest = text.partition(":")
+    try:
+        return time.fromisoformat(f"{hour:0>2}:{rest}")
+    except ValueError:
+        return None
+
+
+def _seconds(naive: datetime, zone: tzinfo | None) -> float:
+    """Of a moment without a zone; one that clocks skip is read as the time before them."""
+    return naive.replace(tzinfo=zone).timestamp()

@@ -17,8 +17,8 @@ from tunefarm import __version__, load
 from tunefarm.configs.settings import CompileSettings, SearchSettings
 from tunefarm.tuner.building.request import FORMS
 from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_files import EMIT, form_of
 from tunefarm.tuner.commands.command_line import run_command
-from tunefarm.tuner.commands.emit_forms import EMIT, form_of
 from tunefarm.tuner.commands.engines import ENGINES
 from tunefarm.tuner.commands.inspect_model import PROGRAMS
 from tunefarm.tuner.commands.tune_options import parsed_tune

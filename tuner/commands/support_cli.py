@@ -1,0 +1,157 @@
+"""`tune zoo`, `tune doctor`, `tune docs`: a network to try, this machine checked, the
+documentation.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tunefarm.tuner.commands.command_files import check_files
+from tunefarm.tuner.commands.command_line import show, write_json
+from tunefarm.tuner.commands.options import (
+    ConfigOption,
+    DbOption,
+    JsonOption,
+    OutputOption,
+    UsageError,
+)
+from tunefarm.tuner.reports.terminal import console
+
+
+def zoo(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="A network [default: list all]."),
+    ] = None,
+    output: OutputOption = None,
+    quantized: Annotated[
+        bool, typer.Option("--quantized", help="Quantize to int8, in onnxruntime's format.")
+    ] = False,
+    form: Annotated[
+        str, typer.Option(metavar="qdq|qoperator", help="Quantization format of --quantized.")
+    ] = "qdq",
+    dynamic: Annotated[bool, typer.Option("--dynamic", help="Use dynamic shapes.")] = False,
+    json: JsonOption = None,
+) -> None:
+    """Write a well-known network with seeded random weights as an ONNX file."""
+    check_files(writes=[output, json])
+    from tunefarm import compiler
+    from tunefarm.compiler.frontend.zoo import build_model, dynamic_shapes, model_names, write_model
+    from tunefarm.compiler.frontend.zoo.models import check_form
+
+    check_form(form)
+    if name is None:
+        listed = [{"name": each, "dynamic_shapes": dynamic_shapes(each)} for each in model_names()]
+        show(json, listed, *model_names())
+        return
+    if output is None:
+        if name not in model_names():
+            build_model(name)  # says which there are
+        raise UsageError(f"no output file is given: tune zoo {name} --output {name}.onnx")
+    prepare = (lambda graph: compiler.build(graph).run) if quantized else None
+    write_model(name, Path(output), prepare=prepare, form=form, dynamic=dynamic)
+    shapes = dynamic_shapes(name).items() if dynamic else ()
+    bounds = [word for symbol, (text,) in shapes for word in ("--shape", f"{symbol}={text}")]
+    command = shlex.join(["tune", output, *bounds, "--config", "quick"])
+    show(json, {"name": name, "output": output, "next": command}, output, f"next: {command}")
+
+
+_WIDTH = 100  # columns of a page, at most
+
+
+def doctor(
+    db: DbOption = None,
+    config: ConfigOption = None,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=3600.0, metavar="S", help="Seconds of measuring noise; 0: do not."
+        ),
+    ] = 60.0,
+    json: JsonOption = None,
+) -> None:
+    """Check that this machine, its libraries and your files are ready for tuning, and say how to
+    fix what is not.
+
+    Each finding begins with ok, warning or problem; the lines below it say how to fix it. Exits
+    with 1 if there is a problem.
+    """
+    check_files(writes=[json])
+    from tunefarm.tuner.doctor.checkup import checkup, report_json
+    from tunefarm.tuner.doctor.findings import Finding, Grade, Question, summary, worst
+
+    noise = f", measuring noise for {seconds:g} s" if seconds else ""
+    print(f"checking this machine{noise}", file=sys.stderr)
+    findings: list[Finding] = []
+    for finding in checkup(Question(config, db, seconds)):
+        findings.append(finding)
+        if json != "-":
+            print("\n".join(finding.lines()), flush=True)
+    write_json(json, report_json(findings))
+    if json != "-":
+        print(summary(findings))
+    if worst(findings) is Grade.PROBLEM:
+        raise typer.Exit(1)
+
+
+def docs(
+    page: Annotated[
+        str | None, typer.Argument(metavar="PAGE", help="A page or a command [default: list all].")
+    ] = None,
+    build: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Write the site to this folder.")
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the site for a browser on this machine.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="P", help="Port of --serve; 0: a free one.")
+    ] = 0,
+    json: JsonOption = None,
+) -> None:
+    """Read the documentation: a page in the terminal, or all of it as a site. Needs no network."""
+    if sum((page is not None, build is not None, serve, json is not None)) > 1:
+        raise UsageError("a page, --build, --serve and --json exclude each other: give one of them")
+    if build is not None:
+        from tunefarm.tuner.docs.site import build_site, check_folder
+
+        folder = Path(build)
+        check_folder(folder)
+        build_site(folder)
+        print(folder / "index.html")
+    elif serve:
+        _serve(port)
+    else:
+        _print_page(page, json)
+
+
+def _serve(port: int) -> None:
+    from tunefarm.tuner.docs.site import address_of, served_site
+
+    with served_site(port) as server:
+        print(address_of(server), flush=True)
+        server.serve_forever()
+
+
+def _print_page(name: str | None, json: str | None) -> None:
+    check_files(writes=[json])
+    from rich.markdown import Markdown
+
+    from tunefarm.tuner.commands.docs_hooks import root_command
+    from tunefarm.tuner.docs.pages import all_pages, find_page
+
+    pages = all_pages(root_command())
+    if name is None:
+        width = max(map(len, pages))
+        titles = {path: pages.title(path) for path in pages}
+        listed = [{"page": path, "title": title} for path, title in titles.items()]
+        show(json, listed, *(f"{path:{width}}  {title}" for path, title in titles.items()))
+        return
+    text = pages[find_page(pages, name)]
+    terminal = console()
+    terminal.print(Markdown(text, hyperlinks=False), width=min(terminal.width, _WIDTH))
