@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from tunefarm.configs.regular_file import open_regular
+from tunefarm.configs.files import open_regular
 
 _HEAD_BYTES = 4096
 _SHOWN_CHARACTERS = 40  # of a text file's beginning

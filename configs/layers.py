@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tunefarm.configs.errors import SettingsError
-from tunefarm.configs.regular_file import read_regular
+from tunefarm.configs.files import read_regular
 
 ENVIRONMENT_PREFIX = "TUNEFARM_"
 _HERE = Path(__file__).resolve().parent

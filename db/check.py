@@ -1,8 +1,13 @@
-"""Is a database sound? Everything is read, nothing is changed."""
+"""Is a database sound, which schema has it, and who holds it? Everything is read, nothing is
+changed.
+"""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Table, text
@@ -10,8 +15,11 @@ from sqlalchemy.orm import Session
 
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import schema
+from tunefarm.db.backend import backend_of
+from tunefarm.db.prepare import schema_revision
 from tunefarm.db.raw_rows import examined
 from tunefarm.db.records import contradiction, hash_json
+from tunefarm.db.sqlite_connection import location_of
 from tunefarm.db.sqlite_file import dangling
 from tunefarm.db.store import Store
 
@@ -62,3 +70,35 @@ def _trial_problems(trial: Mapping[str, Any]) -> Iterator[str]:
     problem = contradiction(trial)
     if problem:
         yield problem
+
+
+_BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
+
+
+def schema_of(path_or_url: str | Path) -> str | None:
+    """The revision of a database's schema, whichever it is; None of one without tables of ours.
+
+    Nothing is changed. Raises DatabaseError for what is not there, damaged, or another
+    application's, and for a server that does not let us in.
+    """
+    with Store(backend_of(path_or_url), read_only=True) as store, store.translating():
+        store.backend.check(store.engine, create=False, read_only=True)
+        with store.engine.connect() as connection:
+            return schema_revision(connection)
+
+
+def is_locked(path: Path, seconds: float) -> bool:
+    """Whether another process has kept a file from being written for so many seconds.
+
+    Only for processes that have the file not open otherwise: closing it drops their locks.
+    """
+    location = location_of(path, "rw")
+    try:
+        with closing(
+            sqlite3.connect(location, uri=True, timeout=seconds, isolation_level=None)
+        ) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+    except sqlite3.OperationalError as error:
+        return error.sqlite_errorname.startswith(_BUSY)
+    return False

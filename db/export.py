@@ -28,8 +28,7 @@ from typing import Any, BinaryIO, TextIO
 
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.configs.file_kinds import kind_of
-from tunefarm.configs.files import replacing
-from tunefarm.configs.regular_file import open_regular
+from tunefarm.configs.files import open_regular, replacing
 from tunefarm.db import model_queries, queries
 from tunefarm.db.additions import bringing
 from tunefarm.db.bounds import GIVEN, read_record

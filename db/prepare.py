@@ -1,6 +1,8 @@
-"""What opening does to a database: it is checked, then brought to this version's schema.
+"""What opening does to a database: it is checked, then brought to the schema of
+`tunefarm.db.schema`.
 
 What is opened for reading stays as it is: of an earlier schema a copy in memory is upgraded.
+Alembic is imported where a schema changes: most databases have this version's already.
 """
 
 from __future__ import annotations
@@ -10,15 +12,53 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import inspect
+from sqlalchemy import Connection, inspect, text
 
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import schema, sqlite_file
-from tunefarm.db.migrate import MIGRATIONS, known_revisions, migrate, schema_revision
 from tunefarm.db.raw_rows import damage, missing_columns, raw_rows, row_name
 
 if TYPE_CHECKING:
+    from alembic.config import Config
+
     from tunefarm.db.store import Store
+
+
+MIGRATIONS = Path(__file__).resolve().parent / "migrations"
+
+
+def schema_revision(connection: Connection) -> str | None:
+    """The revision that a database says it has; None if it says nothing."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return revision
+
+
+def known_revisions(migrations: Path = MIGRATIONS) -> tuple[str, ...]:
+    """All revisions, newest first."""
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory.from_config(_config(migrations))
+    return tuple(script.revision for script in scripts.walk_revisions())
+
+
+def migrate(connection: Connection, migrations: Path = MIGRATIONS) -> None:
+    """Bring the database to the newest revision, within the transaction that is open."""
+    from alembic import command
+
+    config = _config(migrations)
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _config(migrations: Path) -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
 
 
 def prepare(store: Store, migrations: Path, *, create: bool, check_rows: bool) -> None:

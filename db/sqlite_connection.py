@@ -1,14 +1,20 @@
-"""Connections to SQLite files, also on media that can only be read.
+"""Connections to SQLite files, also on media that can only be read, and what a file holds, told by
+its bytes: whether the records of two moments are the same.
 
-Imports no SQLAlchemy: a build that is repeated looks at its database by this alone.
+Imports no SQLAlchemy: a build that is repeated looks at its database by this alone. It is only for
+processes that have the file not open otherwise: closing it drops this process's locks.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+from tunefarm.configs.files import read_regular
 
 BUSY_SECONDS = 30.0
 _READ_VERSION, _WAL_VERSION = 19, b"\2"  # a byte of the header: what a reader must understand
@@ -57,3 +63,46 @@ def may_write(path: Path) -> bool:
 def location_of(path: Path, mode: str) -> str:
     """The file as a URI of SQLite's; links that lead in a circle are left to SQLite."""
     return f"{Path(os.path.realpath(path)).as_uri()}?mode={mode}"
+
+
+_MOST_BYTES = 64 << 20  # reading more takes longer than looking a model's kernels up
+_TABLES = (
+    "tasks",
+    "trials",
+    "bests",
+    "plans",
+)  # whatever else changes, these decide what is applied
+
+
+def file_digest(path: str | Path) -> str | None:
+    """The SHA-256 of a database file and its write-ahead log.
+
+    None for a file that is not there or large, for the URL of a server, and where a transaction
+    was cut short, or is under way.
+    """
+    path = Path(path)
+    log, journal = (Path(f"{path}{suffix}") for suffix in ("-wal", "-journal"))
+    try:
+        if path.stat().st_size > _MOST_BYTES or journal.exists():
+            return None
+        digest = hashlib.sha256()
+        for part in (path, log):
+            content = read_regular(part) if part == path or part.exists() else b""
+            digest.update(len(content).to_bytes(8, "little") + content)
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
+def records_stamp(path: str | Path) -> tuple[object, ...] | None:
+    """What changes whenever records do, but not when a build is listed; None if unreadable.
+
+    Of every table the number of rows, the last id and a sum of the rows' checksums.
+    """
+    queries = (f"SELECT count(*), max(rowid), sum(checksum & 4294967295) FROM {t}" for t in _TABLES)
+    try:
+        with closing(open_file(Path(path), "ro")) as connection:
+            connection.execute("BEGIN")
+            return tuple(connection.execute(query).fetchone() for query in queries)
+    except (sqlite3.Error, OSError):
+        return None

@@ -24,8 +24,7 @@ from tunefarm.db import schema, sqlite_file
 from tunefarm.db.backend import Backend, backend_of
 from tunefarm.db.held_file import HeldFile
 from tunefarm.db.leases import hold_lease, let_go
-from tunefarm.db.migrate import MIGRATIONS
-from tunefarm.db.prepare import prepare
+from tunefarm.db.prepare import MIGRATIONS, prepare
 from tunefarm.db.records import JOB_STATES, JobRecord, JobState, JobTask, Record
 from tunefarm.db.rows import RowIds, add_rows, job_row, set_tasks
 

@@ -1,4 +1,4 @@
-"""Who is at work on a database: leases of jobs, and claims of candidates.
+"""Who is at work on a database: leases of jobs, claims of candidates, and what others ask of a job.
 
 A running job has a lease, which names its process. A job whose process is gone is lost, and its
 claims have lapsed with it. A driver claims a candidate before it measures it, so that no other one
@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from tunefarm.configs.clock import steady_time
-from tunefarm.configs.errors import LeaseTakenError
+from tunefarm.configs.errors import DatabaseError, LeaseTakenError
 from tunefarm.db import schema
 from tunefarm.db.leases import clock, hold_lease, is_held, is_lost, let_go, process_of
-from tunefarm.db.processes import machine_name
+from tunefarm.db.processes import machine_name, this_process
 from tunefarm.db.records import TaskKey
 from tunefarm.db.rows import RowIds, insert_new, job_row
 from tunefarm.db.store import Store
@@ -183,3 +183,42 @@ def _claimed(
         late = schema.Claim.schedule_hash.in_(measured & ours)
         session.execute(delete(schema.Claim).where(*mine, late))
     return ours - measured
+
+
+_What: TypeAlias = Literal["stop"]
+_WHATS: tuple[_What, ...] = get_args(_What)
+
+
+def ask(store: Store, job: str, what: _What) -> bool:
+    """Ask the process that is at work on the job; False if there is none.
+
+    Asked again before it was heard, it is asked once. Raises DatabaseError for an unknown job.
+    """
+    process = this_process()
+    by = f"process {process.pid} on {machine_name(process)}"
+
+    def write(session: Session) -> bool:
+        row = job_row(session, job)
+        if row.state != "running" or is_lost(session, row.id):
+            return False
+        values = {"job_id": row.id, "what": what, "asked_by": by, "created": clock(session)}
+        session.execute(insert_new(session, schema.Request).values(values))
+        return True
+
+    return store.write(write)
+
+
+def asked(store: Store, job: str) -> tuple[_What, str] | None:
+    """What is asked of the process that is at work on the job, and by whom; None if nothing is.
+
+    Raises DatabaseError; does not wait.
+    """
+    with store.reading() as session:
+        number = job_row(session, job).id
+        row = session.scalar(select(schema.Request).filter_by(job_id=number))
+        if row is None:
+            return None
+        for what in _WHATS:
+            if row.what == what:
+                return what, row.asked_by
+    raise DatabaseError(f"job {job} is asked for {row.what!r}, which this version does not know")

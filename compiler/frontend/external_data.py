@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.configs.file_kinds import kind_of, stand_in
-from tunefarm.configs.regular_file import open_regular
+from tunefarm.configs.files import open_regular
 
 _HEAD_BYTES = 256  # enough for a stand-in, which is a text
 

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from tunefarm.compiler.errors import ImportModelError, LimitError
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.configs.file_kinds import kind_of
-from tunefarm.configs.regular_file import read_regular
+from tunefarm.configs.files import read_regular
 
 _MAX_VERSION = 2**31 - 1  # what onnx.defs can be asked for
 _DEFAULT_DOMAINS = ("", "ai.onnx")

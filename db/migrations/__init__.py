@@ -1,1 +1,1 @@
-"""Alembic migrations; `tunefarm.db.migrate` runs them."""
+"""Alembic migrations; `tunefarm.db.prepare` runs them."""

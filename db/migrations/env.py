@@ -1,4 +1,4 @@
-"""Run by Alembic for every command: migrates the connection that `tunefarm.db.migrate` hands over.
+"""Run by Alembic for every command: migrates the connection that `tunefarm.db.prepare` hands over.
 
 The caller owns the transaction, so that a migration happens as a whole or not at all.
 """

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tunefarm.measure.core_locks import CoreLocks
-from tunefarm.measure.farm.lock_watch import LockWatch
-from tunefarm.measure.farm.pipeline_runner import PipelineRunner
+from tunefarm.measure.farm.pipeline_runner import LockWatch, PipelineRunner
 from tunefarm.measure.farm.slots import ProcessPin, SlotPlan
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.measure.sandbox.worker_process import Role

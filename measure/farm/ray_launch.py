@@ -11,13 +11,15 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from tunefarm.compiler.control_groups import ControlGroups
 from tunefarm.compiler.errors import MeasureError
+from tunefarm.configs.resource_limits import PROCESSES, threads_of
 from tunefarm.configs.temporary_folders import on_leaving
 from tunefarm.measure.farm.ray_address import WITHOUT_RAY, check_loopback
 from tunefarm.measure.sandbox.countdown import Countdown
@@ -154,3 +156,33 @@ def _log_lines(folder: str) -> list[str]:
         with suppress(OSError):
             found += path.read_text(errors="replace").splitlines()
     return found
+
+
+_DAEMONS = 130
+_EACH_WORKER = 45
+"""Threads of Ray 2.60 on two cores: its daemons with the driver, and each worker process (232 were
+counted with two workers)."""
+
+
+def check_threads(workers: int, groups: ControlGroups | None = None) -> None:
+    """Raise MeasureError unless Ray and so many worker processes can start their threads.
+
+    Without them its daemons crash or hang, each in its own way and after minutes.
+    """
+    needed = _DAEMONS + _EACH_WORKER * workers
+    for free, limit in _limits(groups or ControlGroups()):
+        if free < needed:
+            raise MeasureError(
+                f"Ray needs about {needed} threads, and {max(0, free)} more can be started here: "
+                f"the limit is {limit}",
+                hint="raise it, or measure without Ray: --runner local",
+            )
+
+
+def _limits(groups: ControlGroups) -> Iterator[tuple[int, str]]:
+    free = groups.free_threads()
+    if free is not None:
+        yield free, "pids.max of a control group"
+    most = PROCESSES.value
+    if most is not None and os.geteuid() != 0:  # root is exempt
+        yield most - threads_of(os.getuid()), f"ulimit -u, {most}"

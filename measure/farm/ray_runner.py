@@ -27,20 +27,18 @@ from tunefarm.configs.temporary_folders import make_folder, on_leaving
 from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.farm.authentication import authentication
 from tunefarm.measure.farm.farm_process import is_loopback
-from tunefarm.measure.farm.lock_watch import LockWatch
 from tunefarm.measure.farm.node_watch import NodeWatch
-from tunefarm.measure.farm.pipeline_runner import PipelineRunner, SlotLostError
+from tunefarm.measure.farm.pipeline_runner import LockWatch, PipelineRunner, SlotLostError
 from tunefarm.measure.farm.ray_address import check_address, check_loopback
 from tunefarm.measure.farm.ray_calls import begin_call, call_on_node
 from tunefarm.measure.farm.ray_cluster import RayCluster
-from tunefarm.measure.farm.ray_launch import ADDRESS_FILE, Wanted, launch, refusal
+from tunefarm.measure.farm.ray_launch import ADDRESS_FILE, Wanted, check_threads, launch, refusal
 from tunefarm.measure.farm.ray_nodes import Node, expect_own_code, find_nodes, live_nodes
 from tunefarm.measure.farm.ray_start import connect
 from tunefarm.measure.farm.ray_watch import RayWatch, ray_daemons
 from tunefarm.measure.farm.ray_workers import Builder, MeasuringSlot
 from tunefarm.measure.farm.runner import RunnerOptions
 from tunefarm.measure.farm.slots import ProcessPin, SlotPlan
-from tunefarm.measure.farm.thread_limit import check_threads
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Process, Reaper, is_alive
 from tunefarm.measure.sandbox.versions import installation

@@ -2,7 +2,7 @@
 
 Parsing, version conversion and shape inference run foreign C++ code on foreign bytes. A file that
 crashes it, eats memory or never ends costs a child process and gives one clear error. The graph
-comes back as JSON, its constants in a file that this process maps (`imported_graph`).
+comes back as JSON, its constants in a file that this process maps (`import_role`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def import_model(
             reply = worker.request(Message(fields), timeout).fields
         finally:
             worker.close()
-        from tunefarm.measure.sandbox.imported_graph import (
+        from tunefarm.measure.sandbox.import_role import (
             graph_of,  # imports NumPy, and the process began
         )
 

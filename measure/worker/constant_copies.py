@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from tunefarm.compiler.runtime.spec.executable_spec import aligned
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.measure.sandbox.guarded import holds
-from tunefarm.measure.sandbox.guarded_pages import GuardedPages
+from tunefarm.measure.sandbox.guarded import GuardedPages, holds
 
 
 class ConstantCopies:

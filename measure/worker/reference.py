@@ -6,19 +6,26 @@ The files live in a scratch directory that the runner owns; worker processes map
 from __future__ import annotations
 
 import fcntl
+import math
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from tunefarm.compiler.errors import MeasureError
-from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.expr.functions import BINARY, UNARY, Function
+from tunefarm.compiler.expr.nodes import Binary, Cast, Expr, Load, Unary
+from tunefarm.compiler.expr.walk import Operands, children, postorder
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
+from tunefarm.compiler.kernels.kernel_sizes import size_vectors
+from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.measure.worker.inputs import make_inputs
 from tunefarm.measure.worker.rounding import Rounding, rounding_of
 
 SEEDS = (0, 1)
@@ -118,3 +125,145 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+_NEGLIGIBLE_SUM = 4
+
+
+@dataclass(slots=True)
+class _Uses:
+    """What the expressions demand of one input."""
+
+    addressed: list[int] = field(default_factory=list)  # extents of the axes that it addresses
+    floats: tuple[float, float] | None = None
+    integers: tuple[int, int] | None = None
+    summed: int = 1  # length of the longest sum that multiplies it with something
+    narrow: bool = False  # that sum is in a wider type: where products saturate it has to show
+
+
+def make_inputs(
+    kernel: FusedKernel, seed: int, key: str = "", sizes: Sequence[int] = ()
+) -> dict[str, Array]:
+    """The kernel's inputs in logical layout, by name: random, and within what its expressions
+    accept.
+
+    How an input is used decides its range. An integer that addresses another tensor stays inside
+    it; a divisor keeps away from zero; the operand of a logarithm or a square root is positive. All
+    other floats are uniform in [-1, 1), constants of a long sum scaled down by the root of its
+    length so that activations behind it see values round zero instead of their saturated ends.
+
+    Of a model with run-time sizes it is measured at `sizes`, by default the largest.
+
+    The same kernel, seed and key give the same bytes everywhere. Constants do not depend on the
+    seed: a wrong kernel shows with other activations just as well, and large weights are packed
+    only once.
+    """
+    uses = _find_uses(kernel)
+    salt = zlib.crc32(key.encode())
+    result: dict[str, Array] = {}
+    for number, buffer in enumerate(kernel.inputs):
+        rng = np.random.default_rng([salt, number, 0 if buffer.constant else 1 + seed])
+        result[buffer.name] = _draw(buffer, uses[buffer.name], rng)
+    return result | size_vectors(kernel, sizes)
+
+
+def _draw(buffer: Buffer, uses: _Uses, rng: np.random.Generator) -> Array:
+    dtype, shape = buffer.dtype, buffer.shape
+    if dtype is DType.BOOL:
+        return rng.integers(0, 2, size=shape, dtype=np.uint8).astype(np.bool_)
+    if not dtype.is_float:
+        low, high = _integer_range(dtype, uses)
+        drawn = np.int64 if dtype.bits < 8 else dtype.numpy
+        return converted(rng.integers(low, high, size=shape, dtype=drawn), dtype)
+    low_end, high_end = uses.floats or (-1.0, 1.0)
+    if uses.floats is None and buffer.constant and uses.summed > _NEGLIGIBLE_SUM:
+        high_end = math.sqrt(3.0 / uses.summed)
+        low_end = -high_end
+    if dtype is DType.F64:
+        return rng.random(shape) * (high_end - low_end) + low_end
+    values = rng.random(shape, dtype=np.float32)
+    values *= np.float32(high_end - low_end)
+    values += np.float32(low_end)
+    return converted(values, dtype)
+
+
+def _integer_range(dtype: DType, uses: _Uses) -> tuple[int, int]:
+    if uses.addressed:
+        return 0, max(1, min(uses.addressed))
+    if uses.integers is not None:
+        return uses.integers
+    low, high = (-8, 8) if dtype.is_signed else (0, 16)
+    least, greatest = dtype.limits
+    if uses.narrow:
+        return least, greatest + 1
+    return max(low, least), min(high, greatest + 1)
+
+
+def _find_uses(kernel: FusedKernel) -> dict[str, _Uses]:
+    uses = {buffer.name: _Uses() for buffer in kernel.inputs}
+    stages = {stage.name: stage for stage in kernel.stages}
+    shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
+    shapes |= {stage.name: stage.shape for stage in kernel.stages}
+    for stage in kernel.stages:
+        length = math.prod(axis.extent for axis in stage.reduce_axes)
+        for node in postorder(stage.body):
+            match node:
+                case Load():
+                    for index, extent in zip(node.indices, shapes[node.buffer], strict=True):
+                        for name in _inputs_of(index, stages):
+                            uses[name].addressed.append(extent)
+                case Unary():
+                    _note_domains(UNARY[node.op], node, stages, uses)
+                case Binary():
+                    _note_domains(BINARY[node.op], node, stages, uses)
+                    if node.op == "mul" and stage.combiner == "sum":
+                        _note_product(node, length, uses)
+    return uses
+
+
+def _note_domains(
+    function: Function, node: Expr, stages: dict[str, Stage], uses: dict[str, _Uses]
+) -> None:
+    for operand, domain in zip(children(node), function.domains, strict=False):
+        if domain is not None:
+            for name in _inputs_of(operand, stages):
+                uses[name].floats = domain.floats or uses[name].floats
+                uses[name].integers = domain.integers or uses[name].integers
+
+
+def _note_product(node: Binary, length: int, uses: dict[str, _Uses]) -> None:
+    for factor in (node.left, node.right):
+        operand = factor
+        while isinstance(operand, Cast):
+            operand = operand.operand
+        if isinstance(operand, Load) and operand.buffer in uses:
+            used = uses[operand.buffer]
+            used.summed = max(used.summed, length)
+            used.narrow |= operand.dtype.is_integer and factor.dtype.bytes > operand.dtype.bytes
+
+
+def _inputs_of(expr: Expr, stages: dict[str, Stage]) -> set[str]:
+    """Inputs whose sign or size decides that of `expr`: not those behind a square or an exp."""
+    found: set[str] = set()
+    work = [expr]
+    while work:
+        for node in postorder(work.pop(), _deciding):
+            if isinstance(node, Load) and node.buffer not in found:
+                found.add(node.buffer)
+                if node.buffer in stages:
+                    work.append(stages[node.buffer].body)
+    return found - stages.keys()
+
+
+def _deciding(node: Expr) -> Operands:
+    match node:
+        case Load():
+            return ()
+        case Unary() if UNARY[node.op].positive:
+            return ()
+        case Binary() if BINARY[node.op].positive:
+            return ()
+        case Binary() if node.op == "mul" and node.left == node.right:
+            return ()
+        case _:
+            return children(node)

@@ -1,16 +1,18 @@
-"""Inside the disposable process: load built candidates, check them, time them."""
+"""Inside the disposable process: load built candidates, check them, time them. References stay
+loaded from request to request.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from tunefarm.compiler.errors import ArtefactError, MeasureError
 from tunefarm.compiler.kernels.serialize import kernel_from_json
@@ -20,6 +22,7 @@ from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.target import host_target
 from tunefarm.measure import machine
 from tunefarm.measure.cpu_quota import read_quota
+from tunefarm.measure.machine import Activity, activity
 from tunefarm.measure.measurement import MeasureResult, Status
 from tunefarm.measure.placement import placements_of
 from tunefarm.measure.sandbox.guarded import GuardedBuffer
@@ -27,13 +30,10 @@ from tunefarm.measure.sandbox.turn import Turn
 from tunefarm.measure.worker.answer import answer_of
 from tunefarm.measure.worker.bound_call import BoundCall, Problem, enter_arenas, mended_damage
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
-from tunefarm.measure.worker.kept_calls import KeptCalls
-from tunefarm.measure.worker.quota_share import QuotaShare
 from tunefarm.measure.worker.reference import ensure_reference
-from tunefarm.measure.worker.slice_clock import SliceClock
+from tunefarm.measure.worker.slice_clock import QuotaShare, SliceClock
 from tunefarm.measure.worker.timer import Run, Timing, TimingOptions, calibrate, time_in_turn
 from tunefarm.measure.worker.timing_arena import TimingArena
-from tunefarm.measure.worker.watch import CoreWatch
 from tunefarm.measure.worker.workload import Workload
 from tunefarm.measure.worker.yardstick import Yardstick
 
@@ -70,7 +70,7 @@ class CandidateRunner:
         self._clock = SliceClock(waits=threads == 1)  # of several threads one wait says little
         self._share = QuotaShare(read_quota(), threads)
         self._workloads: OrderedDict[str, Workload] = OrderedDict()
-        self._kept = KeptCalls()
+        self._kept = _KeptCalls()
         facts = machine.fingerprint()
         self._machine: dict[str, Any] = {
             "fingerprint": facts["fingerprint"],
@@ -256,3 +256,68 @@ def _wrong(problem: Problem, number: int | None, seconds: float) -> RunOutcome:
         "", Status.WRONG_RESULT, error=problem.error, check_seconds=seconds, culprit=number
     )
     return RunOutcome(result, problem.retire)
+
+
+class CoreWatch:
+    """Watches this process on its cores from now on."""
+
+    def __init__(
+        self, cores: Sequence[int], *, read: Callable[[Sequence[int]], Activity] = activity
+    ) -> None:
+        self._cores = cores
+        self._read = read
+        self._before = read(cores)
+
+    def activity(self) -> Activity:
+        """What has happened since it began to watch."""
+        return self._read(self._cores).since(self._before)
+
+
+_MOST_KEPT = 64
+_MOST_OF_WORKLOAD = 3  # their constants stay packed
+_MOST_BYTES = 128 * 1024 * 1024  # that they hold besides their workloads
+
+_Key: TypeAlias = tuple[str, BuiltCandidate]  # workload key, and the very object code
+
+
+class _KeptCalls:
+    """Loaded candidates by workload and object code; the latest stay."""
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[_Key, BoundCall] = OrderedDict()
+
+    def find(self, key: _Key) -> BoundCall | None:
+        """The loaded candidate, if it is kept."""
+        if key in self._calls:
+            self._calls.move_to_end(key)
+        return self._calls.get(key)
+
+    def keep(self, key: _Key, call: BoundCall) -> None:
+        """Keep it, and let go of others, the longest unused first, until there is room."""
+        before = self._calls.pop(key, None)
+        if before is not None and before is not call:
+            before.close()
+        self._calls[key] = call
+        of_workload = [other for other in self._calls if other[0] == key[0]]
+        for other in of_workload[:-_MOST_OF_WORKLOAD]:
+            self.drop(other)
+        while len(self._calls) > 1 and (
+            len(self._calls) > _MOST_KEPT
+            or sum(kept.nbytes for kept in self._calls.values()) > _MOST_BYTES
+        ):
+            self._calls.popitem(last=False)[1].close()
+
+    def of_workload(self, workload_key: str) -> list[BoundCall]:
+        """What is kept of a workload."""
+        return [call for (kept, _), call in self._calls.items() if kept == workload_key]
+
+    def drop(self, key: _Key) -> None:
+        """Keep this one no longer."""
+        call = self._calls.pop(key, None)
+        if call is not None:
+            call.close()
+
+    def drop_workload(self, workload_key: str) -> None:
+        """Keep none of a workload whose memory goes."""
+        for key in [key for key in self._calls if key[0] == workload_key]:
+            self.drop(key)

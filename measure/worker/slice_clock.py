@@ -1,4 +1,5 @@
-"""The clock of timed slices: what a thread waited for its core while others had it does not count.
+"""The clock of timed slices: what a thread waited for its core while others had it does not count,
+and slices that a CPU quota has stopped are timed again.
 
 With other processes on the core a slice of a few milliseconds is interrupted or not, and the longer
 it is the more often: two sides of a pair whose slices differ in length would differ by that as
@@ -11,7 +12,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, thread_time
+
+from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.with_count import with_count
+from tunefarm.measure.cpu_quota import CpuQuota, Throttling
+from tunefarm.measure.worker.timer import Run
 
 _NANO = 1e-9
 _LEAST = 1e-9
@@ -62,3 +68,56 @@ class SliceClock:
             return 0.0
         columns = os.pread(self._file, _LONGEST, 0).split()
         return _NANO * int(columns[1]) if len(columns) > 1 else 0.0
+
+
+_TRIES = 6
+_AS_LONG = 2  # tries of the length that was asked for; then each is half as long
+
+
+class QuotaShare:
+    """Times slices within a quota. `repeated` counts those that were stopped.
+
+    A process above its quota is stopped until the next period, for tens of milliseconds: a slice in
+    which that happened says nothing about speed, although little of the wait is left in its time,
+    since what others did meanwhile is in the caches. The kernel counts the periods in which it
+    stopped a group, and it does so before the group goes on, so a slice whose end finds another
+    count than its begin was stopped, or another process of the group was. The next slice has a
+    fresh period to itself.
+    """
+
+    def __init__(self, quota: CpuQuota | None, threads: int | None) -> None:
+        """`threads` of what is timed decide what counts where every try is stopped, as with calls
+        that need more than the quota has in a period: of one thread its CPU time, of several
+        nothing; None: what the last try took."""
+        self.repeated = 0
+        self._quota = quota
+        self._threads = threads
+        self._throttling = None if quota is None else Throttling(quota.stats)
+
+    def seconds(self, run: Run, calls: int) -> float:
+        """Seconds of `calls` calls; where that is too long for the quota, as many times those of
+        fewer calls. Raises MeasureError if several threads are stopped in every try."""
+        if self._throttling is None:
+            return run(calls)
+        tried, taken, used = calls, 0.0, 0.0
+        for number in range(_TRIES):
+            tried = calls if number < _AS_LONG else max(1, tried // 2)
+            before, begin = self._throttling.count(), thread_time()
+            taken, used = run(tried), thread_time() - begin
+            if self._throttling.count() == before:
+                return taken * calls / tried
+            self.repeated += 1
+        if self._threads is None:
+            return taken * calls / tried
+        if self._threads == 1:
+            return used * calls / tried
+        threads = with_count(self._threads, "thread")
+        raise MeasureError(
+            f"{self._quota} stops every timed run of {threads}",
+            hint="tune for fewer threads, or give the container whole cores",
+        )
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._throttling is not None:
+            self._throttling.close()

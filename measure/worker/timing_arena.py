@@ -17,8 +17,7 @@ import numpy.typing as npt
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.measure.placement import PERIOD, Placement, Span, buffer_sizes
-from tunefarm.measure.sandbox.guarded import holds, next_canary
-from tunefarm.measure.sandbox.guarded_pages import GuardedPages, view
+from tunefarm.measure.sandbox.guarded import GuardedPages, holds, next_canary, view
 from tunefarm.measure.worker.reference import Reference
 
 _HUGE_FROM = 4 * 1024 * 1024  # bytes: as NumPy does, which allocates the arenas of executables

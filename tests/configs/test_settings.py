@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from tunefarm.configs.errors import SettingsError, TunefarmError
-from tunefarm.configs.served_cpus import SERVED_BY
 from tunefarm.configs.settings import (
+    SERVED_BY,
     Settings,
     load_settings,
     load_target,

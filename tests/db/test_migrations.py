@@ -14,7 +14,7 @@ from sqlalchemy import create_engine
 
 from tests.db.examples import KEY, populate, trial
 from tunefarm.configs.errors import DatabaseError
-from tunefarm.db import migrate, queries, schema, sqlite_file
+from tunefarm.db import prepare, queries, schema, sqlite_file
 from tunefarm.db.store import Store
 
 NEXT = """
@@ -46,7 +46,7 @@ def database(tmp_path: Path) -> Path:
 def next_migrations(tmp_path: Path, more: str = "") -> Path:
     """A copy of the migrations with one more."""
     folder = tmp_path / "migrations"
-    shutil.copytree(migrate.MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(prepare.MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
     text = NEXT.format(head=schema.REVISION, more=more)
     (folder / "versions" / "r9999_next.py").write_text(text)
     return folder
@@ -60,7 +60,7 @@ def column_names(path: Path) -> list[str]:
 def test_migrations_make_exactly_the_models() -> None:
     engine = create_engine("sqlite://")
     with engine.begin() as connection:
-        migrate.migrate(connection)
+        prepare.migrate(connection)
         options = {"compare_type": True, "compare_server_default": True}
         context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, schema.Base.metadata) == []
@@ -70,7 +70,7 @@ def test_migrations_make_the_same_sql_as_the_models() -> None:
     """Also what the comparison above leaves out: partial indexes, names of constraints."""
     migrated, created = create_engine("sqlite://"), create_engine("sqlite://")
     with migrated.begin() as connection:
-        migrate.migrate(connection)
+        prepare.migrate(connection)
     schema.Base.metadata.create_all(created)
 
     def statements(engine: object) -> dict[str, set[str]]:
@@ -86,7 +86,7 @@ def test_migrations_make_the_same_sql_as_the_models() -> None:
 
 
 def test_revision_of_the_models_is_the_newest() -> None:
-    assert migrate.known_revisions()[0] == schema.REVISION
+    assert prepare.known_revisions()[0] == schema.REVISION
 
 
 def test_older_schema_is_backed_up_and_upgraded(database: Path, tmp_path: Path) -> None:

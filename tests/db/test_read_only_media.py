@@ -14,9 +14,9 @@ from tests.db.examples import KEY, populate, trial
 from tests.db.test_open import leave_journal
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import queries, sqlite_file
-from tunefarm.db.file_state import records_stamp
-from tunefarm.db.inspection import schema_of
+from tunefarm.db.check import schema_of
 from tunefarm.db.schema import REVISION
+from tunefarm.db.sqlite_connection import records_stamp
 from tunefarm.db.store import Store
 
 _IN_FILE, _IN_LOG = 3, 5  # trials

@@ -18,9 +18,8 @@ import pytest
 
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import model_queries, queries, schema
-from tunefarm.db.check import check
-from tunefarm.db.inspection import schema_of
-from tunefarm.db.migrate import known_revisions
+from tunefarm.db.check import check, schema_of
+from tunefarm.db.prepare import known_revisions
 from tunefarm.db.records import JobTask, TaskKey
 from tunefarm.db.store import Store
 

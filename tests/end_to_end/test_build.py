@@ -25,10 +25,10 @@ from tunefarm.compiler.target import Target, host_target
 from tunefarm.configs.settings import load_target
 from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
 from tunefarm.db.store import Store
-from tunefarm.tuner.building.fallback_targets import fallback_targets
 from tunefarm.tuner.building.request import ARTEFACT, FORMS, LIBRARY
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
+from tunefarm.tuner.from_settings import fallback_targets
 from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.search.make_tasks import distinct_kernels
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
-from tunefarm.measure.farm.simulated_core import PREPARE_SECONDS, Clock, SimulatedCore
+from tunefarm.measure.farm.replay_runner import PREPARE_SECONDS, Clock, SimulatedCore
 from tunefarm.measure.worker.stability import relative_mad
 
 SAMPLES = 7

@@ -27,7 +27,7 @@ from tunefarm.compiler.errors import MeasureError
 from tunefarm.measure import core_locks
 from tunefarm.measure.core_locks import QUANTUM_SECONDS, Accounts, CoreLocks, Turn
 from tunefarm.measure.cpus import physical_cores, usable_cpus
-from tunefarm.measure.farm.lock_watch import LockWatch
+from tunefarm.measure.farm.pipeline_runner import LockWatch
 from tunefarm.tuner.confirm.latency import pinned
 
 _NOBODY = 65534

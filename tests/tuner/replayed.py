@@ -13,8 +13,7 @@ from tests.tuner.setting import scorer
 from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.db.records import TargetRecord, WorkloadRecord, hash_json
 from tunefarm.db.store import Store
-from tunefarm.measure.farm.replay_runner import RecordKey, ReplayRunner
-from tunefarm.measure.farm.simulated_core import Clock
+from tunefarm.measure.farm.replay_runner import Clock, RecordKey, ReplayRunner
 from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureResult
 from tunefarm.tuner.confirm.contenders import LEAST_CHANCE, STARTERS
 from tunefarm.tuner.model.cost_model import BoostedTrees

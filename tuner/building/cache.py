@@ -36,7 +36,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.extents import shapes_to_json
 from tunefarm.configs.private_folder import make_private
 from tunefarm.configs.settings import cache_folder
-from tunefarm.db.file_state import file_digest, records_stamp
+from tunefarm.db.sqlite_connection import file_digest, records_stamp
 from tunefarm.measure.machine import cpu_name
 from tunefarm.tuner.building.model_file import Future
 from tunefarm.tuner.building.report import BuildReport

@@ -150,11 +150,11 @@ def _compiled(
     from tunefarm.compiler.runtime.artefact.artefact import digest_of, save
     from tunefarm.tuner.building.apply_best import Records
     from tunefarm.tuner.building.compile import compile_with
-    from tunefarm.tuner.building.fallback_targets import fallback_targets
     from tunefarm.tuner.building.lowered import keep_choice, lower_model
     from tunefarm.tuner.building.overflow import overflow_note
     from tunefarm.tuner.building.recorded_plan import plan_to_apply
     from tunefarm.tuner.building.size_plan import size_plan, size_plan_notes
+    from tunefarm.tuner.from_settings import fallback_targets
 
     settings, output, graph = request.settings, request.output, read()
     model_hash = structural_hash(graph)

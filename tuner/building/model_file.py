@@ -21,7 +21,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tunefarm.configs.errors import TunefarmError
-from tunefarm.configs.regular_file import open_regular
+from tunefarm.configs.files import open_regular
 
 if TYPE_CHECKING:
     from tunefarm.db.records import JobRecord

@@ -24,7 +24,6 @@ from tunefarm.compiler.target import Target
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.apply_best import Records
 from tunefarm.tuner.building.compile import compile_with
-from tunefarm.tuner.building.fallback_targets import fallback_targets
 from tunefarm.tuner.building.lowered import keep_choice, lower_model
 from tunefarm.tuner.building.model_file import other_file
 from tunefarm.tuner.building.overflow import overflow_note
@@ -39,7 +38,7 @@ from tunefarm.tuner.building.request import (
 )
 from tunefarm.tuner.building.size_plan import RangeProgram, range_programs, size_plan
 from tunefarm.tuner.building.size_values import guards_of, programs_of
-from tunefarm.tuner.from_settings import limits_of, targets_of
+from tunefarm.tuner.from_settings import fallback_targets, limits_of, targets_of
 
 if TYPE_CHECKING:
     from tunefarm.compiler.graph.ir import Graph

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db.records import JobRecord
-from tunefarm.db.requests import ask
 from tunefarm.db.store import Store
+from tunefarm.db.work import ask
 from tunefarm.tuner.building.model_file import ModelStamp
 from tunefarm.tuner.records.job_command import JobCommand, ended
 from tunefarm.tuner.records.jobs import find_job, short_id

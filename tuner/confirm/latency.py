@@ -31,8 +31,7 @@ from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.cpu_quota import read_quota
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.machine import check_none_lost, on_cores
-from tunefarm.measure.worker.quota_share import QuotaShare
-from tunefarm.measure.worker.slice_clock import SliceClock
+from tunefarm.measure.worker.slice_clock import QuotaShare, SliceClock
 from tunefarm.measure.worker.stability import relative_mad
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare, standing

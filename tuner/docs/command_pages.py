@@ -2,15 +2,17 @@
 
 Nothing of these pages is kept in a file: they are made when the site is built or a page is shown,
 and so they cannot be older than the code.
+
+The tests run the examples that can run by themselves, in a folder that holds `mlp.onnx`, a small
+model of the zoo, and `tuning.db`, which has its records.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from tunefarm.tuner.docs.examples import EXAMPLES
 
 if TYPE_CHECKING:
     from typer.core import TyperGroup
@@ -103,3 +105,93 @@ def _first_line(command: Any) -> str:
 def escaped(text: str) -> str:
     """The text with what Markdown would read as markup escaped."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split(" ")).strip())
+
+
+@dataclass(frozen=True, slots=True)
+class _Example:
+    """Lines for a shell; `runs` says whether they can be run in a test."""
+
+    text: str
+    runs: bool = True
+
+    @property
+    def language(self) -> str:
+        """Of the fenced block: sh blocks are run, console blocks are shown."""
+        return "sh" if self.runs else "console"
+
+
+EXAMPLES: Mapping[str, _Example] = {
+    "tune": _Example("tune mlp.onnx --db tuning.db --runner local --trials 24"),
+    "tune build": _Example(
+        "tune build mlp.onnx --db tuning.db -o mlp.tuned\n"
+        "tune build mlp.onnx --untuned -o mlp.untuned    # without records"
+    ),
+    "tune run": _Example(
+        "tune build mlp.onnx --db tuning.db -o mlp.tuned\ntune run mlp.tuned --repeat 20 --profile"
+    ),
+    "tune generate": _Example(
+        "tune zoo decoder_step --dynamic -o decoder.onnx\n"
+        "tune build decoder.onnx --shape batch=1 --shape past_sequence_length=0..63 --untuned "
+        "-o decoder.tuned\n"
+        "tune generate decoder.tuned --prompt-ids 17,4,8 --max-tokens 12"
+    ),
+    "tune bench": _Example("tune bench mlp.onnx --db tuning.db --against onnxruntime"),
+    "tune zoo": _Example(
+        "tune zoo mlp -o small.onnx\ntune zoo mlp --quantized -o small_8_bits.onnx"
+    ),
+    "tune inspect": _Example(
+        "tune inspect mlp.onnx --stage kernels\ntune inspect mlp.onnx --stage loops --db tuning.db"
+    ),
+    "tune reduce": _Example(
+        "tune reduce model.onnx --check onnxruntime\n"
+        "tune reduce model.onnx --check mine.py:still_fails -o small.onnx",
+        runs=False,
+    ),
+    "tune report": _Example("tune report --db tuning.db --html report.html"),
+    "tune status": _Example("tune status --db tuning.db"),
+    "tune stop": _Example("tune stop last --db tuning.db", runs=False),
+    "tune resume": _Example("tune resume last --db tuning.db --minutes 30", runs=False),
+    "tune watch": _Example("tune watch --db tuning.db", runs=False),
+    "tune doctor": _Example("tune doctor", runs=False),
+    "tune verify": _Example("tune verify mlp.onnx --db tuning.db", runs=False),
+    "tune jobs": _Example("tune jobs list --db tuning.db"),
+    "tune jobs add": _Example("tune jobs add --model mlp.onnx --db tuning.db --threads 1"),
+    "tune jobs list": _Example("tune jobs list --db tuning.db"),
+    "tune jobs run": _Example("tune jobs run --db tuning.db --until 07:00", runs=False),
+    "tune jobs remove": _Example("tune jobs remove --finished --db tuning.db"),
+    "tune farm": _Example("tune farm status", runs=False),
+    "tune farm start": _Example("tune farm start", runs=False),
+    "tune farm join": _Example("tune farm join HEAD:6379 --token-file farm-token", runs=False),
+    "tune farm status": _Example("tune farm status", runs=False),
+    "tune farm stop": _Example("tune farm stop", runs=False),
+    "tune docs": _Example("tune docs\ntune docs sizes\ntune docs build"),
+    "tune db": _Example("tune db list --db tuning.db"),
+    "tune db list": _Example("tune db list --db tuning.db"),
+    "tune db show": _Example(
+        "# the start of a kernel's key, from tune db list\n"
+        'key=$(tune db list --db tuning.db --json - | grep -om1 \'"workload": "[0-9a-f]*\''
+        " | cut -d'\"' -f4)\n"
+        'tune db show "$key" --db tuning.db --top 5'
+    ),
+    "tune db why": _Example("tune db why mlp.onnx --db tuning.db"),
+    "tune db builds": _Example("tune db builds --db tuning.db"),
+    "tune db export": _Example(
+        "tune db export --db tuning.db -o night.jsonl\n"
+        "tune db export --db tuning.db --optuna study.db       # for optuna-dashboard"
+    ),
+    "tune db import": _Example(
+        "tune db export --db tuning.db -o night.jsonl\ntune db import night.jsonl --db other.db"
+    ),
+    "tune db merge": _Example("tune db merge tuning.db --db all.db"),
+    "tune db pack": _Example("tune db pack mlp.onnx --db tuning.db -o mlp.pack"),
+    "tune db add": _Example(
+        "tune db pack mlp.onnx --db tuning.db -o team.pack\ntune db add team.pack --db mine.db"
+    ),
+    "tune db rollback": _Example(
+        "tune db merge tuning.db --db merged.db\ntune db rollback --db merged.db"
+    ),
+    "tune db prune": _Example("tune db prune --db tuning.db --keep 64 --dry-run"),
+    "tune db check": _Example("tune db check --db tuning.db --replay 2"),
+    "tune db salvage": _Example("tune db salvage tuning.db -o saved.db"),
+    "tune db upgrade": _Example("tune db upgrade --db tuning.db"),
+}

@@ -70,7 +70,7 @@ def check_database(question: Question) -> list[Finding]:
     """Whether the database can be read and written, is sound, and of this version's schema."""
     from tunefarm.db import schema
     from tunefarm.db.backend import backend_of
-    from tunefarm.db.inspection import schema_of
+    from tunefarm.db.check import schema_of
 
     name, location = "database", settings_of(question).database.url
     location = question.db or location
@@ -137,7 +137,7 @@ def _content(location: str, shown: str, size: int | None, again: str) -> list[Fi
 
 def _of_the_file(path: Path) -> list[Finding]:
     """What its folder and file system do to a database file."""
-    from tunefarm.db.inspection import is_locked
+    from tunefarm.db.check import is_locked
 
     found, folder = [], path.absolute().parent
     if not (may_write(path) and may_write(folder)):

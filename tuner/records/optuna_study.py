@@ -28,7 +28,7 @@ from tunefarm.configs.errors import DatabaseError
 from tunefarm.configs.files import replacing
 from tunefarm.db import queries
 from tunefarm.db.records import TaskKey, TrialRecord
-from tunefarm.db.scratch_file import ScratchConnection
+from tunefarm.db.sqlite_file import ScratchConnection
 from tunefarm.db.store import Store
 
 Values: TypeAlias = Mapping[str, CategoricalChoiceType]

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefarm.configs.errors import DatabaseError, SettingsError
-from tunefarm.configs.files import replacing
-from tunefarm.configs.regular_file import read_regular
+from tunefarm.configs.files import read_regular, replacing
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.db import model_queries, queries
 from tunefarm.db.additions import bringing

@@ -18,9 +18,8 @@ from tunefarm.configs.clock import since_boot
 from tunefarm.configs.errors import DatabaseError, DatabaseUnavailableError, LeaseTakenError
 from tunefarm.db import queries
 from tunefarm.db.records import TaskKey, TrialRecord
-from tunefarm.db.requests import asked
 from tunefarm.db.store import Store
-from tunefarm.db.work import Claim, claim, release_claims, renew_lease
+from tunefarm.db.work import Claim, asked, claim, release_claims, renew_lease
 from tunefarm.measure.measurement import Status
 from tunefarm.tuner.interrupt import signals_held
 

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from tunefarm.configs.files import write_text
 from tunefarm.db.store import Store
-from tunefarm.measure.farm.runner import Runner, TellsSteps
-from tunefarm.measure.farm.steps import Step
+from tunefarm.measure.farm.runner import Runner, Step, TellsSteps
 from tunefarm.tuner.reports.job_state import JobState, Moment, with_moment
 from tunefarm.tuner.reports.metrics import metrics_text
 from tunefarm.tuner.reports.report import TaskStatus

@@ -9,8 +9,7 @@ import numpy as np
 
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.types.tensor_type import Array, TensorType
-from tunefarm.configs.files import replacing
-from tunefarm.configs.regular_file import open_regular
+from tunefarm.configs.files import open_regular, replacing
 
 
 def read_array(path: str) -> Array:

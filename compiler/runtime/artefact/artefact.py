@@ -65,7 +65,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
 from tunefarm.compiler.types.structure import NO_STRUCTURE
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.configs.regular_file import open_regular
+from tunefarm.configs.files import open_regular
 
 FORMAT = 6
 """Format 1 had one variant, format 2 no seal, format 3 no buffers within inputs and outputs, format

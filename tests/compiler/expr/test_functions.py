@@ -21,7 +21,7 @@ from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import FLOATS, DType
 from tunefarm.compiler.types.tensor_type import Array, TensorType
-from tunefarm.measure.worker.inputs import make_inputs
+from tunefarm.measure.worker.reference import make_inputs
 
 EXTENT = 37  # vectors and a tail
 

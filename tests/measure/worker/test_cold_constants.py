@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
-from tunefarm.measure.sandbox.guarded_pages import view
+from tunefarm.measure.sandbox.guarded import view
 from tunefarm.measure.worker.reference import ensure_reference
 from tunefarm.measure.worker.workload import Workload, copies_needed
 

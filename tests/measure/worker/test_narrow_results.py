@@ -29,7 +29,7 @@ from tunefarm.measure.measurement import MeasureResult, Status
 from tunefarm.measure.sandbox.turn import Turn
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
 from tunefarm.measure.worker.check_output import compare_output
-from tunefarm.measure.worker.inputs import make_inputs
+from tunefarm.measure.worker.reference import make_inputs
 from tunefarm.measure.worker.rounding import rounding_of
 from tunefarm.measure.worker.run_candidate import CandidateRunner
 from tunefarm.measure.worker.timer import TimingOptions

@@ -19,7 +19,7 @@ from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.measure.placement import PERIOD, Placement, buffer_sizes
-from tunefarm.measure.sandbox.guarded_pages import view
+from tunefarm.measure.sandbox.guarded import view
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 from tunefarm.measure.worker.build_candidate import build_candidate
 from tunefarm.measure.worker.reference import Reference, ensure_reference

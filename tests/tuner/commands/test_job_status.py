@@ -15,8 +15,8 @@ from rich.console import Console
 from tests.tuner.commands.live_jobs import begin, state
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import queries
-from tunefarm.db.requests import asked
 from tunefarm.db.store import Store
+from tunefarm.db.work import asked
 from tunefarm.tuner.commands.job_status import resuming, status_table, status_to_json, stop_job
 from tunefarm.tuner.records.job_command import JobCommand
 

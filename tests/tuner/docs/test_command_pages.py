@@ -6,8 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from tunefarm.tuner.commands.docs_hooks import root_command
-from tunefarm.tuner.docs.command_pages import command_pages, path_of, walk
-from tunefarm.tuner.docs.examples import EXAMPLES
+from tunefarm.tuner.docs.command_pages import EXAMPLES, command_pages, path_of, walk
 
 
 def test_every_command_has_a_page_and_an_example() -> None:

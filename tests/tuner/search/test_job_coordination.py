@@ -24,9 +24,8 @@ from tunefarm.configs.errors import LeaseTakenError
 from tunefarm.db import queries, schema
 from tunefarm.db.check import check
 from tunefarm.db.records import TrialRecord, hash_json
-from tunefarm.db.requests import ask
 from tunefarm.db.store import Store
-from tunefarm.db.work import claim, close_lost_jobs, renew_lease
+from tunefarm.db.work import ask, claim, close_lost_jobs, renew_lease
 from tunefarm.measure.measurement import MeasureResult
 from tunefarm.tuner.interrupt import Interrupt, interrupt_thread, interruptible
 from tunefarm.tuner.model.cost_model import BoostedTrees

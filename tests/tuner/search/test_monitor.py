@@ -13,7 +13,7 @@ from tests.tuner.commands.live_jobs import task
 from tests.tuner.reports.traces import assert_nested, lanes
 from tunefarm.db import queries
 from tunefarm.db.store import Store
-from tunefarm.measure.farm.steps import Step
+from tunefarm.measure.farm.runner import Step
 from tunefarm.tuner.reports.job_state import JobState
 from tunefarm.tuner.reports.trace import Trace
 from tunefarm.tuner.search.monitor import RECORD_SECONDS, Monitor, add_step

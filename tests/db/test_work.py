@@ -11,8 +11,8 @@ import pytest
 from tests.db.examples import KEY, populate
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db.records import JobTask
-from tunefarm.db.requests import ask, asked
 from tunefarm.db.store import Store
+from tunefarm.db.work import ask, asked
 
 
 @pytest.fixture(params=["file", "server"])

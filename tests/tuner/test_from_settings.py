@@ -6,7 +6,7 @@ import pytest
 
 from tunefarm.compiler.target import Target, baseline_target
 from tunefarm.configs.settings import load_target, targets
-from tunefarm.tuner.building.fallback_targets import fallback_targets
+from tunefarm.tuner.from_settings import fallback_targets
 
 
 def named(name: str) -> Target:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.db.examples import build, plan, populate, trial
-from tunefarm.db import file_state
-from tunefarm.db.file_state import file_digest, records_stamp
+from tunefarm.db import sqlite_connection
+from tunefarm.db.sqlite_connection import file_digest, records_stamp
 from tunefarm.db.store import Store
 
 
@@ -83,5 +83,5 @@ def test_nothing_is_said_of_what_is_no_file_of_ours(
     with closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE trials (id INTEGER)")
     assert records_stamp(other) is None
-    monkeypatch.setattr(file_state, "_MOST_BYTES", 4096)
+    monkeypatch.setattr(sqlite_connection, "_MOST_BYTES", 4096)
     assert file_digest(store.name) is None

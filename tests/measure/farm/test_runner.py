@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.measure.farm.test_pipeline_runner import FakeBackend, run
 from tunefarm.measure.farm.pipeline_runner import PipelineRunner
-from tunefarm.measure.farm.steps import LOST, Step
+from tunefarm.measure.farm.runner import LOST, Step
 
 
 def test_each_step_is_told_and_a_lane_has_one_at_a_time() -> None:

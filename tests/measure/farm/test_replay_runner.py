@@ -13,7 +13,7 @@ import pytest
 from tests.measure.absolute_measuring import AbsoluteMachine
 from tests.measure.wandering_clock import NOISY, STILL, make_clock
 from tunefarm.measure.compare import pair_of
-from tunefarm.measure.farm.simulated_core import SimulatedCore
+from tunefarm.measure.farm.replay_runner import SimulatedCore
 from tunefarm.measure.measurement import MeasureResult, Status
 from tunefarm.measure.worker.timer import TimingOptions
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tunefarm.configs.errors import SettingsError
-from tunefarm.configs.regular_file import open_regular, read_regular
+from tunefarm.configs.files import open_regular, read_regular
 from tunefarm.configs.settings import load_settings
 
 
@@ -64,7 +64,7 @@ def test_file_that_changes_its_size_meanwhile_is_refused(
         status[6] -= change  # the size that it had before
         return os.stat_result(status)
 
-    monkeypatch.setattr("tunefarm.configs.regular_file.os.fstat", stale)
+    monkeypatch.setattr("tunefarm.configs.files.os.fstat", stale)
     with pytest.raises(OSError, match="changed while it was read"):
         read_regular(path)
 
