@@ -10,24 +10,23 @@ import onnx
 
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.frontend.symbol_names import usual_bounds
-from tunefarm.compiler.frontend.zoo.convnext_pico import convnext_pico
-from tunefarm.compiler.frontend.zoo.crnn import crnn
+from tunefarm.compiler.frontend.zoo.classifiers import (
+    convnext_pico,
+    efficientnet_b0,
+    mlp,
+    mobilenet_v2,
+    resnet18,
+    resnet34,
+    resnet50,
+    squeezenet1_1,
+    vgg11,
+)
 from tunefarm.compiler.frontend.zoo.decoder import decoder_prefill, decoder_step
-from tunefarm.compiler.frontend.zoo.deeplab_v3plus import deeplab_v3plus
-from tunefarm.compiler.frontend.zoo.efficientnet_b0 import efficientnet_b0
-from tunefarm.compiler.frontend.zoo.encoder import encoder
-from tunefarm.compiler.frontend.zoo.mlp import mlp
-from tunefarm.compiler.frontend.zoo.mobilenet_v2 import mobilenet_v2
+from tunefarm.compiler.frontend.zoo.dense_outputs import crnn, deeplab_v3plus, unet
+from tunefarm.compiler.frontend.zoo.detectors import yolov3_tiny, yolov8n
 from tunefarm.compiler.frontend.zoo.network import NetworkBuilder, Size
-from tunefarm.compiler.frontend.zoo.qoperators import with_qoperators
-from tunefarm.compiler.frontend.zoo.quantise import Prepare, quantised
-from tunefarm.compiler.frontend.zoo.resnet import resnet18, resnet34, resnet50
-from tunefarm.compiler.frontend.zoo.squeezenet1_1 import squeezenet1_1
-from tunefarm.compiler.frontend.zoo.unet import unet
-from tunefarm.compiler.frontend.zoo.vgg11 import vgg11
-from tunefarm.compiler.frontend.zoo.vit_tiny import vit_tiny
-from tunefarm.compiler.frontend.zoo.yolov3_tiny import yolov3_tiny
-from tunefarm.compiler.frontend.zoo.yolov8n import yolov8n
+from tunefarm.compiler.frontend.zoo.quantise import Prepare, quantised, with_qoperators
+from tunefarm.compiler.frontend.zoo.transformers import encoder, vit_tiny
 from tunefarm.configs.files import replacing
 
 _MODELS: dict[str, Callable[[NetworkBuilder, Size], None]] = {

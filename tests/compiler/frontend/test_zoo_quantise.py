@@ -13,8 +13,7 @@ from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
-from tunefarm.compiler.frontend.zoo.qoperators import with_qoperators
-from tunefarm.compiler.frontend.zoo.quantise import quantised
+from tunefarm.compiler.frontend.zoo.quantise import quantised, with_qoperators
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.optimise import optimise
