@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -348,3 +349,28 @@ class GraphBuilder(SizeValues):
 def _stored(type: TensorType) -> TensorType:
     """The type of a value in the graph: words are numbers there."""
     return TensorType(DType.I64, type.shape) if type.dtype is DType.STRING else type
+
+
+_COLLECTIONS = (list, dict, set)
+
+
+def checkpoint(graph: GraphBuilder) -> Callable[[], None]:
+    """A function that makes the graph again what it is now; numbers of names are not used twice."""
+    parts: tuple[object, ...] = (graph, graph.padded, graph.run_time)
+    kept = [(part, _collections(part)) for part in parts]
+    was_padded = graph.is_padded
+
+    def restore() -> None:
+        for part, collections in kept:
+            for name, collection in collections.items():
+                setattr(part, name, collection.copy())
+        graph.is_padded = was_padded
+
+    return restore
+
+
+def _collections(part: object) -> dict[str, Any]:
+    """Copies of the collections that an object keeps what it knows in."""
+    return {
+        name: value.copy() for name, value in vars(part).items() if isinstance(value, _COLLECTIONS)
+    }

@@ -18,7 +18,6 @@ from tunefarm.compiler.errors import (
 )
 from tunefarm.compiler.frontend.declared_ports import metadata_of, overridable
 from tunefarm.compiler.frontend.external_data import ExternalData
-from tunefarm.compiler.frontend.given_results import check_given, stale_shapes
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.import_step import Frame
 from tunefarm.compiler.frontend.model_importer import ModelImporter
@@ -35,7 +34,7 @@ from tunefarm.compiler.frontend.model_inputs import (
 from tunefarm.compiler.frontend.name_scope import NameScope
 from tunefarm.compiler.frontend.node_order import in_order
 from tunefarm.compiler.frontend.read_model import check_text, read_model, read_opsets
-from tunefarm.compiler.frontend.shape_hints import graph_hints
+from tunefarm.compiler.frontend.shape_hints import check_given, graph_hints, stale_shapes
 from tunefarm.compiler.frontend.string_prefix import FoundPrefix, PrefixFinder
 from tunefarm.compiler.frontend.structured_ports import (
     input_structure,

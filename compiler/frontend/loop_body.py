@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from onnx import GraphProto
 
 from tunefarm.compiler.errors import UnsupportedOperatorError
-from tunefarm.compiler.frontend.checkpoint import checkpoint
 from tunefarm.compiler.frontend.chosen_values import kind_text, widened
 from tunefarm.compiler.frontend.data_sizes import counted_size
-from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value, checkpoint
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.structured_values import Entity, GrowingSequence, SequenceValue
 from tunefarm.compiler.frontend.subgraphs import Results, Subgraphs

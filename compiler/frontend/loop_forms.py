@@ -13,9 +13,8 @@ import numpy as np
 from onnx import AttributeProto, GraphProto
 
 from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
-from tunefarm.compiler.frontend.checkpoint import checkpoint
 from tunefarm.compiler.frontend.chosen_values import UnlikeSidesError
-from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value, checkpoint
 from tunefarm.compiler.frontend.loop_body import LoopForm, StateTypeError
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.rearranged import in_one_piece

@@ -10,8 +10,6 @@ from onnx import FunctionProto, GraphProto, NodeProto
 
 from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
 from tunefarm.compiler.foreign_functions import RegisteredFunction
-from tunefarm.compiler.frontend.attributes import decode_attributes
-from tunefarm.compiler.frontend.checkpoint import checkpoint
 from tunefarm.compiler.frontend.constant_evaluation import (
     can_evaluate,
     evaluate_node,
@@ -33,12 +31,11 @@ from tunefarm.compiler.frontend.function_expansion import (
     schema_function,
     twin_function,
 )
-from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value, checkpoint
 from tunefarm.compiler.frontend.import_step import Frame, FunctionKey, ImportStep, name_of
 from tunefarm.compiler.frontend.name_scope import NameScope
 from tunefarm.compiler.frontend.node_order import in_order
-from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.problems import Problems
+from tunefarm.compiler.frontend.onnx_node import OnnxNode, decode_attributes
 from tunefarm.compiler.frontend.read_model import canonical_domain
 from tunefarm.compiler.frontend.shape_hints import graph_hints, shape_hints
 from tunefarm.compiler.frontend.signature import Signature, check_form, check_types
@@ -69,7 +66,7 @@ class ModelImporter:
         functions: Iterable[FunctionProto],
         external: ExternalData | None,
     ) -> None:
-        self.problems = Problems()
+        self.problems = _Problems()
         self._builder = builder
         self._external = external
         self._count = 0
@@ -283,7 +280,7 @@ class ModelImporter:
         """
         restore, problems = checkpoint(self._builder), self.problems
         source, count = self._builder.source, self._count
-        self.problems = Problems()
+        self.problems = _Problems()
         try:
             results = make()
             self.problems.raise_if_any()
@@ -344,3 +341,42 @@ def _check_depth(frame: Frame) -> None:
 
 def _has_denormals(array: Array | None) -> bool:
     return array is not None and array.dtype.kind != "O" and flushed(array) is not array
+
+
+class _Problems:
+    """Everything unsupported in a model, and the first other error."""
+
+    def __init__(self) -> None:
+        self._unsupported: dict[tuple[str, str], list[str]] = {}
+        self._first: ImportModelError | None = None
+
+    def unsupported(self, operator: str, node: str, reason: str = "") -> None:
+        """Record that a node (by name) cannot be converted, because of `reason` if not at all."""
+        names = self._unsupported.setdefault((operator, reason), [])
+        if node not in names:
+            names.append(node)
+
+    def error(self, error: ImportModelError) -> None:
+        """Record an error of another kind; only the first one is reported."""
+        if self._first is None:
+            self._first = error
+
+    def raise_if_any(self) -> None:
+        """Raise the one error that names every unsupported operator, else the first other one."""
+        if self._unsupported:
+            raise UnsupportedOperatorError(self._message())
+        if self._first is not None:
+            raise self._first
+
+    def _message(self) -> str:
+        operators = sorted({operator for operator, _ in self._unsupported})
+        if len(operators) == 1:
+            head = "the model uses an operator that is not supported"
+        else:
+            head = f"the model uses {len(operators)} operators that are not supported"
+        parts = []
+        for (operator, reason), nodes in sorted(self._unsupported.items()):
+            names = ", ".join(repr(node) for node in nodes)
+            plural = "node" if len(nodes) == 1 else "nodes"
+            parts.append(f"{operator} ({plural} {names})" + (f": {reason}" if reason else ""))
+        return f"{head}: {'; '.join(parts)}"

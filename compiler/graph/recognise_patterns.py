@@ -16,8 +16,6 @@ from tunefarm.compiler.graph.patterns import (
     activations,
     casts,
     depth_space,
-    folded_layer_norm,
-    group_norm,
     normalisations,
     rotary,
     softmax,
@@ -27,9 +25,9 @@ from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.types.numerics import is_narrow
 
 PATTERNS: tuple[MatchRule, ...] = (
-    folded_layer_norm.match,
+    normalisations.match_folded,
     normalisations.match,
-    group_norm.match,
+    normalisations.match_of_groups,
     softmax.match,
     rotary.match,
     depth_space.match,
