@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,7 +31,7 @@ def replacing(path: str | os.PathLike[str], *, new: bool = False) -> Iterator[Pa
     try:
         yield unfinished
         if target.exists():
-            shutil.copymode(target, unfinished)
+            unfinished.chmod(stat.S_IMODE(target.stat().st_mode))
         os.replace(unfinished, target)
     finally:
         with suppress(OSError):

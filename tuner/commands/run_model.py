@@ -14,7 +14,7 @@ from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.runtime.artefact.array_files import as_stored, read_array
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.profile import KernelTime, Profile
-from tunefarm.compiler.runtime.execution.try_run import require_surviving_run
+from tunefarm.compiler.runtime.execution.try_function import require_surviving_run
 from tunefarm.compiler.runtime.spec.guards import sizes_text
 from tunefarm.compiler.types.chosen_sizes import sizes_of_shapes
 from tunefarm.compiler.types.dtypes import DType

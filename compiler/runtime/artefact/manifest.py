@@ -19,12 +19,13 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
 )
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
-from tunefarm.compiler.runtime.spec.loop_json import loop_from_json, loop_to_json
 from tunefarm.compiler.runtime.spec.step_json import (
     guards_from_json,
     guards_to_json,
     location_from_json,
     location_to_json,
+    loop_from_json,
+    loop_to_json,
     open_sizes_from_json,
     open_sizes_to_json,
     optional_from_json,

@@ -13,10 +13,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from tunefarm.compiler.runtime.c_library.c_errors import error_function
-from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort, c_interface
+from tunefarm.compiler.runtime.c_library.c_header import FIRST_SIZE_ERROR
+from tunefarm.compiler.runtime.c_library.c_interface import (
+    CInterface,
+    CPort,
+    c_interface,
+    error_function,
+)
 from tunefarm.compiler.runtime.c_library.c_programs import lacking_text
-from tunefarm.compiler.runtime.c_library.c_sized_header import FIRST_SIZE_ERROR
 from tunefarm.compiler.runtime.machine.cpu_features import checked_features, cpu_choice_code
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard, sizes_text

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunefarm.compiler.runtime.c_library.c_choice import choice_text
-from tunefarm.compiler.runtime.c_library.c_errors import error_function
 from tunefarm.compiler.runtime.c_library.c_functions import FunctionsCode, functions_code
-from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort, error_function
 from tunefarm.compiler.runtime.c_library.c_kernels import kernels_text
 from tunefarm.compiler.runtime.c_library.c_programs import (
     CONSTANTS_SYMBOL,

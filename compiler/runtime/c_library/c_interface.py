@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.runtime.machine.thread_pool import is_supported_on
-from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec
 from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import Signature, SizedPort
@@ -241,3 +241,25 @@ def in_comment(text: str) -> str:
     safe = re.compile(r"[A-Za-z0-9 .,:;_/+()\[\]<>=@#$%&!~^|{}'-]")
     quoted = "".join(c if safe.fullmatch(c) else f"<{ord(c):#x}>" for c in text)
     return f'"{quoted}"'
+
+
+def error_function(interface: CInterface, lacking: str, cases: str) -> str:
+    """The function that says what an error code means; `cases` are those of the model."""
+    macro = interface.macro
+    return f"""\
+const char *{interface.name}_error(int code)
+{{
+    switch (code) {{
+    case {macro}_OK:
+        return "no error";
+    case {macro}_ERROR_NULL:
+        return "io, a pointer in it, or the workspace is null";
+    case {macro}_ERROR_WORKSPACE:
+        return "the workspace is not aligned to {ALIGNMENT} bytes";
+    case {macro}_ERROR_CPU:
+        return "{lacking}";
+{cases}    default:
+        return "unknown error code";
+    }}
+}}
+"""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from tunefarm.compiler.runtime.c_library.c_errors import error_function
 from tunefarm.compiler.runtime.c_library.c_functions import FunctionsCode
-from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort
+from tunefarm.compiler.runtime.c_library.c_header import FIRST_SIZE_ERROR
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort, error_function
 from tunefarm.compiler.runtime.c_library.c_programs import ProgramCode
-from tunefarm.compiler.runtime.c_library.c_sized_header import FIRST_SIZE_ERROR
 from tunefarm.compiler.runtime.c_library.c_sizes import CSizes, SizeCheck
 from tunefarm.compiler.runtime.spec.executable_spec import (
     ALIGNMENT,

@@ -28,12 +28,13 @@ from tunefarm.compiler.runtime.c_library.c_choice import (
     joined_interface,
     part_interface,
 )
-from tunefarm.compiler.runtime.c_library.c_example import example_text
+from tunefarm.compiler.runtime.c_library.c_example import example_text, sized_example_text
 from tunefarm.compiler.runtime.c_library.c_header import (
     YOUR_FUNCTIONS,
     compile_command,
     header_text,
     object_command,
+    sized_header_text,
 )
 from tunefarm.compiler.runtime.c_library.c_implementation import (
     choosing_text,
@@ -41,17 +42,19 @@ from tunefarm.compiler.runtime.c_library.c_implementation import (
     implementation_text,
 )
 from tunefarm.compiler.runtime.c_library.c_interface import CInterface, c_interface, model_title
-from tunefarm.compiler.runtime.c_library.c_parts import write_parts
 from tunefarm.compiler.runtime.c_library.c_programs import (
     ConstantLayout,
     check_programs,
     entry_symbol,
 )
-from tunefarm.compiler.runtime.c_library.c_sized_example import sized_example_text
-from tunefarm.compiler.runtime.c_library.c_sized_header import sized_header_text
-from tunefarm.compiler.runtime.machine.run_tools import compile_c, localise, run_tool
 from tunefarm.compiler.runtime.machine.thread_pool import pool_ir
-from tunefarm.compiler.runtime.machine.toolchain import Toolchain, find_toolchain
+from tunefarm.compiler.runtime.machine.toolchain import (
+    Toolchain,
+    compile_c,
+    find_toolchain,
+    localise,
+    run_tool,
+)
 from tunefarm.compiler.runtime.spec.executable_spec import ENTRY_SYMBOL, ExecutableSpec
 from tunefarm.compiler.runtime.spec.kernel_operands import kernel_operands
 from tunefarm.compiler.target import Target, baseline_target
@@ -257,7 +260,7 @@ def _write_parts(
         (work / file).write_text(text, encoding="utf-8")
     by_size = is_chosen_by_size(programs)
     if by_size:
-        parts = write_parts(interface, programs, work, tools)
+        parts = _write_size_parts(interface, programs, work, tools)
     else:
         parts = _write_programs(programs, work, tools)
     if interface.threads > 1:
@@ -327,3 +330,57 @@ def _move(work: Path, places: dict[str, Path]) -> tuple[Path, ...]:
     for file, place in places.items():
         os.replace(work / file, place)
     return tuple(places.values())
+
+
+def _write_size_parts(
+    interface: CInterface, programs: Sequence[ExecutableSpec], work: Path, tools: Toolchain
+) -> list[str]:
+    """Write the headers and the code of all programs into `work`; the object files' names.
+
+    Nothing can be seen of a part but its functions. Kernels that parts share are there once: each
+    is named after its code.
+    """
+    kernels = _write_kernels(programs, work, tools)
+    layout = ConstantLayout.of(programs)
+    files = list(kernels.values())
+    for number, program in enumerate(programs):
+        own = part_interface(interface, program, number)
+        header = header_text if program.signature is None else sized_header_text
+        (work / f"{own.name}.h").write_text(header(own, [program.target], ""), encoding="utf-8")
+        compile_c(
+            work, tools, own.name, implementation_text(own, [program], layout.of_program(number))
+        )
+        entry, file = f"{own.name}_entry.o", f"part{number}.o"
+        (work / entry).write_bytes(program.entry)
+        renamed = (
+            f"--redefine-sym={part.symbol}={_kernel(digest)}"
+            for part, digest in zip(program.objects, program.digests, strict=False)
+        )
+        renames = list(renamed)
+        run_tool(work, tools.objcopy, *renames, entry)
+        run_tool(work, tools.objcopy, *renames, f"{own.name}.o")
+        run_tool(work, *tools.compiler, "-r", "-nostdlib", "-o", file, f"{own.name}.o", entry)
+        localise(work, tools, file, own.functions)
+        files.append(file)
+    return files
+
+
+def _write_kernels(
+    programs: Sequence[ExecutableSpec], work: Path, tools: Toolchain
+) -> dict[str, str]:
+    """Write each distinct kernel of all programs; the object files' names by digest."""
+    files: dict[str, str] = {}
+    for program in programs:
+        for part, digest in zip(program.objects, program.digests, strict=False):
+            if digest in files:
+                continue
+            files[digest] = file = f"kernel{len(files)}.o"
+            (work / file).write_bytes(part.code)
+            renamed = f"--redefine-sym={part.symbol}={_kernel(digest)}"
+            run_tool(work, tools.objcopy, renamed, file)
+            localise(work, tools, file, [_kernel(digest)])
+    return files
+
+
+def _kernel(digest: str) -> str:
+    return f"kernel_{digest[:32]}"

@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunefarm.compiler.runtime.entry.ir_body import IrBody
+from tunefarm.compiler.runtime.entry.ir_body import IrBody, SizeEmitter
 from tunefarm.compiler.runtime.entry.row_copies import copy_function
-from tunefarm.compiler.runtime.entry.size_ir import SizeEmitter
 from tunefarm.compiler.runtime.spec.executable_spec import (
     ENTRY_SYMBOL,
     SIZED_ENTRY_SYMBOL,

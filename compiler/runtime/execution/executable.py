@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck
     from tunefarm.compiler.runtime.execution.call_queue import CallQueue
     from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
-    from tunefarm.compiler.runtime.execution.loaded_chain import LoadedChain
     from tunefarm.compiler.runtime.execution.profile import Profile
+    from tunefarm.compiler.runtime.execution.sized_frame import LoadedChain
     from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
     from tunefarm.compiler.strings.run_prefix import PrefixRun
 
@@ -90,7 +90,7 @@ class Executable:
         self._chain: LoadedChain | None = None
         entry: LoadedChain | LoadedProgram = self._programs[0]
         if len(self._programs) > 1 or spec.signature is not None:
-            from tunefarm.compiler.runtime.execution.loaded_chain import (
+            from tunefarm.compiler.runtime.execution.sized_frame import (
                 LoadedChain,  # static models go without what dynamic shapes need
             )
             from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts

@@ -9,7 +9,8 @@ import ctypes
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,7 @@ from tunefarm.compiler.foreign_functions import (
     find_function,
     nearest_function,
 )
-from tunefarm.compiler.runtime.execution.open_arguments import (
-    OpenArguments,
-    extents_at,
-    operands_text,
-    sizes_at,
-)
+from tunefarm.compiler.runtime.spec.dense_copies import dense_places
 from tunefarm.compiler.runtime.spec.executable_spec import (
     REPORT_BYTES,
     FunctionLink,
@@ -37,6 +33,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     extents_bytes,
 )
 from tunefarm.compiler.runtime.spec.ports import AnyArray
+from tunefarm.compiler.types.open_axes import OpenAxes, places_of, true_factors
 from tunefarm.compiler.types.tensor_type import TensorType
 
 _Int32s, _Sizes = ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))
@@ -144,10 +141,10 @@ class FunctionTable:
 
     def _shapes(self, step: FunctionStep, report: int) -> Sequence[tuple[int, ...]]:
         """What a step of a run was called with; nothing where sizes are fixed."""
-        return extents_at(step, report - extents_bytes(self._steps)) if step.axes else ()
+        return _extents_at(step, report - extents_bytes(self._steps)) if step.axes else ()
 
     def _where(self, step: FunctionStep, shapes: Sequence[tuple[int, ...]]) -> str:
-        called = f", called with {operands_text(step, shapes)}" if shapes else ""
+        called = f", called with {_operands_text(step, shapes)}" if shapes else ""
         return f"node {step.node!r}{called}"
 
     def _raise(
@@ -178,12 +175,12 @@ class FunctionTable:
             shapes = [() if type is None else type.shape for type in step.types]
             return self._call(step, addresses, shapes)
 
-        made: list[tuple[OpenArguments, Callable[[], None]]] = []
+        made: list[tuple[_OpenArguments, Callable[[], None]]] = []
 
         def call() -> None:
-            now = sizes_at(step, sizes)
+            now = _sizes_at(step, sizes)
             if not made or made[0][0].sizes != now:
-                given = OpenArguments(step, addresses, now)
+                given = _OpenArguments(step, addresses, now)
                 made[:] = [(given, self._call(step, given.addresses, given.shapes))]
             given, function = made[0]
             given.load()
@@ -294,3 +291,77 @@ def _store(given: object, outputs: Sequence[AnyArray]) -> None:
                 f"gives {output.dtype}{list(output.shape)}"
             )
         output[...] = array
+
+
+def _sizes_at(step: FunctionStep, vector: int) -> dict[int, int]:
+    """The elements of the vector of sizes that a call reads, by place."""
+    used = frozenset[int]().union(*(places_of(axes) for axes in step.axes if axes))
+    return {place: ctypes.c_int64.from_address(vector + 8 * place).value for place in used}
+
+
+class _OpenArguments:
+    """The true shapes of a call's tensors where the `sizes` are these, and dense arrays for it.
+
+    `addresses` are where the function finds its tensors (0 where absent).
+    """
+
+    def __init__(
+        self, step: FunctionStep, addresses: Sequence[int], sizes: Mapping[int, int]
+    ) -> None:
+        """The tensors lie at `addresses`, padded."""
+        self.sizes = sizes
+        self.shapes: list[tuple[int, ...]] = []
+        self.addresses = list(addresses)
+        self._inputs: list[tuple[AnyArray, AnyArray]] = []  # places, and dense arrays
+        self._results: list[tuple[AnyArray, AnyArray]] = []
+        copies, _ = dense_places(step.types, step.axes)
+        for number, (type, axes) in enumerate(zip(step.types, step.axes, strict=True)):
+            if type is None or axes is None:
+                self.shapes.append(() if type is None else type.shape)
+                continue
+            factors = true_factors(axes, sizes)
+            self.shapes.append(tuple(map(prod, factors)))
+            if copies[number] is None:
+                continue
+            place = _what_is_there(addresses[number], type, axes, factors)
+            dense = np.empty(place.shape, place.dtype)
+            is_result = number >= len(step.buffers) - step.outputs
+            (self._results if is_result else self._inputs).append((place, dense))
+            self.addresses[number] = dense.ctypes.data
+
+    def load(self) -> None:
+        """Copy inputs to where the function finds them."""
+        for place, dense in self._inputs:
+            dense[...] = place
+
+    def store(self) -> None:
+        """Copy results to where they belong."""
+        for place, dense in self._results:
+            place[...] = dense
+
+
+def _extents_at(step: FunctionStep, address: int) -> list[tuple[int, ...]]:
+    """The shapes that the entry function has stored before a call."""
+    shapes = []
+    for type in step.types:
+        rank = 0 if type is None else len(type.shape)
+        shapes.append(tuple((ctypes.c_int64 * rank).from_address(address)))
+        address += 8 * rank
+    return shapes
+
+
+def _operands_text(step: FunctionStep, shapes: Sequence[tuple[int, ...]]) -> str:
+    """The operands of a call for errors: f32[2, 3], i64[7]."""
+    operands = list(zip(step.types, shapes, strict=True))[: len(step.types) - step.outputs]
+    texts = ("absent" if t is None else str(TensorType(t.dtype, shape)) for t, shape in operands)
+    return ", ".join(texts)
+
+
+def _what_is_there(
+    address: int, type: TensorType, axes: OpenAxes, factors: Sequence[Sequence[int]]
+) -> AnyArray:
+    """The true part of a tensor as it lies, an axis for each factor."""
+    extents = [extent for axis in axes for _, extent in axis]
+    memory = memoryview((ctypes.c_uint8 * type.bytes).from_address(address))
+    array: AnyArray = np.frombuffer(memory, np.uint8).view(type.dtype.numpy).reshape(extents)
+    return array[tuple(slice(true) for axis in factors for true in axis)]

@@ -1,16 +1,17 @@
-"""Profile: what each kernel of a model costs, from runs of the model one step at a time."""
+"""Profile: what each kernel of a model costs, from runs of the model one step at a time, loops
+included.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
 from tunefarm.compiler.runtime.execution.frame import Frame, Tables, pointer_table
-from tunefarm.compiler.runtime.execution.stepwise import StepCall, Stepwise
 from tunefarm.compiler.runtime.machine.kernel_session import KernelSession
 from tunefarm.compiler.runtime.spec.executable_spec import (
     AgainStep,
@@ -18,6 +19,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     CopyStep,
     ExecutableSpec,
     FunctionStep,
+    Location,
     LoopStep,
     RunStep,
 )
@@ -113,7 +115,7 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
     arrays = frame.bind_inputs(inputs)  # kept until the last step has run
     outputs = frame.bind_outputs(None, arrays)
     executable.enter(frame, arrays, outputs)  # steps find their inputs where they are copied to
-    order = Stepwise.of(executable.spec.steps, frame)
+    order = _Stepwise.of(executable.spec.steps, frame)
     session = KernelSession(executable.spec.target, executable.spec.denormals)
     calls, tables = _calls(executable, frame, order, session)
     empty, clock = _empty_call(frame), time.perf_counter
@@ -160,11 +162,11 @@ def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -
 
 
 def _calls(
-    executable: Executable, frame: Frame, order: Stepwise, session: KernelSession
-) -> tuple[list[StepCall], list[Tables]]:
+    executable: Executable, frame: Frame, order: _Stepwise, session: KernelSession
+) -> tuple[list[_StepCall], list[Tables]]:
     """Every step as a call on the frame's memory, and the pointers that must be kept for it."""
     runtime = frame.arguments[4]
-    calls: list[StepCall] = []
+    calls: list[_StepCall] = []
     tables: list[Tables] = []
     for number, step in enumerate(executable.spec.steps):
         if isinstance(step, LoopStep | AgainStep):
@@ -207,7 +209,7 @@ def _guarded(function: _Function, guards: Sequence[Condition], frame: Frame) -> 
     return call
 
 
-def _empty_call(frame: Frame) -> StepCall:
+def _empty_call(frame: Frame) -> _StepCall:
     """A call like those of kernels that does nothing: it moves no bytes."""
     function = _KernelFunction(ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0)
     arena = frame.arena_address(0)
@@ -254,3 +256,108 @@ def _kernel_times(
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+# A step ready to be made: a function and its arguments.
+_StepCall: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]
+
+
+@dataclass(slots=True)
+class _StepwiseLoop:
+    """One loop while its steps are made one by one."""
+
+    begin: LoopStep
+    end: AgainStep
+    frame: Frame
+    round: int = 0
+    limit: int = 0
+    asked: int = 0
+    on: bool = True
+
+    def start(self) -> None:
+        """What comes before the first round; nothing where the loop is left out."""
+        self.limit = 0
+        if not all(self._flag(guard.place) == guard.taken for guard in self.begin.guards):
+            return
+        self.copy(self.begin.initial)
+        limit, first = self.begin.limit, self.begin.first
+        self.asked = self.begin.most if limit is None else self._integer(limit).value
+        self.limit = min(self.asked, self.begin.most)
+        self.round, self.on = 0, first is None or self._flag(first)
+        self._next()
+
+    def finish(self) -> None:
+        """What comes behind each round."""
+        for row in self.end.rows:
+            number = self.limit - 1 - self.round if row.backward else self.round
+            source, first = self.frame.address(row.source), self.frame.address(row.destination)
+            ctypes.memmove(first + number * row.bytes, source, row.bytes)
+        self.on = self.end.again is None or self._flag(self.end.again)
+        self.copy(self.end.following)
+        self.round += 1
+        self._next()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is one more round."""
+        return self.on and self.round < self.limit
+
+    def _next(self) -> None:
+        """Say which round begins, or what is known behind the last one."""
+        if self.goes_on:
+            if self.begin.index is not None:
+                self._integer(self.begin.index).value = self.round
+            return
+        if self.end.count is not None:
+            self._integer(self.end.count).value = self.round
+        if self.end.going is not None:
+            going = self.on and self.round < self.asked
+            ctypes.c_uint8.from_address(self.frame.address(self.end.going)).value = going
+
+    def copy(self, copies: Sequence[CopyStep]) -> None:
+        """Copy memory from place to place."""
+        for item in copies:
+            places = self.frame.address(item.destination), self.frame.address(item.source)
+            ctypes.memmove(*places, item.bytes)
+
+    def _integer(self, place: Location) -> ctypes.c_int64:
+        return ctypes.c_int64.from_address(self.frame.address(place))
+
+    def _flag(self, place: Location) -> bool:
+        return bool(ctypes.c_uint8.from_address(self.frame.address(place)).value)
+
+
+@dataclass(slots=True)
+class _Stepwise:
+    """The loops of a program, and which step follows which."""
+
+    loops: dict[int, _StepwiseLoop] = field(default_factory=dict)  # by both of its steps
+    bounds: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a loop by both, too
+
+    @staticmethod
+    def of(steps: Sequence[RunStep], frame: Frame) -> _Stepwise:
+        """Those of the steps of a program."""
+        found = _Stepwise()
+        begins = {step.loop: i for i, step in enumerate(steps) if isinstance(step, LoopStep)}
+        for last, end in enumerate(steps):
+            if isinstance(end, AgainStep):
+                first = begins[end.loop]
+                begin = steps[first]
+                assert isinstance(begin, LoopStep)
+                loop = _StepwiseLoop(begin, end, frame)
+                found.loops |= {first: loop, last: loop}
+                found.bounds |= {first: (first, last), last: (first, last)}
+        return found
+
+    def call(self, number: int) -> _StepCall:
+        """The call that a loop's own step is."""
+        loop = self.loops[number]
+        return (loop.start if self.bounds[number][0] == number else loop.finish), ()
+
+    def following(self, number: int) -> int:
+        """The number of the step after this one."""
+        if number not in self.bounds:
+            return number + 1
+        first, last = self.bounds[number]
+        loop = self.loops[number]
+        return first + 1 if loop.goes_on else last + 1

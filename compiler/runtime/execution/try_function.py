@@ -1,4 +1,4 @@
-"""One call of a registered function in a process of its own, which may crash."""
+"""Calls of registered functions and runs of models in a process of their own, which may crash."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import mmap
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from tunefarm.compiler.errors import FunctionError, SettingsError, TunefarmError
 from tunefarm.compiler.foreign_functions import find_function, nearest_function
+from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.function_table import FunctionTable
 from tunefarm.compiler.runtime.spec.executable_spec import (
     REPORT_BYTES,
@@ -132,3 +133,54 @@ def _content(name: str, memory: Array, type: TensorType, at: int, number: int) -
     if (memory[at + type.bytes : at + aligned(type.bytes) + _GUARD_BYTES] != _UNTOUCHED).any():
         raise FunctionError(f"function {name} wrote behind the end of its result {number}, {type}")
     return memory[at : at + type.bytes].view(type.dtype.numpy).reshape(type.shape).copy()
+
+
+def require_surviving_run(executable: Executable, inputs: Mapping[str, object]) -> None:
+    """Run in another process first, where a C function is called that may crash.
+
+    What else goes wrong there is left to the run that follows in this process. Raises
+    `FunctionError`, naming the function and its node, if the other process was ended by a signal.
+    """
+    called = [link for link in executable.spec.functions if link.symbol]
+    if not called or not hasattr(os, "fork"):
+        return
+    shared = mmap.mmap(-1, max(1, executable.arena_bytes))
+    arena: Array = np.frombuffer(shared, np.uint8)
+    frame = executable.new_frame(arena)
+    number = _signal_that_ends(lambda: executable.run_in(frame, inputs))
+    if number is None:
+        return
+    call = executable.call_under_way(frame, inputs)
+    if call:
+        raise FunctionError(
+            f"{call}, crashed with signal {number.name} in a run of {executable.spec.name}",
+            hint="tunefarm.try_function tries it by itself",
+        )
+    names = ", ".join(f"{link.name} ({link.symbol} in C)" for link in called)
+    which = "function" if len(called) == 1 else "one of the functions"
+    raise FunctionError(
+        f"{which} {names} crashed with signal {number.name} in a run of {executable.spec.name}",
+        hint="tunefarm.try_function tries each by itself",
+    )
+
+
+def _signal_that_ends(run: Callable[[], object]) -> signal.Signals | None:
+    """The signal by which a process that only does this ends; None if it ends by itself."""
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()  # the parent tells of it in one line
+        for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV):
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            run()
+        except (TunefarmError, KeyboardInterrupt):
+            pass  # the parent meets it too
+        finally:
+            os._exit(0)
+    try:
+        _, status = os.waitpid(child, 0)
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    return signal.Signals(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None

@@ -1,13 +1,14 @@
 """Memory plan: which bytes of one arena every intermediate value and kernel workspace uses.
 
-A value lives from the step that writes it to the last step that reads it; two buffers that are
-never live at the same step may share bytes. Placing buffers optimally is bin packing (NP-hard);
-greedy best fit in a few orders reaches the liveness lower bound on the networks we know.
+A value lives from the step that writes it to the last step that reads it, in a loop to its end; two
+buffers that are never live at the same step may share bytes. Placing buffers optimally is bin
+packing (NP-hard); greedy best fit in a few orders reaches the liveness lower bound on the networks
+we know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -27,7 +28,6 @@ from tunefarm.compiler.kernels.kernel import (
 )
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, Location, Place, aligned
-from tunefarm.compiler.runtime.spec.loop_spans import Loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def plan_memory(
     allowance = allowance or ResourceBudget()
     storage = storage_of(program)
     made_by: dict[str, int] = {}  # the first step that writes to the memory
-    loops = Loops.of(program)
+    loops = _Loops.of(program)
     for step, call in enumerate(program.calls):
         if isinstance(call, KernelCall | FunctionCall | LoopBegin | LoopEnd):
             # Rows of what a loop gives are written in all of its steps.
@@ -347,3 +347,36 @@ def verify_placement(
                     f"(+{buffers[below].bytes}) overlaps {buffers[above].name} at "
                     f"{offsets[above]} at step {step}"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """The first and the last call of each loop, by its number; inner loops before outer ones."""
+
+    spans: Mapping[int, tuple[int, int]]
+
+    @staticmethod
+    def of(program: KernelProgram) -> _Loops:
+        """Those of a program."""
+        begins: dict[int, int] = {}
+        spans: dict[int, tuple[int, int]] = {}
+        for step, call in enumerate(program.calls):
+            if isinstance(call, LoopBegin):
+                begins[call.loop] = step
+            elif isinstance(call, LoopEnd):
+                spans[call.loop] = begins[call.loop], step
+        return _Loops(spans)
+
+    def begin(self, loop: int) -> int:
+        """The call at which a loop begins."""
+        return self.spans[loop][0]
+
+    def keep_alive(self, made_by: Mapping[str, int], last_used: MutableMapping[str, int]) -> None:
+        """Have what was made before a loop and is read in its steps live until its end.
+
+        So do states, which are made where it begins: each step finds them as the last left them.
+        """
+        for begin, end in self.spans.values():
+            for name, first in made_by.items():
+                if first <= begin < last_used[name] < end:
+                    last_used[name] = end

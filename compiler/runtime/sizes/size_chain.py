@@ -7,7 +7,7 @@
                                     the entry of a model of several programs
 
 It is made when a model is loaded, which programs there are depends on the CPU; `state` is that of
-`runtime.sizes.size_state`. The last takes tables of all ports (`runtime.sizes.call_tables`),
+`runtime.sizes.size_state`. The last takes tables of all ports (`runtime.sizes.sized_ports`),
 makes those of the chosen program, and calls its entry: `programs` has the entry and the constants
 of each, interleaved. The functions of sizes that programs have are `sizes.0` and so on.
 """

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.compiler.runtime.sizes.call_tables import CallTables
+from tunefarm.compiler.runtime.entry.sized_entry import SizedTables
 from tunefarm.compiler.runtime.sizes.size_state import SizeState
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.joined_signature import joined_signature, ports_of_program
 from tunefarm.compiler.runtime.spec.port_layout import layout_of
 from tunefarm.compiler.runtime.spec.ports import Port, ports_of
-from tunefarm.compiler.runtime.spec.size_table import is_late
-from tunefarm.compiler.types.signature import AxisSource, Signature, SizedPort, ValueSource
+from tunefarm.compiler.runtime.spec.size_table import copied_ports, is_late
+from tunefarm.compiler.types.signature import SIZES, AxisSource, Signature, SizedPort, ValueSource
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -105,7 +105,7 @@ class SizedPorts:
     outputs: tuple[SizedArray, ...]
     axes: tuple[tuple[int, int], ...]
     values: tuple[tuple[int, int], ...]
-    tables: CallTables
+    tables: _CallTables
     state: SizeState
 
     @property
@@ -118,7 +118,7 @@ class SizedPorts:
         """The ports of a model that consists of these programs."""
         signature = joined_signature(specs)
         axes, values = _observed(specs, signature)
-        tables = CallTables.of(specs, signature)
+        tables = _CallTables.of(specs, signature)
         programs = tuple(_program_sizes(spec) for spec in specs)
         inputs = _arrays("input", signature.inputs, specs, tables, 0)
         outputs = _arrays("output", signature.outputs, specs, tables, len(distinct(inputs)))
@@ -167,7 +167,7 @@ def _arrays(
     kind: str,
     declared: Sequence[SizedPort],
     specs: Sequence[ExecutableSpec],
-    tables: CallTables,
+    tables: _CallTables,
     first: int,
 ) -> tuple[SizedArray, ...]:
     """The ports of one kind, as large as the largest of their rooms; `first` is the minimum number
@@ -239,3 +239,77 @@ def _strides(shape: Iterable[int], itemsize: int) -> tuple[int, ...]:
     for extent in reversed(extents[1:]):
         strides.append(strides[-1] * extent)
     return tuple(reversed(strides))[: len(extents)]
+
+
+_STATE = "%state"
+"""What the state goes by in the table of inputs; it is no port."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PortTable:
+    """A table of `count` pointers: the place of each port, and dense arrays of some, by name."""
+
+    places: dict[str, int]
+    dense: dict[str, int]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _CallTables:
+    """Both tables of pointers that a call fills; entries of `inputs` that hold vectors of the
+    state: of symbols and numbers of the only program, or the state itself.
+
+    One program reads its tables itself, so that they are those of `runtime.entry.sized_entry`. Of
+    several each has its own, made from tables of all ports by `runtime.sizes.size_chain`: places of
+    the ports, then dense arrays of those that some program pads, then the state or what is
+    computed.
+    """
+
+    inputs: _PortTable
+    outputs: _PortTable
+    symbols: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
+    state: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(programs: Sequence[ExecutableSpec], signature: Signature) -> _CallTables:
+        """The tables of a model of these programs, whose signature together is this."""
+        first = programs[0]
+        if len(programs) == 1 and first.signature is not None:
+            return _of_one(first, first.signature)
+        inputs = _open_ports([ports_of_program(program)[0] for program in programs])
+        outputs = _open_ports([ports_of_program(program)[1] for program in programs])
+        read = _table([port.name for port in signature.inputs], inputs, [_STATE])
+        ports = [port.name for port in signature.outputs]
+        computed = dict.fromkeys(name for program in programs for name, _ in program.outputs)
+        written = _table(ports, outputs, [name for name in computed if name not in ports])
+        return _CallTables(read, written, state=(read.count - 1,))
+
+
+def _of_one(program: ExecutableSpec, signature: Signature) -> _CallTables:
+    inputs, outputs = ([name for name, _ in ports] for ports in (program.inputs, program.outputs))
+    tables = SizedTables.of(signature, len(inputs), len(outputs))
+    sizes = [inputs.index(SIZES)] if SIZES in inputs else []
+    dense_in, dense_out = tables.dense_inputs, tables.dense_outputs
+    return _CallTables(
+        _PortTable(_numbered(inputs), dense_in, len(inputs) + 2 + len(dense_in)),
+        _PortTable(_numbered(outputs), dense_out, len(outputs) + len(dense_out)),
+        symbols=(tables.symbols,),
+        numbers=(tables.numbers, *sizes),
+    )
+
+
+def _open_ports(programs: Sequence[Sequence[SizedPort]]) -> list[str]:
+    """The names of ports that some program pads."""
+    return list(dict.fromkeys(port.name for ports in programs for port in copied_ports(ports)))
+
+
+def _table(ports: Sequence[str], dense: Sequence[str], further: Sequence[str]) -> _PortTable:
+    count = len(ports) + len(dense)
+    places = {**_numbered(ports), **{name: count + i for i, name in enumerate(further)}}
+    beside = {name: len(ports) + i for i, name in enumerate(dense)}
+    return _PortTable(places, beside, count + len(further))
+
+
+def _numbered(names: Sequence[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names)}

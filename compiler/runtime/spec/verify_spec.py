@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tunefarm.compiler.errors import VerifyError
 from tunefarm.compiler.runtime.spec.dense_copies import dense_places
@@ -19,7 +19,6 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     Place,
     report_bytes,
 )
-from tunefarm.compiler.runtime.spec.verify_loops import LoopRules
 from tunefarm.compiler.types.open_axes import bound_shape, places_of
 from tunefarm.compiler.types.tensor_type import TensorType
 from tunefarm.compiler.types.verify_signature import signature_problem
@@ -64,7 +63,7 @@ def _problem(spec: ExecutableSpec) -> str:
     workspaces = {
         symbol: report.workspace_bytes for symbol, report in zip(symbols, spec.kernels, strict=True)
     }
-    loops = LoopRules(sizes.room)
+    loops = _LoopRules(sizes.room)
     for step in spec.steps:
         if isinstance(step, FunctionStep):
             problem = sizes.function_problem(step, len(spec.functions))
@@ -195,3 +194,71 @@ class _Sizes:
 
 def _bytes_of(ports: tuple[tuple[str, TensorType], ...]) -> list[int]:
     return [type.bytes for _, type in ports]
+
+
+_INTEGER_BYTES = 8
+
+
+class _LoopRules:
+    """Goes through the steps in order; `open` are the loops that have not ended yet."""
+
+    def __init__(self, room: Callable[[Location], int | None]) -> None:
+        """`room` gives the bytes that there are behind a location, None if it is nowhere."""
+        self._room = room
+        self._numbers: set[int] = set()
+        self.open: list[LoopStep] = []
+
+    def problem(self, step: LoopStep | AgainStep) -> str:
+        """Why a step is wrong, or nothing."""
+        if isinstance(step, AgainStep):
+            return self._end_problem(step)
+        if step.loop in self._numbers:
+            return "there are two such loops"
+        self._numbers.add(step.loop)
+        self.open.append(step)
+        if step.most < 1:
+            return f"it has at most {step.most} rounds"
+        asked = [guard.place for guard in step.guards]
+        return self._misses([step.limit, step.index], _INTEGER_BYTES) or (
+            self._misses([step.first, *asked], 1)
+            or next(
+                filter(
+                    None,
+                    (self._copy_problem(c.source, c.destination, c.bytes) for c in step.initial),
+                ),
+                "",
+            )
+        )
+
+    def _end_problem(self, step: AgainStep) -> str:
+        if not self.open or self.open[-1].loop != step.loop:
+            return "no such loop has begun"
+        begin = self.open.pop()
+        for row in step.rows:
+            problem = self._copy_problem(row.source, row.destination, row.bytes)
+            room = self._room(row.destination)
+            if problem or room is None or room < begin.most * row.bytes:
+                return problem or f"{row.destination} has no {begin.most} rows"
+            if row.backward and begin.limit is None and step.again is not None:
+                return f"the last row of {row.destination} is not known before the end"
+        return self._misses([step.again, step.going], 1) or (
+            self._misses([step.count], _INTEGER_BYTES)
+            or next(
+                filter(
+                    None,
+                    (self._copy_problem(c.source, c.destination, c.bytes) for c in step.following),
+                ),
+                "",
+            )
+        )
+
+    def _copy_problem(self, source: Location, destination: Location, bytes: int) -> str:
+        return self._misses([source, destination], bytes) if bytes >= 0 else "it copies nothing"
+
+    def _misses(self, locations: list[Location | None], bytes: int) -> str:
+        """Which location has not so many bytes, or nothing."""
+        for location in locations:
+            room = None if location is None else self._room(location)
+            if location is not None and (room is None or room < bytes):
+                return f"{location} has no {bytes} bytes"
+        return ""

@@ -33,7 +33,7 @@ from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.artefact import artefact
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram, SharedKernels
 from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
-from tunefarm.compiler.runtime.sizes import size_errors
+from tunefarm.compiler.runtime.sizes import run_sizes
 from tunefarm.compiler.runtime.sizes.size_chain import CHOOSE_SYMBOL as CHOOSE
 from tunefarm.compiler.runtime.sizes.size_chain import RUN_SYMBOL as RUN
 from tunefarm.compiler.runtime.sizes.size_chain import chain_ir
@@ -160,7 +160,7 @@ def test_no_program_is_chosen_outside_of_code(
 
     monkeypatch.setattr(SizedPrograms, "programs", property(refuse))
     monkeypatch.setattr(SizedPrograms, "program_for_shapes", refuse)
-    monkeypatch.setattr(size_errors, "admit", refuse)
+    monkeypatch.setattr(run_sizes, "admit", refuse)
     for low, high in PARTS:
         for length in (low, high):
             x = np.ones((2, length, 5), np.float32)
