@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tunefarm.compiler.errors import LimitError
-from tunefarm.compiler.machine_memory import memory_bytes
+from tunefarm.compiler.machine.control_groups import memory_bytes
 
 MAXIMUM_RANK = 64
 """Of an array in NumPy, in which constants are folded and models run."""

@@ -3,18 +3,83 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from tunefarm.compiler.amx_set_up import FULL_PALETTE, VECTOR_PALETTE, TilePalette
-from tunefarm.compiler.amx_state import TILE_FEATURES, host_tile_problem
-from tunefarm.compiler.dot_products import DotProduct, dot_products
-from tunefarm.compiler.feature_needs import lacking_feature
+from tunefarm.compiler.machine.amx_set_up import FULL_PALETTE, VECTOR_PALETTE, TilePalette
+from tunefarm.compiler.machine.amx_state import TILE_FEATURES, host_tile_problem
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.configs.target_key import target_key
+
+
+class DotProduct(NamedTuple):
+    """An instruction that adds sums of narrow products to wider numbers; it exists where the target
+    has one of `features`.
+
+    The name is that of the instruction set. Types are of the factors and of what is added to;
+    `terms` products are added to each of these. `matrix`: it multiplies whole matrices, held in
+    tiles (AMX) or in parts of vectors (I8MM). x86: Intel's Software Developer's Manual; 64-bit Arm:
+    its Architecture Reference Manual for A-profile.
+    """
+
+    instruction: str
+    left: DType
+    right: DType
+    accumulator: DType
+    terms: int
+    features: tuple[str, ...]
+    matrix: bool = False
+
+
+_I8, _U8, _I16, _I32 = DType.I8, DType.U8, DType.I16, DType.I32
+_BF16, _F16, _F32 = DType.BF16, DType.F16, DType.F32
+_VNNI = ("avx512vnni", "avxvnni")
+
+_DOT_PRODUCTS = {
+    "x86_64": (
+        DotProduct("tdpbusd", _U8, _I8, _I32, 4, ("amx-int8",), matrix=True),
+        DotProduct("tdpbsud", _I8, _U8, _I32, 4, ("amx-int8",), matrix=True),
+        DotProduct("tdpbssd", _I8, _I8, _I32, 4, ("amx-int8",), matrix=True),
+        DotProduct("tdpbuud", _U8, _U8, _I32, 4, ("amx-int8",), matrix=True),
+        DotProduct("tdpbf16ps", _BF16, _BF16, _F32, 2, ("amx-bf16",), matrix=True),
+        DotProduct("tdpfp16ps", _F16, _F16, _F32, 2, ("amx-fp16",), matrix=True),
+        DotProduct("vpdpbusd", _U8, _I8, _I32, 4, _VNNI),
+        DotProduct("vpdpbsud", _I8, _U8, _I32, 4, ("avxvnniint8",)),
+        DotProduct("vpdpbssd", _I8, _I8, _I32, 4, ("avxvnniint8",)),
+        DotProduct("vpdpbuud", _U8, _U8, _I32, 4, ("avxvnniint8",)),
+        DotProduct("vpdpwssd", _I16, _I16, _I32, 2, _VNNI),
+        DotProduct("vdpbf16ps", _BF16, _BF16, _F32, 2, ("avx512bf16",)),
+        DotProduct("vpmaddwd", _I16, _I16, _I32, 2, ("avx2",)),
+    ),
+    "aarch64": (
+        DotProduct("smmla", _I8, _I8, _I32, 8, ("i8mm",), matrix=True),
+        DotProduct("ummla", _U8, _U8, _I32, 8, ("i8mm",), matrix=True),
+        DotProduct("usmmla", _U8, _I8, _I32, 8, ("i8mm",), matrix=True),
+        DotProduct("bfmmla", _BF16, _BF16, _F32, 4, ("bf16",), matrix=True),
+        DotProduct("sdot", _I8, _I8, _I32, 4, ("dotprod",)),
+        DotProduct("udot", _U8, _U8, _I32, 4, ("dotprod",)),
+        DotProduct("usdot", _U8, _I8, _I32, 4, ("i8mm",)),
+        DotProduct("bfdot", _BF16, _BF16, _F32, 2, ("bf16",)),
+    ),
+}
+"""By architecture, the fastest first."""
+
+
+def _dot_products(
+    architecture: str, features: Collection[str], left: DType, right: DType, accumulator: DType
+) -> tuple[DotProduct, ...]:
+    """The instructions for these types that a CPU with such features has, the fastest first."""
+    types = (left, right, accumulator)
+    return tuple(
+        item
+        for item in _DOT_PRODUCTS.get(architecture, ())
+        if (item.left, item.right, item.accumulator) == types
+        and any(name in features for name in item.features)
+    )
+
 
 _CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -100,7 +165,7 @@ class Target:
     def dot_products(self, left: DType, right: DType, accumulator: DType) -> tuple[DotProduct, ...]:
         """The instructions that add products of these types, the fastest first."""
         architecture = self.triple.split("-")[0]
-        return dot_products(architecture, self.features, left, right, accumulator)
+        return _dot_products(architecture, self.features, left, right, accumulator)
 
     @property
     def converted(self) -> frozenset[DType]:
@@ -116,7 +181,7 @@ class Target:
         """What the CPU lacks for another of its features, or for its vectors; "" if nothing."""
         if not self.triple.startswith("x86_64"):
             return ""
-        return lacking_feature(self.features, self.vector_bytes)
+        return _lacking_feature(self.features, self.vector_bytes)
 
     @property
     def key(self) -> str:
@@ -258,3 +323,44 @@ def _parse_size(text: str) -> int:
     """Bytes from the kernel's notation: 32K, 1M, 12345."""
     units = {"K": 1024, "M": 1024**2, "G": 1024**3}
     return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
+
+
+_NEEDS = {
+    "avx": ("sse4.2",),
+    "avx2": ("avx",),
+    "fma": ("avx",),
+    "f16c": ("avx",),
+    "avx512f": ("avx2", "fma", "f16c"),
+    **dict.fromkeys(("avxifma", "avxneconvert", "avxvnni"), ("avx2",)),
+    **dict.fromkeys(("avxvnniint16", "avxvnniint8"), ("avx2",)),
+    **dict.fromkeys(("avx512bf16", "avx512bitalg", "avx512fp16"), ("avx512bw",)),
+    **dict.fromkeys(("avx512vbmi", "avx512vbmi2"), ("avx512bw",)),
+}
+_FAMILIES = {"avx512": "avx512f", "amx-": "amx-tile"}
+"""What all features whose names begin so need."""
+_VECTORS = {32: "avx", 64: "avx512f"}
+"""What vectors of so many bytes need."""
+
+
+def _lacking_feature(features: Collection[str], vector_bytes: int) -> str:
+    """What an x86 CPU of these features lacks for one of them, or for its vectors; "" if nothing.
+
+    For example `avx512f needs fma`. LLVM ends the process for code that lacks what its features
+    need: an instruction set that builds on another one is off where that one is (LLVM's X86.td),
+    and code that was made for it is then cut into pieces that there are no instructions for.
+    """
+    for bytes, needed in sorted(_VECTORS.items()):
+        if vector_bytes >= bytes and needed not in features:
+            return f"vectors of {vector_bytes} bytes need {needed}"
+    for feature in sorted(features):
+        for needed in _needs_of(feature):
+            if needed not in features:
+                return f"{feature} needs {needed}"
+    return ""
+
+
+def _needs_of(feature: str) -> Iterator[str]:
+    yield from _NEEDS.get(feature, ())
+    for start, needed in _FAMILIES.items():
+        if feature.startswith(start) and feature != needed:
+            yield needed

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tunefarm.compiler.control_groups import ControlGroups
+from tunefarm.compiler.machine.control_groups import ControlGroups
 
 _STAT_BYTES = 4096
 

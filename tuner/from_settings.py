@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tunefarm.compiler.amx_state import TILE_FEATURES
 from tunefarm.compiler.limits import Limits
+from tunefarm.compiler.machine.amx_state import TILE_FEATURES
 from tunefarm.compiler.target import Target, baseline_target, host_target
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.errors import SettingsError

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from tunefarm.compiler.amx_set_up import TILED
 from tunefarm.compiler.llvm.writer import FunctionWriter
 from tunefarm.compiler.loops.ir import For
+from tunefarm.compiler.machine.amx_set_up import TILED
 
 RangeLoop: TypeAlias = Callable[[str, str], None]  # emits the loop over [start, stop)
 Leave: TypeAlias = Callable[[], None]  # emits what the function ends with

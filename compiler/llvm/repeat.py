@@ -11,8 +11,8 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from tunefarm.compiler.amx_set_up import set_up_ir
-from tunefarm.compiler.float_state import float_state_ir
+from tunefarm.compiler.machine.amx_set_up import set_up_ir
+from tunefarm.compiler.machine.float_state import float_state_ir
 from tunefarm.compiler.target import Target
 
 REPEAT_SYMBOL = "tunefarm_repeat"

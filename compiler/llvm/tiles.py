@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tunefarm.compiler.amx_set_up import SET_UP, TilePalette, configuration_ir, tile_shape_text
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.expr.affine import affine
 from tunefarm.compiler.expr.nodes import Expr, Load
@@ -18,6 +17,12 @@ from tunefarm.compiler.llvm.registers import Registers
 from tunefarm.compiler.llvm.writer import FunctionWriter
 from tunefarm.compiler.loops.ir import Memory, TileDot, TileLoad, TileStmt, TileStore, TileZero
 from tunefarm.compiler.loops.verify_tiles import tile_count
+from tunefarm.compiler.machine.amx_set_up import (
+    SET_UP,
+    TilePalette,
+    configuration_ir,
+    tile_shape_text,
+)
 from tunefarm.compiler.types.dtypes import DType
 
 _DOTS = {

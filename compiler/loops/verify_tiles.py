@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from math import prod
 
-from tunefarm.compiler.amx_set_up import FULL_PALETTE, VECTOR_PALETTE
 from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range
 from tunefarm.compiler.expr.nodes import Expr, Load
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.loops.ir import Memory, TileDot, TileLoad, TileStmt, TileStore
+from tunefarm.compiler.machine.amx_set_up import FULL_PALETTE, VECTOR_PALETTE
 from tunefarm.compiler.types.dtypes import DType
 
 TERM_BYTES = 4  # of the narrow products that are added to one number of a tile

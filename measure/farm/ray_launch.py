@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from tunefarm.compiler.control_groups import ControlGroups
 from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.machine.control_groups import ControlGroups
 from tunefarm.configs.resource_limits import PROCESSES, threads_of
 from tunefarm.configs.temporary_folders import on_leaving
 from tunefarm.measure.farm.ray_address import WITHOUT_RAY, check_loopback

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tunefarm.compiler.function_modules import loaded_modules
-from tunefarm.compiler.machine_memory import memory_bytes
+from tunefarm.compiler.machine.control_groups import memory_bytes
 
 _MEMORY_SHARE = 0.75
 

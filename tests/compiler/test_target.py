@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from tunefarm.compiler import target as module
-from tunefarm.compiler.amx_set_up import TilePalette
+from tunefarm.compiler.machine.amx_set_up import TilePalette
 from tunefarm.compiler.target import (
     Target,
     baseline_target,

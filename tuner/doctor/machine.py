@@ -24,7 +24,7 @@ _LITTLE_MEMORY, _TOO_LITTLE = 2 << 30, 256 << 20
 
 def check_cpu(question: Question) -> list[Finding]:
     """What the CPU is, and whether the kernel lets processes use its matrix tiles."""
-    from tunefarm.compiler.amx_state import TILE_FEATURES
+    from tunefarm.compiler.machine.amx_state import TILE_FEATURES
     from tunefarm.compiler.target import host_features, host_target, host_tile_refusal, llvm_version
     from tunefarm.measure.machine import fingerprint
 
@@ -108,7 +108,7 @@ def check_governor(question: Question) -> list[Finding]:
 
 def check_memory(question: Question) -> list[Finding]:
     """How much memory there is, and how much of it is free."""
-    from tunefarm.compiler.machine_memory import memory_bytes
+    from tunefarm.compiler.machine.control_groups import memory_bytes
 
     total, free = memory_bytes(), _free_memory(_MEMORY)
     facts = {"bytes": total, "available": free}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunefarm.compiler.float_state import float_state_c
+from tunefarm.compiler.machine.float_state import float_state_c
 from tunefarm.compiler.runtime.c_library.c_interface import CInterface, in_comment
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands

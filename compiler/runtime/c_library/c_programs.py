@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tunefarm.compiler.amx_state import TILE_FEATURES
 from tunefarm.compiler.errors import ExportError
+from tunefarm.compiler.machine.amx_state import TILE_FEATURES
 from tunefarm.compiler.runtime.c_library.c_functions import function_rows
 from tunefarm.compiler.runtime.machine.check_target import platform_of
 from tunefarm.compiler.runtime.machine.cpu_features import (

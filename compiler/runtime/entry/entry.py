@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
-from tunefarm.compiler.amx_set_up import TilePalette, set_up_ir
-from tunefarm.compiler.float_state import float_state_ir
+from tunefarm.compiler.machine.amx_set_up import TilePalette, set_up_ir
+from tunefarm.compiler.machine.float_state import float_state_ir
 from tunefarm.compiler.runtime.entry.entry_functions import (
     FunctionSlots,
     OpenCall,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from tunefarm.compiler.errors import ArtefactError
-from tunefarm.compiler.machine_memory import memory_bytes
+from tunefarm.compiler.machine.control_groups import memory_bytes
 from tunefarm.compiler.runtime.execution.frame import pointer_table
 from tunefarm.compiler.runtime.machine.check_target import check_target
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode

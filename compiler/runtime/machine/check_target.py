@@ -6,8 +6,8 @@ import platform
 import sys
 from functools import cache
 
-from tunefarm.compiler.amx_state import TILE_FEATURES
 from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.machine.amx_state import TILE_FEATURES
 from tunefarm.compiler.target import Target, host_target, host_tile_refusal
 from tunefarm.configs.target_key import platform_name
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tunefarm.compiler.amx_state import TILE_FEATURES
+from tunefarm.compiler.machine.amx_state import TILE_FEATURES
 from tunefarm.compiler.target import Target
 
 _EAX, _EBX, _ECX, _EDX = range(4)
@@ -163,7 +163,7 @@ def cpu_check_code(features: tuple[str, ...]) -> str:
     """C code of `static int cpu_is_able(void)`: 1 if the CPU has all of `features`.
 
     The answer is kept: CPUID takes long in a virtual machine. Where matrix tiles are among them the
-    kernel is asked to let the process use them, see `tunefarm.compiler.amx_state`.
+    kernel is asked to let the process use them, see `tunefarm.compiler.machine.amx_state`.
     """
     if not features:
         return "static int cpu_is_able(void)\n{\n    return 1;\n}\n"

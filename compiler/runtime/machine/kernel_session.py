@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import cache
 from types import TracebackType
 
-from tunefarm.compiler.amx_set_up import TilePalette, set_up_ir
-from tunefarm.compiler.float_state import float_state_ir
+from tunefarm.compiler.machine.amx_set_up import TilePalette, set_up_ir
+from tunefarm.compiler.machine.float_state import float_state_ir
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import FLUSH, Denormals

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tunefarm.compiler.errors import ArtefactError
-from tunefarm.compiler.executable_memory import HINT, refusal
+from tunefarm.compiler.machine.executable_memory import HINT, refusal
 from tunefarm.compiler.runtime.machine.mapped_code import MappedCode, NotMappableError
 
 

@@ -26,9 +26,9 @@ import platform
 import sys
 import threading
 
-from tunefarm.compiler.amx_set_up import FULL_PALETTE, TILED, set_up_ir
 from tunefarm.compiler.errors import ArtefactError
-from tunefarm.compiler.float_state import float_state_ir
+from tunefarm.compiler.machine.amx_set_up import FULL_PALETTE, TILED, set_up_ir
+from tunefarm.compiler.machine.float_state import float_state_ir
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 
 SYMBOLS = ("pool_parallel", "pool_worker", "pool_stop")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tunefarm.compiler.amx_set_up import TilePalette
 from tunefarm.compiler.expr.nodes import Load
+from tunefarm.compiler.machine.amx_set_up import TilePalette
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers
 from tunefarm.compiler.schedule.sketches.operand_copies import attached_axis
 from tunefarm.compiler.schedule.sketches.parallel_choices import pieces_and_grains

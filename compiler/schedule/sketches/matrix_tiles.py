@@ -20,12 +20,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from tunefarm.compiler.amx_set_up import VECTOR_PALETTE, TilePalette
 from tunefarm.compiler.expr.affine import affine
 from tunefarm.compiler.expr.nodes import Load, index
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.kernels.accumulate import narrow_factors
 from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.machine.amx_set_up import VECTOR_PALETTE, TilePalette
 from tunefarm.compiler.schedule.nest_shape import Loop, NestShape
 from tunefarm.compiler.schedule.sketches.matrix_tile_shape import ORDERS, MatrixTileLoops, TileSizes
 from tunefarm.compiler.schedule.sketches.operand_copies import attached_axis, copying_steps

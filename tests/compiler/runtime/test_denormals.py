@@ -26,9 +26,9 @@ from tests.compiler.runtime.emulated import (
 from tunefarm.compiler import build, load, register_function, unregister_function
 from tunefarm.compiler.emit import assembly_text
 from tunefarm.compiler.errors import FunctionError
-from tunefarm.compiler.float_state import float_state_ir
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
+from tunefarm.compiler.machine.float_state import float_state_ir
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.artefact.code_digest import code_digest
 from tunefarm.compiler.runtime.artefact.manifest import manifest_to_json, spec_from_json

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.compiler.test_control_groups import V2_MOUNT, Tree
+from tests.compiler.machine.test_control_groups import V2_MOUNT, Tree
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.measure.farm.ray_address import check_loopback
 from tunefarm.measure.farm.ray_launch import check_threads

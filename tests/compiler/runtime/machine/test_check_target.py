@@ -67,7 +67,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, described, 0, 0) == 0
 
 import llvmlite.binding as llvm
-from tunefarm.compiler import amx_state
+from tunefarm.compiler.machine import amx_state
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.runtime.machine.check_target import check_target
 from tunefarm.compiler.target import host_target

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tunefarm.compiler.errors import ArtefactError
-from tunefarm.compiler.executable_memory import refusal
+from tunefarm.compiler.machine.executable_memory import refusal
 from tunefarm.compiler.runtime.machine import loaded_code
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 
@@ -52,7 +52,7 @@ except Exception as error:
 """
 
 _TILES = """
-from tunefarm.compiler.amx_state import HostMachine
+from tunefarm.compiler.machine.amx_state import HostMachine
 try:
     HostMachine("define void @work(ptr %page) { ret void }")
 except RuntimeError as error:

@@ -15,8 +15,8 @@ import sys
 from functools import cache
 from typing import NamedTuple, Protocol
 
-from tunefarm.compiler.amx_set_up import CONFIGURATION_BYTES, FULL_PALETTE, TilePalette
-from tunefarm.compiler.executable_memory import refusal
+from tunefarm.compiler.machine.amx_set_up import CONFIGURATION_BYTES, FULL_PALETTE, TilePalette
+from tunefarm.compiler.machine.executable_memory import refusal
 
 TILE_FEATURES = "amx-"  # LLVM's names of the features that need tiles begin so
 _TILE_DATA = 18  # the component of the processor's extended state

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tunefarm.compiler.amx_set_up import FULL_PALETTE, TilePalette
-from tunefarm.compiler.amx_state import HostMachine, Trial, tile_problem
+from tunefarm.compiler.machine.amx_set_up import FULL_PALETTE, TilePalette
+from tunefarm.compiler.machine.amx_state import HostMachine, Trial, tile_problem
 from tunefarm.compiler.target import host_target
 
 on_linux = pytest.mark.skipif(

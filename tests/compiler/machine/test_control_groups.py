@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefarm.compiler.control_groups import ControlGroups
+from tunefarm.compiler.machine.control_groups import ControlGroups
 
 V2_MOUNT = "30 24 0:26 {root} /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 V1_MOUNT = "{n} 25 0:3{n} {root} /sys/fs/cgroup/{name} rw shared:{n} - cgroup cgroup rw,{name}"

@@ -1,4 +1,5 @@
-"""The limits that control groups set to this process: of memory, threads and CPU time.
+"""How much memory there is, and the limits that control groups set to this process: of memory,
+threads and CPU time.
 
 Both versions of control groups are read. Groups nest, and each bounds those within it: the tightest
 counts. In a container the outermost group that can be seen is the container's own.
@@ -6,8 +7,10 @@ counts. In a container the outermost group that can be seen is the container's o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 _V2 = "cgroup2"
@@ -84,3 +87,10 @@ def _text(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+@cache  # each load asks, and to look takes a millisecond
+def memory_bytes() -> int:
+    """What processes may use of this machine: its memory, or the part that a container gets."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(physical, ControlGroups().memory_bytes() or physical)
