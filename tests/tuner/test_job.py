@@ -216,7 +216,7 @@ def test_a_plan_for_sizes_is_recorded_for_what_a_build_begins_with(
     settings = load_settings("ci", {"compile.numerics": "int8"}, environment={})
     models.built_from = built_from, settings
     setting.job.confirm(host_target())
-    found = size_plan(setting.store, built_from, settings, host_target())
+    found, _ = size_plan(setting.store, built_from, settings, host_target())
     assert found is not None and [dict(item.bounds) for item in found.ranges] == [
         {"n": (1, 4)},
         {"n": (5, 9)},

@@ -110,11 +110,12 @@ def _put_together(
     """The artifact of the same kernels with the same schedules; None if there is none."""
     from tunefarm.tuner.building.apply_best import Records
     from tunefarm.tuner.building.recorded_plan import plan_to_apply
-    from tunefarm.tuner.building.size_plan import size_plan, size_plan_notes
+    from tunefarm.tuner.building.size_plan import size_plan
 
     asked = (store, model.model_hash, request.settings, target)
     accept = request.accept_nominees
-    if size_plan(*asked, accept_nominees=accept) is not None:
+    sizes, left = size_plan(*asked, accept_nominees=accept)
+    if sizes is not None:
         return None
     planned = plan_to_apply(*asked, accept_nominees=accept)
     if planned.plan != model.plan:  # its kernels are others, or it does not fit
@@ -126,7 +127,6 @@ def _put_together(
     if found is None:
         return None
     reports, kept = found
-    left = size_plan_notes(*asked, accept_nominees=accept)
     notes = (*planned.notes, *left, *records.notes(reports))
     unapplied = (*other_file(store, request.model), *records.unapplied(reports))
     standings = records.standings_of(reports)
@@ -153,7 +153,7 @@ def _compiled(
     from tunefarm.tuner.building.lowered import keep_choice, lower_model
     from tunefarm.tuner.building.overflow import overflow_note
     from tunefarm.tuner.building.recorded_plan import plan_to_apply
-    from tunefarm.tuner.building.size_plan import size_plan, size_plan_notes
+    from tunefarm.tuner.building.size_plan import size_plan
     from tunefarm.tuner.from_settings import fallback_targets
 
     settings, output, graph = request.settings, request.output, read()
@@ -161,10 +161,9 @@ def _compiled(
     asked = (store, model_hash, settings, target)
     accept = request.accept_nominees
     is_sized = request.form in OF_SEVERAL and graph.signature is not None
-    if is_sized and request.dump_after is None:
-        plan = size_plan(*asked, accept_nominees=accept)
-        if plan is not None:
-            return _several(request, store, graph)
+    sizes, left = size_plan(*asked, accept_nominees=accept) if is_sized else (None, ())
+    if sizes is not None and request.dump_after is None:
+        return _several(request, store, graph)
     lowered = lower_model(graph, settings, request.precision, target, store)
     records = Records(store, settings, target, model_hash, accept_nominees=accept)
 
@@ -183,7 +182,6 @@ def _compiled(
     built, planned = plan_to_apply(*asked, accept_nominees=accept).compile(compile)
     reports = built.spec.kernels
     text = [lowered.note, overflow_note(graph, built, settings), graph.structure.prefix.note]
-    left = size_plan_notes(*asked, accept_nominees=accept) if is_sized else ()
     notes = (*filter(None, text), *planned.notes, *left, *records.notes(reports))
     unapplied = (*other_file(store, request.model), *records.unapplied(reports))
     standings = records.standings_of(reports)

@@ -23,7 +23,7 @@ from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.compiler.types.precision import Precision
 from tunefarm.configs.settings import Settings
 from tunefarm.tuner.building.compile import compile_with
-from tunefarm.tuner.building.keep_plan import keep_plan
+from tunefarm.tuner.building.record import keep_plan
 from tunefarm.tuner.calibration.choice import RELATIVE_ERROR, ChoicePoint, PrecisionChoice
 from tunefarm.tuner.calibration.collect import calibrate
 from tunefarm.tuner.calibration.data import SampleForm, read_samples

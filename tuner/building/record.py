@@ -1,4 +1,5 @@
-"""The database of a build: opened for its records, and listing what was made of them.
+"""The database of a build: opened for its records, and listing what was made of them, and what was
+chosen for a model as a whole.
 
 Untuned builds have none, and import nothing of SQLAlchemy.
 """
@@ -10,12 +11,13 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tunefarm import compiler
 from tunefarm.compiler.errors import DatabaseError, SettingsError
-from tunefarm.compiler.target import Target
-from tunefarm.configs.settings import DatabaseSettings
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.settings import DatabaseSettings, Settings
+from tunefarm.measure.machine import cpu_name
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.building.request import BuildRequest, BuildResult
 from tunefarm.tuner.from_settings import targets_of
@@ -104,3 +106,34 @@ def _record(
         hint = f" ({error.hint})" if error.hint else ""
         return f"the build is not recorded: {error.message}{hint}"
     return ""
+
+
+def keep_plan(
+    store: Store,
+    kind: str,
+    plan: dict[str, Any],
+    name: str,
+    model_hash: str,
+    settings: Settings,
+    target: Target,
+) -> None:
+    """Record a plan of this kind, JSON values, for a model by its graph as it was imported.
+
+    Raises DatabaseError.
+    """
+    from tunefarm.db.records import PlanRecord, TargetRecord
+
+    record = PlanRecord(
+        id=uuid.uuid4().hex,
+        model_name=name,
+        model_hash=model_hash,
+        target=target.key,
+        threads=settings.compile.threads,
+        numerics=kind,
+        compiler_version=compiler.VERSION,
+        plan=plan,
+        created=time.time(),
+        cpu=cpu_name() if target.key == host_target().key else None,
+    )
+    store.add([TargetRecord(target.key, target.to_json())])
+    store.add([record])

@@ -15,7 +15,7 @@ from tunefarm.compiler.errors import LimitError, PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.target import Target
 from tunefarm.configs.settings import Settings
-from tunefarm.tuner.building.keep_plan import keep_plan
+from tunefarm.tuner.building.record import keep_plan
 from tunefarm.tuner.records.graph_choice import GraphChoice
 
 if TYPE_CHECKING:
@@ -82,9 +82,11 @@ def plan_to_apply(
 
     threads, kind = settings.compile.threads, kind_of_plan(settings)
     standing = plan_standing(store, model_hash, target, threads, kind)
-    found = standing.applies or (standing.nominee if accept_nominees else None)
+    found = standing.taken(accept_nominees)
     if found is None and standing.nominee is not None:
-        return PlanToApply(None, (_nominee_note(standing.nominee),))
+        nominee = standing.nominee
+        subject = f"the recorded plan ({nominee.plan.get('described', nominee.id)}) was"
+        return PlanToApply(None, (nominee_note(nominee, subject, "the rules decide", "plans"),))
     if found is None:
         other = model_queries.newest_plan(store, model_hash, target.key, threads, kind, None)
         if other is None or not other.plan.get("decisions"):
@@ -103,11 +105,14 @@ def plan_to_apply(
     return PlanToApply(None if choice.plan == DEFAULT_PLAN else choice)
 
 
-def _nominee_note(plan: PlanRecord) -> str:
-    cpu = f" was chosen on {plan.cpu} and" if plan.cpu else ""
+def nominee_note(plan: PlanRecord, subject: str, instead: str, measured: str) -> str:
+    """What a build says of a plan that was not confirmed here: what it does instead, and what to do
+    for the plan. `subject` goes with the verb, `measured` is what such plans are called.
+    """
+    cpu = f" chosen on {plan.cpu} and" if plan.cpu else ""
     return (
-        f"the recorded plan ({plan.plan.get('described', plan.id)}){cpu} was not confirmed on this "
-        "CPU: the rules decide; tune MODEL measures plans, --accept-nominees applies it as is"
+        f"{subject}{cpu} not confirmed on this CPU: {instead}; tune MODEL measures {measured}, "
+        "--accept-nominees applies them as they are"
     )
 
 

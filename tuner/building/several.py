@@ -105,7 +105,7 @@ def _build(
     records = Records(store, settings, target, model_hash, accept_nominees=request.accept_nominees)
     plan = None
     if request.form in OF_SEVERAL and not fallback:
-        plan = size_plan(
+        plan, _ = size_plan(
             store, model_hash, settings, target, accept_nominees=request.accept_nominees
         )
     programs = []

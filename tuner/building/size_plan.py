@@ -17,7 +17,8 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.signature import AxisSource
 from tunefarm.configs.settings import Settings
 from tunefarm.db.store import Store
-from tunefarm.tuner.building.keep_plan import keep_plan
+from tunefarm.tuner.building.record import keep_plan
+from tunefarm.tuner.building.recorded_plan import nominee_note
 from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
 from tunefarm.tuner.records.standing import plan_standing
 
@@ -47,45 +48,28 @@ def size_plan(
     target: Target,
     *,
     accept_nominees: bool = False,
-) -> SizePlan | None:
-    """What was last found for a model under these settings; None if nothing, or nothing to gain.
+) -> tuple[SizePlan | None, tuple[str, ...]]:
+    """What was last found for a model under these settings, None if nothing, or nothing to gain;
+    and what a build is to say that leaves a plan.
 
     One that was found on another CPU, or comes from elsewhere, only with `accept_nominees`.
     """
     if store is None:
-        return None
+        return None, ()
     threads = settings.compile.threads
     standing = plan_standing(store, model_hash, target, threads, _kind(settings))
-    found = standing.applies or (standing.nominee if accept_nominees else None)
+    found = standing.taken(accept_nominees)
+    if found is None and standing.nominee is not None:
+        instead = "one program serves all sizes"
+        subject = "the recorded ranges of sizes were"
+        return None, (nominee_note(standing.nominee, subject, instead, "ranges"),)
     if found is None:
-        return None
+        return None, ()
     try:
         plan = SizePlan.from_json(found.plan)
     except (KeyError, TypeError, ValueError, AttributeError):
-        return None
-    return plan if len(plan.ranges) > 1 else None
-
-
-def size_plan_notes(
-    store: Store | None,
-    model_hash: str,
-    settings: Settings,
-    target: Target,
-    *,
-    accept_nominees: bool = False,
-) -> tuple[str, ...]:
-    """What a build of one program is to say of a size plan that it does not apply."""
-    if store is None or accept_nominees:
-        return ()
-    standing = plan_standing(store, model_hash, target, settings.compile.threads, _kind(settings))
-    plan = standing.nominee
-    if standing.applies is not None or plan is None:
-        return ()
-    cpu = f" were chosen on {plan.cpu} and" if plan.cpu else ""
-    return (
-        f"the recorded ranges of sizes{cpu} were not confirmed on this CPU: one program serves all "
-        "sizes; tune MODEL measures ranges, --accept-nominees applies them as they are",
-    )
+        return None, ()
+    return (plan if len(plan.ranges) > 1 else None), ()
 
 
 def range_programs(

@@ -313,6 +313,10 @@ class PlanStanding:
     applies: PlanRecord | None = None
     nominee: PlanRecord | None = None
 
+    def taken(self, accept_nominees: bool) -> PlanRecord | None:
+        """The plan that a build takes: a nominee only if these are accepted."""
+        return self.applies or (self.nominee if accept_nominees else None)
+
 
 def plan_standing(
     store: Store, model_hash: str, target: Target, threads: int, kind: str

@@ -26,7 +26,7 @@ from tunefarm.tuner.building.cache import BuildCache
 from tunefarm.tuner.building.flow import build
 from tunefarm.tuner.building.recorded_plan import PlanToApply, plan_to_apply, record_plan
 from tunefarm.tuner.building.request import BuildRequest, BuildResult
-from tunefarm.tuner.building.size_plan import record_size_plan, size_plan, size_plan_notes
+from tunefarm.tuner.building.size_plan import record_size_plan, size_plan
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
 
@@ -201,7 +201,7 @@ def test_a_plan_is_no_task_and_no_choice_of_precisions(setting: Setting) -> None
     with Store.open(setting.db) as store:
         asked = store, setting.hash, host_target().key, 1, "default", compiler.VERSION
         assert model_queries.newest_plan(*asked) is None
-        assert size_plan(store, setting.hash, setting.settings(), host_target()) is None
+        assert size_plan(store, setting.hash, setting.settings(), host_target()) == (None, ())
         assert queries.tasks(store) == []
 
 
@@ -213,10 +213,10 @@ def test_ranges_that_another_cpu_chose_are_named(
     with Store.open(setting.db) as store:
         asked = store, setting.hash, setting.settings(), host_target()
         with monkeypatch.context() as patch:
-            patch.setattr("tunefarm.tuner.building.keep_plan.cpu_name", lambda: "another CPU")
+            patch.setattr("tunefarm.tuner.building.record.cpu_name", lambda: "another CPU")
             record_size_plan(store, found, "tiny", *asked[1:])
-        assert size_plan(*asked) is None
-        (note,) = size_plan_notes(*asked)
+        plan, (note,) = size_plan(*asked)
+        assert plan is None
         assert "another CPU" in note
         assert "--accept-nominees" in note
-        assert size_plan_notes(*asked, accept_nominees=True) == ()
+        assert size_plan(*asked, accept_nominees=True) == (found, ())

@@ -207,7 +207,7 @@ def test_plans_go_where_records_go(tmp_path: Path) -> None:
             assert applied(other) == CHOICE
             left = plan_to_apply(other, "hash", SETTINGS, host_target())
             assert left.choice is None
-            assert "was not confirmed on this CPU: the rules decide" in left.notes[0]
+            assert "not confirmed on this CPU: the rules decide" in left.notes[0]
             assert plan_list(other) == plan_list(store)
         with Store.open(tmp_path / "c.db") as third:
             target = host_target()

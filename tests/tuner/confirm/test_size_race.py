@@ -103,9 +103,9 @@ def test_what_serves_which_sizes_is_measured_and_recorded(
     ]
     assert found.ranges[0].schedules and not found.ranges[1].schedules
     with Store.open("tuning.db") as store:
-        assert size_plan(store, structural_hash(graph), settings, host) is None
+        assert size_plan(store, structural_hash(graph), settings, host) == (None, ())
         record_size_plan(store, found, "encoder", structural_hash(graph), settings, host)
-        kept = size_plan(store, structural_hash(graph), settings, host)
+        kept, _ = size_plan(store, structural_hash(graph), settings, host)
     assert kept is not None and kept.to_json() == json.loads(json.dumps(found.to_json()))
 
 
