@@ -25,7 +25,7 @@ from tunefarm.db import queries
 from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.report import NOMINEE_LEFT
-from tunefarm.tuner.records.standing import Standings, nominees_left
+from tunefarm.tuner.records.applicable_records import ApplicableRecords, nominees_left
 from tunefarm.tuner.records.trials import record_to_apply, reference_note, task_key
 from tunefarm.tuner.records.unapplied import PRECISION, Unapplied, Wanted, unapplied
 
@@ -42,7 +42,7 @@ def choose_from(
     only_confirmed: bool = False,
     settled: Iterable[BestRecord] = (),
     predict: bool = False,
-    standings: Standings | None = None,
+    applicable: ApplicableRecords | None = None,
 ) -> ChooseSchedule:
     """A function from a kernel to its best recorded schedule, None where there is no record.
 
@@ -50,7 +50,7 @@ def choose_from(
     With `predict` a kernel without a record gets the schedule that is predicted from the records of
     others, if that is clearly faster than the default one.
 
-    With `standings` only those records count that these say, and a kernel of which nothing but the
+    With `applicable` only those records count that these say, and a kernel of which nothing but the
     default schedule was tried has no tuned one. Without them all records of the task do: a job
     measures what it makes of them.
 
@@ -62,14 +62,14 @@ def choose_from(
     def find(key: TaskKey) -> TrialRecord | None:
         if key in first:
             return queries.trial_of(store, first[key])
-        if standings is not None:
-            taken = standings.of(key.workload).taken
+        if applicable is not None:
+            taken = applicable.of(key.workload).taken
             return None if taken is None else taken.record
         record, confirmed = record_to_apply(store, key) or (None, False)
         return record if confirmed or not only_confirmed else None
 
     like = task_key("", target, threads, numerics)
-    predict_from_others = _predictor(store, target, like, standings)
+    predict_from_others = _predictor(store, target, like, applicable)
 
     def choose(kernel: FusedKernel) -> ScheduleChoice | None:
         record = find(task_key(workload_key(kernel), target, threads, numerics))
@@ -83,8 +83,8 @@ def choose_from(
                 hint="tune db check tells more",
             ) from error
         source, number = TUNED, str(record.number)
-        if standings is not None:
-            found = standings.of(record.key.workload)
+        if applicable is not None:
+            found = applicable.of(record.key.workload)
             if not found.searched and _is_unsearched(schedule, kernel, target, record.key):
                 source = DEFAULT
             if found.taken is not None and found.taken.database != store.name:
@@ -107,14 +107,14 @@ def _is_unsearched(schedule: Schedule, kernel: FusedKernel, target: Target, key:
 
 
 def _predictor(
-    store: Store, target: Target, like: TaskKey, standings: Standings | None
+    store: Store, target: Target, like: TaskKey, applicable: ApplicableRecords | None
 ) -> ChooseSchedule:
-    """A function that predicts schedules from the records of relatives, with `standings` from those
-    that count without being met.
+    """A function that predicts schedules from the records of relatives, with `applicable` from
+    those that count without being met.
 
     What it needs, a cost model among others, is imported and learnt at the first kernel.
     """
-    own = None if standings is None else standings.own
+    own = None if applicable is None else applicable.own
 
     @cache
     def warm_start() -> WarmStart:
@@ -147,13 +147,13 @@ class Records:
         """`model_hash` is that of the graph as it was imported. Records that nobody has met on this
         CPU apply only with `accept_nominees`."""
         self.choose: ChooseSchedule | None = None
-        self.standings: Standings | None = None
+        self.applicable: ApplicableRecords | None = None
         self._store, self._numerics = store, settings.compile.numerics
         self._target, self._model_hash = target, model_hash
         if store is None:
             return
         threads, numerics = settings.compile.threads, settings.compile.numerics
-        self.standings = Standings(
+        self.applicable = ApplicableRecords(
             store,
             target,
             threads,
@@ -162,7 +162,7 @@ class Records:
             accept_nominees=accept_nominees,
         )
         self.choose = choose_from(
-            store, target, threads, numerics, predict=True, standings=self.standings
+            store, target, threads, numerics, predict=True, applicable=self.applicable
         )
 
     def chosen(self, kernels: Mapping[str, FusedKernel]) -> dict[str, ScheduleChoice | None]:
@@ -182,14 +182,14 @@ class Records:
         """Why records were left that are of these kernels of the build, or of its model."""
         kernels = tuple(kernels)
         untuned = {item.key: item.name for item in kernels if item.schedule_source != TUNED}
-        if self._store is None or self.standings is None or not untuned:
+        if self._store is None or self.applicable is None or not untuned:
             return ()
         every = {item.key for item in kernels}
-        nominated = self.standings.nominated(untuned)
+        nominated = self.applicable.nominated(untuned)
         claims = [claim for item in nominated.values() for claim in item.nominees]
-        asked = (self.standings.like, self._target, self._numerics, self._model_hash, every)
+        asked = (self.applicable.like, self._target, self._numerics, self._model_hash, every)
         wanted = Wanted(*asked, untuned, {claim.record.key for claim in claims})
-        left = nominees_left(nominated, self.standings.is_host)
+        left = nominees_left(nominated, self.applicable.is_host)
         found = (*left, *unapplied(self._store, wanted))
         is_said = any(PRECISION in item.differs for item in found)
         return found if is_said else (*self._narrow(self._store, kernels), *found)
@@ -197,11 +197,11 @@ class Records:
     def standings_of(self, kernels: Iterable[KernelReport]) -> dict[str, str]:
         """What the schedules of these kernels of the build rest on, by workload, as in a
         `KernelUse`."""
-        if self.standings is None:
+        if self.applicable is None:
             return {}
         result = {}
         for item in kernels:
-            found = self.standings.of(item.key)
+            found = self.applicable.of(item.key)
             is_applied = item.schedule_source == TUNED and found.standing
             text = found.standing if is_applied else item.schedule_source
             result[item.key] = f"{text}, {NOMINEE_LEFT}" if found.is_open else text

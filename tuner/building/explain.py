@@ -27,7 +27,7 @@ from tunefarm.tuner.building.record import open_records
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.building.request import BuildRequest, BuildResult
 from tunefarm.tuner.from_settings import target_of, targets_of
-from tunefarm.tuner.records.standing import Claim, KernelRecords, Standings
+from tunefarm.tuner.records.applicable_records import ApplicableRecords, Claim, KernelRecords
 from tunefarm.tuner.records.unapplied import FAILED, NOMINEE, Unapplied, Wanted, unapplied_of
 from tunefarm.tuner.reports.report import KEY_CHARACTERS, format_times
 
@@ -80,7 +80,7 @@ def explain_build(request: BuildRequest, result: BuildResult) -> list[Explanatio
     with open_records(settings.database, untuned=False) as store:
         assert store is not None
         for target in targets_of(settings):
-            standings = Standings(
+            applicable = ApplicableRecords(
                 store,
                 target,
                 settings.compile.threads,
@@ -93,7 +93,7 @@ def explain_build(request: BuildRequest, result: BuildResult) -> list[Explanatio
             kernels = _costliest_first(own)
             commands = _commands(request)
             numerics = settings.compile.numerics
-            found += [_explain(standings, target, numerics, k, commands) for k in kernels]
+            found += [_explain(applicable, target, numerics, k, commands) for k in kernels]
     return found
 
 
@@ -130,17 +130,21 @@ def _commands(request: BuildRequest) -> _Commands:
 
 
 def _explain(
-    standings: Standings, target: Target, precision: str, kernel: KernelReport, commands: _Commands
+    applicable: ApplicableRecords,
+    target: Target,
+    precision: str,
+    kernel: KernelReport,
+    commands: _Commands,
 ) -> Explanation:
-    found = standings.of(kernel.key)
+    found = applicable.of(kernel.key)
     claims = (*found.nominees, *found.later, *found.met, *found.unfit)
     untuned = {} if found.taken is not None else {kernel.key: kernel.name}
     skipped = {claim.record.key for claim in claims}
-    wanted = Wanted(standings.like, target, precision, "", {kernel.key}, untuned, skipped)
+    wanted = Wanted(applicable.like, target, precision, "", {kernel.key}, untuned, skipped)
     others = [
-        item for store in standings.stores for item in unapplied_of(store, wanted, kernel.key)
+        item for store in applicable.stores for item in unapplied_of(store, wanted, kernel.key)
     ]
-    left = (*_measured_here(standings, kernel, found), *_claims_left(found), *others)
+    left = (*_measured_here(applicable, kernel, found), *_claims_left(found), *others)
     return Explanation(
         kernel.name, kernel.key, _taken(kernel, found), left, _command(found, others, commands)
     )
@@ -163,11 +167,11 @@ def _taken(kernel: KernelReport, found: KernelRecords) -> str:
 
 
 def _measured_here(
-    standings: Standings, kernel: KernelReport, found: KernelRecords
+    applicable: ApplicableRecords, kernel: KernelReport, found: KernelRecords
 ) -> Iterator[Unapplied]:
     """The schedules of the first database's own trials that were not taken."""
-    counts = queries.statuses(standings.stores[0], standings.key(kernel.key), standings.own)
-    is_taken = found.taken is not None and found.taken.database == standings.stores[0].name
+    counts = queries.statuses(applicable.stores[0], applicable.key(kernel.key), applicable.own)
+    is_taken = found.taken is not None and found.taken.database == applicable.stores[0].name
     slower = counts.pop(OK, 0) - is_taken
     noisy = sum(counts.pop(status, 0) for status in LOST_TO_NOISE)
     if slower > 0:

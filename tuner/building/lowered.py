@@ -128,7 +128,7 @@ def recorded_choice(
     graph: Graph, settings: Settings, target: Target, store: Store | None
 ) -> PrecisionChoice:
     """What was last chosen for the model under these settings. Raises SettingsError if nothing."""
-    from tunefarm.tuner.records.standing import plan_standing
+    from tunefarm.tuner.records.applicable_records import applicable_plan
 
     compile = settings.compile
     needs = {
@@ -141,7 +141,7 @@ def recorded_choice(
     }
     found = None
     if store is not None:
-        standing = plan_standing(
+        standing = applicable_plan(
             store, structural_hash(graph), target, compile.threads, compile.numerics
         )
         found = standing.applies or standing.nominee  # it is asked for by its name

@@ -78,10 +78,10 @@ def plan_to_apply(
     if store is None:
         return PlanToApply(by_estimates=True)
     from tunefarm.db import model_queries
-    from tunefarm.tuner.records.standing import plan_standing
+    from tunefarm.tuner.records.applicable_records import applicable_plan
 
     threads, kind = settings.compile.threads, kind_of_plan(settings)
-    standing = plan_standing(store, model_hash, target, threads, kind)
+    standing = applicable_plan(store, model_hash, target, threads, kind)
     found = standing.taken(accept_nominees)
     if found is None and standing.nominee is not None:
         nominee = standing.nominee

@@ -36,8 +36,8 @@ class KernelUse:
     """One distinct kernel of a build; `share` is its share of the model's estimated time.
 
     `standing` says what its schedule rests on: "confirmed here", "confirmed on …", "nominee"
-    (`tunefarm.tuner.records.standing`), or where no record applies the schedule's source, behind it
-    NOMINEE_LEFT where one was left.
+    (`tunefarm.tuner.records.applicable_records`), or where no record applies the schedule's source,
+    behind it NOMINEE_LEFT where one was left.
     """
 
     report: KernelReport

@@ -19,8 +19,8 @@ from tunefarm.configs.settings import Settings
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.record import keep_plan
 from tunefarm.tuner.building.recorded_plan import nominee_note
+from tunefarm.tuner.records.applicable_records import applicable_plan
 from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
-from tunefarm.tuner.records.standing import plan_standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def size_plan(
     if store is None:
         return None, ()
     threads = settings.compile.threads
-    standing = plan_standing(store, model_hash, target, threads, _kind(settings))
+    standing = applicable_plan(store, model_hash, target, threads, _kind(settings))
     found = standing.taken(accept_nominees)
     if found is None and standing.nominee is not None:
         instead = "one program serves all sizes"

@@ -25,9 +25,9 @@ from tunefarm.db.salvage import Salvage
 from tunefarm.db.store import Store
 from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.building.recorded_plan import BY_GRAPH
+from tunefarm.tuner.records.applicable_records import own_origin
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.replay import replay_records
-from tunefarm.tuner.records.standing import own_origin
 from tunefarm.tuner.records.trials import latency_of, record_to_apply, reference_note, search_trials
 from tunefarm.tuner.records.unapplied import difference
 from tunefarm.tuner.reports.gains import UNCHANGED

@@ -42,8 +42,8 @@ class PastTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where an entry stands that has something to win.
+class OpenEntry:
+    """An entry that has something to win, and where it stands.
 
     `work` are the seconds that its kernels are thought to want, of which a share is `untuned`;
     `least` those without which a turn is of no use. `left` are those of its own limit, None if it
@@ -69,81 +69,81 @@ def least_seconds(kernels: int) -> float:
     return START_SECONDS + KERNEL_SECONDS * kernels
 
 
-def gain_rate(standing: Standing) -> float:
+def gain_rate(entry: OpenEntry) -> float:
     """The log of the speed-up expected of one more second; infinity before the first turn."""
-    if not standing.past:
+    if not entry.past:
         return math.inf
-    work, spent = standing.work, standing.seconds
-    hope = HOPE * standing.untuned * work / (work + spent) ** 2 if work > 0 else 0.0
-    last = standing.past[-1]
+    work, spent = entry.work, entry.seconds
+    hope = HOPE * entry.untuned * work / (work + spent) ** 2 if work > 0 else 0.0
+    last = entry.past[-1]
     shown = FADE * last.gain / last.seconds if last.seconds > 0 else 0.0
     return max(hope, shown)
 
 
 def next_turn(
-    standings: Sequence[Standing], left: float | None, night: float = 0.0
+    open_entries: Sequence[OpenEntry], left: float | None, night: float = 0.0
 ) -> tuple[str, float] | None:
     """Whose turn is next and how many seconds it has; None if no turn fits into what is left.
 
-    `standings` are the entries that have something to win, in the order of the queue, `left` the
+    `open_entries` are the entries that have something to win, in the order of the queue, `left` the
     seconds until the session ends (None: it does not), `night` those of all of it.
     """
-    fitting = [item for item in standings if left is None or _least(item) <= left]
+    fitting = [item for item in open_entries if left is None or _least(item) <= left]
     if not fitting:
         return None
     chosen = _whose(fitting)
-    return chosen.id, _length(chosen, standings, left, night)
+    return chosen.id, _length(chosen, open_entries, left, night)
 
 
-def _whose(standings: Sequence[Standing]) -> Standing:
+def _whose(open_entries: Sequence[OpenEntry]) -> OpenEntry:
     """New ones first; then by weights if any is given, else who is far behind, else who gains."""
-    new = [item for item in standings if not item.past]
-    if any(item.weight is not None for item in standings):
-        candidates = new or standings
+    new = [item for item in open_entries if not item.past]
+    if any(item.weight is not None for item in open_entries):
+        candidates = new or open_entries
         return min(candidates, key=lambda item: item.seconds / (item.weight or 1.0))
     if new:
         return new[0]
-    behind = min(standings, key=lambda item: item.seconds)
-    equal = math.fsum(item.seconds for item in standings) / len(standings)
+    behind = min(open_entries, key=lambda item: item.seconds)
+    equal = math.fsum(item.seconds for item in open_entries) / len(open_entries)
     if behind.seconds < FLOOR * equal:
         return behind
-    return max(standings, key=gain_rate)
+    return max(open_entries, key=gain_rate)
 
 
 def _length(
-    chosen: Standing, standings: Sequence[Standing], left: float | None, night: float
+    chosen: OpenEntry, open_entries: Sequence[OpenEntry], left: float | None, night: float
 ) -> float:
     wanted = COMFORT * _least(chosen)
     if left is None:
         return _within_limit(chosen, max(wanted, UNLIMITED_SECONDS))
-    new = [item for item in standings if not item.past and item.id != chosen.id]
+    new = [item for item in open_entries if not item.past and item.id != chosen.id]
     kept = min(math.fsum(map(_least, new)), left - _least(chosen))  # for those that had none yet
     fair = left / (len(new) + 1) if new else left
-    share = max(left, night) * _share(chosen, standings) / TURNS
+    share = max(left, night) * _share(chosen, open_entries) / TURNS
     length = max(min(wanted, fair), min(share, LONGEST_SECONDS))
     length = _within_limit(chosen, min(max(length, _least(chosen)), left - kept))
     rest = left - length
-    nothing_fits = all(rest < _least(item) for item in standings)
+    nothing_fits = all(rest < _least(item) for item in open_entries)
     return _within_limit(chosen, left) if nothing_fits else length
 
 
-def _share(chosen: Standing, standings: Sequence[Standing]) -> float:
+def _share(chosen: OpenEntry, open_entries: Sequence[OpenEntry]) -> float:
     """The share of the time that is left which the entry may count on: by weight if any is given,
     else half of it equally and half by the work that is left to do."""
-    if any(item.weight is not None for item in standings):
-        return (chosen.weight or 1.0) / math.fsum(item.weight or 1.0 for item in standings)
-    work = math.fsum(item.work * item.untuned for item in standings)
-    equal = 1.0 / len(standings)
+    if any(item.weight is not None for item in open_entries):
+        return (chosen.weight or 1.0) / math.fsum(item.weight or 1.0 for item in open_entries)
+    work = math.fsum(item.work * item.untuned for item in open_entries)
+    equal = 1.0 / len(open_entries)
     return equal if work <= 0 else 0.5 * equal + 0.5 * chosen.work * chosen.untuned / work
 
 
-def _within_limit(chosen: Standing, seconds: float) -> float:
+def _within_limit(chosen: OpenEntry, seconds: float) -> float:
     return seconds if chosen.left is None else min(seconds, chosen.left)
 
 
-def _least(standing: Standing) -> float:
+def _least(entry: OpenEntry) -> float:
     """What a turn of it takes at least; what its own limit leaves it may be less."""
-    return _within_limit(standing, standing.least)
+    return _within_limit(entry, entry.least)
 
 
 _FORMS = "as in 07:00, or 2026-01-31T07:00"

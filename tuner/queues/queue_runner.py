@@ -40,7 +40,7 @@ from tunefarm.db.records import EntryState
 from tunefarm.db.store import Store
 from tunefarm.db.work import close_lost_jobs
 from tunefarm.tuner.interrupt import interruptible
-from tunefarm.tuner.queues.division import PastTurn, Standing, least_seconds, next_turn
+from tunefarm.tuner.queues.division import OpenEntry, PastTurn, least_seconds, next_turn
 from tunefarm.tuner.queues.entry_options import (
     FAILED,
     GOOD,
@@ -145,7 +145,7 @@ class QueueRunner:
         ours = [item for item in waiting if not item.is_held and item.id not in self._aside]
         left = self.left
         whole = 0.0 if self.deadline is None else self.deadline - self.began
-        chosen = next_turn([self._standing(item) for item in ours], left, whole)
+        chosen = next_turn([self._open_entry(item) for item in ours], left, whole)
         if chosen is not None:
             id, seconds = chosen
             self._waiting_since = None
@@ -172,14 +172,14 @@ class QueueRunner:
                 )
             self._reminded = now
 
-    def _standing(self, item: QueueEntry) -> Standing:
+    def _open_entry(self, item: QueueEntry) -> OpenEntry:
         options = options_of(item)
         good = [turn for turn in options.turns if turn.end == GOOD]
         past = tuple(PastTurn(turn.seconds, turn.gain or 0.0) for turn in good)
         left = None if options.minutes is None else 60.0 * options.minutes - item.seconds
         least = least_seconds(len(options.kernels))
         work, untuned = self._work_of(options)
-        return Standing(item.id, work, least, past, options.weight, left, untuned)
+        return OpenEntry(item.id, work, least, past, options.weight, left, untuned)
 
     def _work_of(self, options: EntryOptions) -> tuple[float, float]:
         """Seconds that the entry's kernels want, and the share of them that is for kernels with few

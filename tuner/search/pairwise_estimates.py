@@ -1,4 +1,4 @@
-"""Standings: where the schedules of a task stand, from all their pairs jointly.
+"""PairwiseEstimates: where the schedules of a task stand, from all their pairs jointly.
 
 A pair tells how much longer one schedule takes than another. All pairs of a task make a graph, in
 which a schedule's place is the weighted least-squares solution over every path to the default

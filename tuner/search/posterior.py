@@ -98,16 +98,16 @@ class Posterior:
         return None
 
 
-def posterior(standings: PairwiseEstimates, schedules: Iterable[str]) -> Posterior | None:
+def posterior(pairwise: PairwiseEstimates, schedules: Iterable[str]) -> Posterior | None:
     """Beliefs about the fastest of these schedules; None if none of them has a place."""
     names = list(schedules)
-    means, deviations = standings.estimates(names)
+    means, deviations = pairwise.estimates(names)
     placed = np.flatnonzero(np.isfinite(means))
     if not len(placed):
         return None
     ordered = placed[np.argsort(means[placed], kind="stable")]
     chosen = [names[number] for number in ordered[:CONTENDERS]]
-    observed, covariance = standings.joint(chosen)
+    observed, covariance = pairwise.joint(chosen)
     prior = _Prior.of(means[ordered], deviations[ordered])
     believed, shrunk = prior.beliefs(observed, np.sqrt(np.diag(covariance)))
     order = np.argsort(believed, kind="stable")

@@ -39,8 +39,8 @@ class Ranking:
         self.scale = math.nan  # seconds of the schedule that stands at 0
         self.replications = 0  # measurements of what had been measured
         self._default = default
-        self._standings = PairwiseEstimates()
-        self.references = References(self._standings)
+        self._pairwise = PairwiseEstimates()
+        self.references = References(self._pairwise)
         self._times: dict[str, int] = {}  # of each that works and may be the best: measurements
         self._paired: set[str] = set()
         self._beliefs: Posterior | None = None
@@ -48,7 +48,7 @@ class Ranking:
 
     def knows(self, schedule: str) -> bool:
         """Whether a pair with this schedule as its reference has a place."""
-        return self._standings.estimate(schedule) is not None
+        return self._pairwise.estimate(schedule) is not None
 
     def is_paired(self, schedule: str) -> bool:
         """Whether the schedule's place comes from pairs."""
@@ -58,12 +58,12 @@ class Ranking:
         """Seconds in the task's scale; infinity for what has no place, or failed."""
         if self.references.is_refuted(schedule):
             return math.inf
-        found = self._standings.estimate(schedule)
+        found = self._pairwise.estimate(schedule)
         return math.inf if found is None else self._seconds(found.mean)
 
     def estimates(self, schedules: Iterable[str]) -> tuple[Logs, Logs]:
         """Seconds in the task's scale and deviations of their logs; NaN, infinity without place."""
-        means, deviations = self._standings.estimates(schedules)
+        means, deviations = self._pairwise.estimates(schedules)
         return self.scale * np.exp(means), deviations
 
     def prepare(self, records: Sequence[TrialRecord]) -> None:
@@ -98,12 +98,12 @@ class Ranking:
         """
         self._count(schedule, eligible)
         if pair is not None and reference is not None:
-            self._standings.add(schedule, reference, pair)
+            self._pairwise.add(schedule, reference, pair)
             self._paired.add(schedule)
         elif math.isnan(self.scale):
             self._begin(schedule, seconds)
-        elif schedule != self._standings.root:
-            self._standings.add_known(schedule, math.log(seconds / self.scale), ALONE_DEVIATION)
+        elif schedule != self._pairwise.root:
+            self._pairwise.add_known(schedule, math.log(seconds / self.scale), ALONE_DEVIATION)
         return self.latency(schedule)
 
     def take_over(self, record: TrialRecord, *, eligible: bool = True) -> float:
@@ -113,7 +113,7 @@ class Ranking:
         if reference is not None and pair is not None and not self.knows(reference):
             self._count(hash, eligible)
             relative = math.log(latency_of(record) / self.scale)
-            self._standings.add_known(hash, relative, math.hypot(GONE_DEVIATION, pair.deviation))
+            self._pairwise.add_known(hash, relative, math.hypot(GONE_DEVIATION, pair.deviation))
             self._paired.add(hash)
             return self.latency(hash)
         return self.add(hash, latency_of(record), reference, pair, eligible=eligible)
@@ -129,7 +129,7 @@ class Ranking:
     def beliefs(self) -> Posterior | None:
         """What to believe of the fastest; None before anything has a place."""
         if not self._believed:
-            self._beliefs = posterior(self._standings, self._times)
+            self._beliefs = posterior(self._pairwise, self._times)
             self._believed = True
         return self._beliefs
 
@@ -152,7 +152,7 @@ class Ranking:
     def may_be_best(self, reference: str | None, pair: LogRatio | None) -> bool:
         """Whether a measurement that was too noisy may hide a schedule faster than the nominee."""
         beliefs = self.beliefs
-        here = None if reference is None else self._standings.estimate(reference)
+        here = None if reference is None else self._pairwise.estimate(reference)
         if beliefs is None:
             return True
         if pair is None or here is None:
@@ -176,7 +176,7 @@ class Ranking:
 
     def _begin(self, root: str, seconds: float) -> None:
         self.scale = seconds
-        self._standings.root = root
+        self._pairwise.root = root
 
     def _count(self, schedule: str, eligible: bool) -> None:
         self._believed = False
@@ -206,8 +206,8 @@ class References:
     against the default again. A reference that fails is refuted: the former one takes over.
     """
 
-    def __init__(self, standings: PairwiseEstimates) -> None:
-        self._standings = standings
+    def __init__(self, pairwise: PairwiseEstimates) -> None:
+        self._pairwise = pairwise
         self._former: list[str] = []
         self._refuted: set[str] = set()
         self.current: str | None = None
@@ -215,7 +215,7 @@ class References:
     @property
     def root(self) -> str | None:
         """The first reference, unless it was refuted."""
-        root = self._standings.root
+        root = self._pairwise.root
         return None if root in self._refuted else root
 
     def is_refuted(self, schedule: str) -> bool:
@@ -235,8 +235,8 @@ class References:
         nominee, current = posterior.nominee, self.current
         if current is None or nominee == current:
             return None
-        found = self._standings.difference(nominee, current)
-        here = self._standings.estimate(current)
+        found = self._pairwise.difference(nominee, current)
+        here = self._pairwise.estimate(current)
         if found is None or here is None:
             return None
         expected = found.mean + posterior.expected.mean - self._observed(nominee)  # without luck
@@ -253,7 +253,7 @@ class References:
         """Whether the reference is to be measured against the root again."""
         if self.current is None or self.root is None or self.current == self.root:
             return False
-        here = self._standings.estimate(self.current)
+        here = self._pairwise.estimate(self.current)
         return here is not None and here.deviation > _RE_ANCHOR
 
     def refute(self, schedule: str, others: Iterable[str]) -> bool:
@@ -272,5 +272,5 @@ class References:
         return True
 
     def _observed(self, schedule: str) -> float:
-        found = self._standings.estimate(schedule)
+        found = self._pairwise.estimate(schedule)
         return math.nan if found is None else found.mean

@@ -1,9 +1,10 @@
 """`tune verify --quick`: whether records from elsewhere are a gain on this CPU, in seconds.
 
-Only kernels whose best records are nominees (`tunefarm.tuner.records.standing`) are measured: each
-nominee in pairs with the default schedule, in one process, and in a second one where that leaves it
-open. One that is faster beyond doubt is settled for its kernel; where none is, the default schedule
-is. Then the model that these make meets the untuned one, and if it is slower, none of them stays.
+Only kernels whose best records are nominees (`tunefarm.tuner.records.applicable_records`) are
+measured: each nominee in pairs with the default schedule, in one process, and in a second one where
+that leaves it open. One that is faster beyond doubt is settled for its kernel; where none is, the
+default schedule is. Then the model that these make meets the untuned one, and if it is slower, none
+of them stays.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tunefarm.tuner.confirm.latency import COMPARISON, ModelLatency, compare_mod
 from tunefarm.tuner.confirm.verdict import Meeting, judge
 from tunefarm.tuner.confirm.whole_model import agreement
 from tunefarm.tuner.from_settings import target_of
-from tunefarm.tuner.records.standing import Claim, KernelRecords, Standings
+from tunefarm.tuner.records.applicable_records import ApplicableRecords, Claim, KernelRecords
 from tunefarm.tuner.records.trials import trial_record
 from tunefarm.tuner.records.unapplied import runs_here
 from tunefarm.tuner.search.measuring import timing_options
@@ -192,12 +193,12 @@ class _Check:
         names = {use.report.key: use.report.name for use in built.report.kernels}
         with open_records(self._settings.database, untuned=False) as reading:
             assert reading is not None
-            standings = Standings(
+            applicable = ApplicableRecords(
                 reading, self._target, compile.threads, compile.numerics, layers=reading.layers
             )
-            nominated = standings.nominated(names)
+            nominated = applicable.nominated(names)
             pairs = [
-                self._pair(standings, names[key], key, records)
+                self._pair(applicable, names[key], key, records)
                 for key, records in nominated.items()
             ]
         if not pairs:
@@ -218,9 +219,11 @@ class _Check:
         places = {pair.key: place for place, pair in enumerate(pairs)}
         return sorted(met, key=lambda item: places[item.key])
 
-    def _pair(self, standings: Standings, name: str, key: str, records: KernelRecords) -> _Pair:
-        task = standings.key(key)
-        kernel = standings.kernel(key)
+    def _pair(
+        self, applicable: ApplicableRecords, name: str, key: str, records: KernelRecords
+    ) -> _Pair:
+        task = applicable.key(key)
+        kernel = applicable.kernel(key)
         self._kernels[key] = kernel
         space = schedule_space(kernel, self._target, task.threads, task.numerics)
         candidate = space.default()

@@ -42,11 +42,11 @@ def hashes(task: TuningTask) -> list[str]:
 def who_meets(setting: Setting, ratios: dict[int, float]) -> Lineup | None:
     """Who meets when the schedules of these numbers take so many times as long as the default."""
     task = setting.made[0]
-    standings = PairwiseEstimates(task.default.hash)
+    pairwise = PairwiseEstimates(task.default.hash)
     found = hashes(task)
     for number, ratio in ratios.items():
-        standings.add_known(found[number], math.log(ratio), UNSURE)
-    beliefs = posterior(standings, [task.default.hash, *(found[n] for n in ratios)])
+        pairwise.add_known(found[number], math.log(ratio), UNSURE)
+    beliefs = posterior(pairwise, [task.default.hash, *(found[n] for n in ratios)])
     return lineup_of(setting.store, task, beliefs)
 
 

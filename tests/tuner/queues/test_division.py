@@ -16,8 +16,8 @@ from tunefarm.configs.errors import SettingsError
 from tunefarm.tuner.queues.division import (
     FLOOR,
     LONGEST_SECONDS,
+    OpenEntry,
     PastTurn,
-    Standing,
     gain_rate,
     least_seconds,
     moment_of,
@@ -50,7 +50,7 @@ def simulate(
     order: list[tuple[str, float]] = []
     left = night
     while len(order) < most:
-        standings = []
+        open_entries = []
         for name, model in models.items():
             spent = math.fsum(turn.seconds for turn in past[name])
             done = model.gained(searched[name]) >= model.enough * model.most
@@ -59,8 +59,8 @@ def simulate(
                 continue
             least = least_seconds(model.kernels)
             turns = tuple(past[name])
-            standings.append(Standing(name, model.work, least, turns, model.weight, own))
-        chosen = next_turn(standings, left, night or 0.0)
+            open_entries.append(OpenEntry(name, model.work, least, turns, model.weight, own))
+        chosen = next_turn(open_entries, left, night or 0.0)
         if chosen is None:
             break
         name, seconds = chosen
@@ -154,8 +154,8 @@ def test_entries_have_several_turns_and_late_ones_do_not_starve() -> None:
 
 def test_what_others_have_tuned_is_worth_less() -> None:
     turn = PastTurn(60.0, 0.0)
-    fresh = Standing("a", 600.0, 20.0, (turn,))
-    shared = Standing("b", 600.0, 20.0, (turn,), untuned=0.1)
+    fresh = OpenEntry("a", 600.0, 20.0, (turn,))
+    shared = OpenEntry("b", 600.0, 20.0, (turn,), untuned=0.1)
     assert gain_rate(fresh) > gain_rate(shared)
     assert next_turn([shared, fresh], 3600.0) is not None
     whose = next_turn([shared, fresh], 3600.0)
@@ -177,7 +177,7 @@ def test_without_an_end_turns_go_round_until_all_is_done() -> None:
 
 @pytest.mark.parametrize("left", [0.0, 5.0])
 def test_nothing_begins_that_does_not_fit(left: float) -> None:
-    assert next_turn([Standing("a", 100.0, 20.0)], left) is None
+    assert next_turn([OpenEntry("a", 100.0, 20.0)], left) is None
     assert next_turn([], left) is None
 
 

@@ -30,21 +30,21 @@ def test_the_default_stands_at_zero() -> None:
 
 
 def test_a_chain_adds_up_with_its_errors() -> None:
-    standings = PairwiseEstimates("default")
-    standings.add("a", "default", pair(-0.2))
-    standings.add("b", "a", pair(-0.1))
-    standings.add("c", "b", pair(0.05, 0.02))
-    found = standings.estimate("c")
+    pairwise = PairwiseEstimates("default")
+    pairwise.add("a", "default", pair(-0.2))
+    pairwise.add("b", "a", pair(-0.1))
+    pairwise.add("c", "b", pair(0.05, 0.02))
+    found = pairwise.estimate("c")
     assert found is not None
     assert found.mean == pytest.approx(-0.25)
     assert found.deviation == pytest.approx(math.sqrt(2 * variance() + variance(0.02)))
 
 
 def test_two_measurements_of_a_pair_are_worth_more_than_one() -> None:
-    standings = PairwiseEstimates("default")
-    standings.add("a", "default", pair(-0.10))
-    standings.add("a", "default", pair(-0.12))
-    found = standings.estimate("a")
+    pairwise = PairwiseEstimates("default")
+    pairwise.add("a", "default", pair(-0.10))
+    pairwise.add("a", "default", pair(-0.12))
+    found = pairwise.estimate("a")
     assert found is not None
     assert found.mean == pytest.approx(-0.11)
     assert found.deviation == pytest.approx(math.sqrt(variance() / 2))
@@ -52,68 +52,68 @@ def test_two_measurements_of_a_pair_are_worth_more_than_one() -> None:
 
 def test_a_circle_is_closed_by_least_squares() -> None:
     """Equal errors: what is missing at its end is shared by the three of its sides."""
-    standings = PairwiseEstimates("default")
-    standings.add("a", "default", pair(-0.2))
-    standings.add("b", "a", pair(-0.1))
-    standings.add("b", "default", pair(-0.27))
-    places = [standings.estimate(schedule) for schedule in "ab"]
+    pairwise = PairwiseEstimates("default")
+    pairwise.add("a", "default", pair(-0.2))
+    pairwise.add("b", "a", pair(-0.1))
+    pairwise.add("b", "default", pair(-0.27))
+    places = [pairwise.estimate(schedule) for schedule in "ab"]
     assert [place and place.mean for place in places] == pytest.approx([-0.19, -0.28])
 
 
 def test_what_both_hang_on_does_not_blur_their_difference() -> None:
-    standings = PairwiseEstimates("default")
-    standings.add("reference", "default", pair(-0.2, 0.1))
-    standings.add("a", "reference", pair(-0.03))
-    standings.add("b", "reference", pair(0.01))
-    found = standings.difference("a", "b")
+    pairwise = PairwiseEstimates("default")
+    pairwise.add("reference", "default", pair(-0.2, 0.1))
+    pairwise.add("a", "reference", pair(-0.03))
+    pairwise.add("b", "reference", pair(0.01))
+    found = pairwise.difference("a", "b")
     assert found is not None
     assert found.mean == pytest.approx(-0.04)
     assert found.deviation == pytest.approx(math.sqrt(2 * variance()))
-    against = standings.difference("a", "reference")
+    against = pairwise.difference("a", "reference")
     assert against == pytest.approx(Estimate(-0.03, math.sqrt(variance())))
-    assert standings.difference("a", "a") == Estimate(0.0, 0.0)
-    assert standings.difference("a", "unknown") is None
+    assert pairwise.difference("a", "a") == Estimate(0.0, 0.0)
+    assert pairwise.difference("a", "unknown") is None
 
 
 def test_a_part_without_the_default_is_placed_by_what_is_known() -> None:
-    standings = PairwiseEstimates("default")
-    standings.add("b", "a", pair(-0.1))
-    standings.add("c", "b", pair(-0.1))
-    assert standings.estimate("c") is None
-    standings.add_known("a", -0.3, 0.1)
-    found = standings.estimate("c")
+    pairwise = PairwiseEstimates("default")
+    pairwise.add("b", "a", pair(-0.1))
+    pairwise.add("c", "b", pair(-0.1))
+    assert pairwise.estimate("c") is None
+    pairwise.add_known("a", -0.3, 0.1)
+    found = pairwise.estimate("c")
     assert found is not None
     assert found.mean == pytest.approx(-0.5)
     assert found.deviation == pytest.approx(math.sqrt(0.1**2 + 2 * variance()))
-    standings.add("a", "default", pair(-0.2))
-    found = standings.estimate("c")
+    pairwise.add("a", "default", pair(-0.2))
+    found = pairwise.estimate("c")
     assert found is not None
     assert found.mean == pytest.approx(-0.4, abs=0.005)
 
 
 def test_what_is_known_alone_is_a_place() -> None:
-    standings = PairwiseEstimates("default")
-    standings.add_known("a", -0.3, 0.1)
-    assert standings.estimate("a") == pytest.approx(Estimate(-0.3, 0.1))
+    pairwise = PairwiseEstimates("default")
+    pairwise.add_known("a", -0.3, 0.1)
+    assert pairwise.estimate("a") == pytest.approx(Estimate(-0.3, 0.1))
 
 
 def test_a_root_may_be_found_late() -> None:
-    standings = PairwiseEstimates()
-    standings.add("b", "a", pair(-0.1))
-    assert standings.estimate("b") is None
-    standings.root = "a"
-    found = standings.estimate("b")
+    pairwise = PairwiseEstimates()
+    pairwise.add("b", "a", pair(-0.1))
+    assert pairwise.estimate("b") is None
+    pairwise.root = "a"
+    found = pairwise.estimate("b")
     assert found is not None and found.mean == pytest.approx(-0.1)
 
 
 def test_many_are_placed_like_each() -> None:
-    standings = PairwiseEstimates("default")
-    standings.add("a", "default", pair(-0.2))
-    standings.add("b", "a", pair(-0.1))
-    means, deviations = standings.estimates(("b", "nowhere", "default"))
+    pairwise = PairwiseEstimates("default")
+    pairwise.add("a", "default", pair(-0.2))
+    pairwise.add("b", "a", pair(-0.1))
+    means, deviations = pairwise.estimates(("b", "nowhere", "default"))
     assert means == pytest.approx([-0.3, math.nan, 0.0], nan_ok=True)
     assert deviations == pytest.approx([math.sqrt(2 * variance()), math.inf, 0.0])
-    joint_means, covariance = standings.joint(("b", "default", "a"))
+    joint_means, covariance = pairwise.joint(("b", "default", "a"))
     assert joint_means == pytest.approx([-0.3, 0.0, -0.2])
     assert covariance[0] == pytest.approx([2 * variance(), 0.0, variance()])
 
@@ -142,12 +142,12 @@ def graphs(draw: st.DrawFn) -> tuple[list[float], list[Link]]:
 def measured(
     places: list[float], links: list[Link], *, exact: bool = False, asked: Sequence[str] = ()
 ) -> PairwiseEstimates:
-    standings = PairwiseEstimates("0")
+    pairwise = PairwiseEstimates("0")
     for a, b, deviation, error in links:
         value = places[a] - places[b] + (0.0 if exact else error)
-        standings.add(str(a), str(b), pair(value, deviation))
-        standings.estimates(asked)
-    return standings
+        pairwise.add(str(a), str(b), pair(value, deviation))
+        pairwise.estimates(asked)
+    return pairwise
 
 
 @given(graphs())
@@ -187,12 +187,12 @@ def test_errors_of_chains_are_as_large_as_they_are_said_to_be() -> None:
     places[0] = 0.0
     errors = []
     for _ in range(400):
-        standings = PairwiseEstimates("0")
+        pairwise = PairwiseEstimates("0")
         for a, b in links:
             deviation = float(rng.uniform(0.005, 0.03))
             noise = rng.normal(0, math.hypot(deviation, BETWEEN_RUNS))
-            standings.add(str(a), str(b), pair(float(places[a] - places[b] + noise), deviation))
-        means, deviations = standings.estimates(map(str, range(1, 7)))
+            pairwise.add(str(a), str(b), pair(float(places[a] - places[b] + noise), deviation))
+        means, deviations = pairwise.estimates(map(str, range(1, 7)))
         errors.append((means - places[1:]) / deviations)
     spread = np.std(errors, axis=0)
     assert spread == pytest.approx(np.ones(6), abs=0.15)

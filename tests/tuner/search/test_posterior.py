@@ -17,16 +17,16 @@ ERROR = 0.01
 
 def believed(places: Logs, rng: np.random.Generator, times: int = 1) -> tuple[Posterior, Logs]:
     """Every schedule measured so many times against the default."""
-    standings = PairwiseEstimates("default")
+    pairwise = PairwiseEstimates("default")
     deviation = math.hypot(ERROR, BETWEEN_RUNS)
     for number, place in enumerate(places):
         for _ in range(times):
             mean = float(rng.normal(place, deviation))
-            standings.add(str(number), "default", LogRatio(mean, ERROR, 14))
+            pairwise.add(str(number), "default", LogRatio(mean, ERROR, 14))
     names = list(map(str, range(len(places))))
-    found = posterior(standings, names)
+    found = posterior(pairwise, names)
     assert found is not None
-    return found, standings.estimates(names)[0]
+    return found, pairwise.estimates(names)[0]
 
 
 def equal(rng: np.random.Generator) -> Logs:
@@ -56,14 +56,14 @@ def test_what_is_claimed_is_true_on_average(space: Callable[[np.random.Generator
 
 
 def test_a_schedule_measured_often_is_believed_more_than_a_luckier_one() -> None:
-    standings = PairwiseEstimates("default")
+    pairwise = PairwiseEstimates("default")
     for number in range(40):
-        standings.add(f"usual {number}", "default", LogRatio(0.001 * number, ERROR, 14))
-    standings.add("lucky", "default", LogRatio(-0.024, 0.02, 4))
+        pairwise.add(f"usual {number}", "default", LogRatio(0.001 * number, ERROR, 14))
+    pairwise.add("lucky", "default", LogRatio(-0.024, 0.02, 4))
     for _ in range(6):
-        standings.add("proven", "default", LogRatio(-0.020, ERROR, 14))
+        pairwise.add("proven", "default", LogRatio(-0.020, ERROR, 14))
     names = [*(f"usual {number}" for number in range(40)), "lucky", "proven"]
-    found = posterior(standings, names)
+    found = posterior(pairwise, names)
     assert found is not None
     assert found.nominee == "proven"
 
@@ -114,10 +114,10 @@ def test_a_dense_fast_end_promises_little_and_a_thin_one_much() -> None:
 
 
 def test_nothing_is_believed_of_what_has_no_place() -> None:
-    standings = PairwiseEstimates("default")
-    standings.add("b", "a", LogRatio(-0.1, ERROR, 14))
-    assert posterior(standings, ["a", "b"]) is None
-    found = posterior(standings, ["a", "b", "default"])
+    pairwise = PairwiseEstimates("default")
+    pairwise.add("b", "a", LogRatio(-0.1, ERROR, 14))
+    assert posterior(pairwise, ["a", "b"]) is None
+    found = posterior(pairwise, ["a", "b", "default"])
     assert found is not None
     assert found.schedules == ("default",)
     assert found.expected == pytest.approx((0.0, 0.0), abs=1e-6)

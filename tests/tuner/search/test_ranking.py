@@ -145,20 +145,20 @@ class Setting:
     """A few slow schedules, and what else is measured."""
 
     def __init__(self) -> None:
-        self.standings = PairwiseEstimates("default")
-        self.references = References(self.standings)
+        self.pairwise = PairwiseEstimates("default")
+        self.references = References(self.pairwise)
         self.references.begin("default")
         self.times: dict[str, int] = {"default": 1}
         for number in range(8):
             self.measure(f"slow {number}", 0.2 + 0.1 * number)
 
     def measure(self, schedule: str, mean: float, against: str = "default") -> None:
-        self.standings.add(schedule, against, LogRatio(mean, 0.01, 14))
+        self.pairwise.add(schedule, against, LogRatio(mean, 0.01, 14))
         self.times[schedule] = self.times.get(schedule, 0) + 1
 
     def advance(self) -> str | None:
         working = [s for s in self.times if not self.references.is_refuted(s)]
-        found = posterior(self.standings, working)
+        found = posterior(self.pairwise, working)
         assert found is not None
         return self.references.advance(found, lambda schedule: self.times[schedule])
 

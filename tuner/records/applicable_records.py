@@ -106,7 +106,7 @@ def own_origin(store: Store, target: str) -> Origin:
     return _Source.of(store, target == host_target().key).own
 
 
-class Standings:
+class ApplicableRecords:
     """What the databases have for kernels of one build. `layers` are asked after `store`, in their
     order. With `accept_nominees` a nominee is taken where nothing else is. Nominees of kernels that
     something better applies to are looked at only if it is `thorough`."""
@@ -306,7 +306,7 @@ def nominees_left(kernels: Mapping[str, KernelRecords], is_host: bool) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class PlanStanding:
+class ApplicablePlan:
     """The plan of a model that applies, or the one that is left because it was chosen on another
     CPU, or comes from elsewhere."""
 
@@ -318,9 +318,9 @@ class PlanStanding:
         return self.applies or (self.nominee if accept_nominees else None)
 
 
-def plan_standing(
+def applicable_plan(
     store: Store, model_hash: str, target: Target, threads: int, kind: str
-) -> PlanStanding:
+) -> ApplicablePlan:
     """What was last chosen for a model, of a database and its layers, by this version."""
     asked = (model_hash, target.key, threads, kind, compiler.VERSION)
     is_host = target.key == host_target().key
@@ -331,9 +331,9 @@ def plan_standing(
             cpus.add("")  # what an earlier version wrote, who measured here
         found = model_queries.newest_plan(each, *asked, cpus=cpus)
         if found is not None:
-            return PlanStanding(found)
+            return ApplicablePlan(found)
     for each in (store, *store.layers):
         found = model_queries.newest_plan(each, *asked)
         if found is not None:
-            return PlanStanding(None, found)
-    return PlanStanding()
+            return ApplicablePlan(None, found)
+    return ApplicablePlan()

@@ -15,7 +15,7 @@ from tunefarm.db.additions import roll_back
 from tunefarm.db.export import merge_records
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.request import BuildResult
-from tunefarm.tuner.records.standing import Standings
+from tunefarm.tuner.records.applicable_records import ApplicableRecords
 from tunefarm.tuner.verify.quick import verify_quick
 
 
@@ -196,7 +196,7 @@ def test_nominees_are_the_confirmed_ones_first_and_those_of_this_version(fleet: 
         fleet.tune(store, ELSEWHERE, workloads=[workload])
         fleet.tune(store, HERE, "7", workloads=[workload])
     with Store.open(fleet.path / "tuning.db", read_only=True) as store:
-        nominees = Standings(store, fleet.target, 1, "default").of(workload).nominees
+        nominees = ApplicableRecords(store, fleet.target, 1, "default").of(workload).nominees
         assert nominees[0].cpu == ELSEWHERE
         versions = [claim.record.key.compiler_version for claim in nominees]
         assert versions == sorted(versions, reverse=True)
