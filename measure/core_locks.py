@@ -33,7 +33,7 @@ from typing import Literal, TypeAlias
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.measure.cpus import physical_cores
 
-Turn: TypeAlias = Literal["build", "time"]
+CoreUse: TypeAlias = Literal["build", "time"]
 
 FOLDERS = ("/run/tunefarm", "/dev/shm", "/run/lock", "/tmp")
 """Where the files are: in the first that this user may write to. The first is there where somebody
@@ -164,7 +164,7 @@ class CoreLocks:
 
     @contextmanager
     def held(
-        self, cores: Sequence[int], turn: Turn = "time", *, alone: bool = False
+        self, cores: Sequence[int], turn: CoreUse = "time", *, alone: bool = False
     ) -> Iterator[None]:
         """Hold the cores within the block, as soon as it is this driver's turn.
 
@@ -211,7 +211,7 @@ class CoreLocks:
         return found
 
     def _take(
-        self, stack: ExitStack, cores: Sequence[int], table: str, turn: Turn, waiting: _Waiting
+        self, stack: ExitStack, cores: Sequence[int], table: str, turn: CoreUse, waiting: _Waiting
     ) -> bool:
         for core in cores:  # all in the same order: nobody waits for one who waits for it
             file = self._lock(stack, f"core-{core}", waiting, core)
@@ -219,7 +219,7 @@ class CoreLocks:
         with self._accounts(table) as accounts:
             return accounts.may_go(self._driver, time.monotonic())
 
-    def _take_turn(self, stack: ExitStack, turn: Turn, waiting: _Waiting) -> None:
+    def _take_turn(self, stack: ExitStack, turn: CoreUse, waiting: _Waiting) -> None:
         """Hold a share of the turn, which is had while nobody has one of the other.
 
         Whoever waits for that is the next: meanwhile nobody begins a share of either."""
@@ -293,7 +293,7 @@ class CoreLocks:
     def _path(self, name: str) -> Path:
         return self._folder / f"tunefarm-{name}"
 
-    def _note(self, stack: ExitStack, file: int, turn: Turn) -> None:
+    def _note(self, stack: ExitStack, file: int, turn: CoreUse) -> None:
         """Write who has the core into its file, for those who wait."""
         note = Holder(_this_process(), os.geteuid(), turn, time.monotonic())
         _write(file, json.dumps(asdict(note)))

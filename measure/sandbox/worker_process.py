@@ -19,9 +19,9 @@ from tunefarm.measure.machine import oom_kills
 from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.code_stamp import code_stamp
 from tunefarm.measure.sandbox.countdown import Countdown
+from tunefarm.measure.sandbox.in_flight import NOBODY, read_in_flight, write_in_flight
 from tunefarm.measure.sandbox.messages import Decoder, Message, MessageError, encode
 from tunefarm.measure.sandbox.module_command import module_command
-from tunefarm.measure.sandbox.turn import NOBODY, read_turn, write_turn
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 
 _KEPT_TEXT = 8192
@@ -61,17 +61,17 @@ class WorkerEndError(Exception):
     """A worker process ended, or had to be ended, while it had a request.
 
     `status` says how, for a process that ran foreign code; `text` is the reason and what the
-    process wrote to stderr; `turn` the number of what it was at, if it had noted one. `told`: by a
-    signal that asks a process to end.
+    process wrote to stderr; `in_flight` the number of what it was at, if it had noted one.
+    `reported`: by a signal that asks a process to end.
     """
 
     def __init__(
-        self, status: Status, text: str, turn: int | None = None, *, reported: bool = False
+        self, status: Status, text: str, in_flight: int | None = None, *, reported: bool = False
     ) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
-        self.turn = turn
+        self.in_flight = in_flight
         self.reported = reported
 
 
@@ -108,10 +108,10 @@ class WorkerProcess:
         """Start the process; raises WorkerStartError when it does not get ready."""
         self.served = 0
         self._cpu_seconds = 0.0  # that the newest request may take
-        self._errors, self._turn = _temporary_files(role.name)
+        self._errors, self._in_flight = _temporary_files(role.name)
         self._oom_kills = oom_kills()
         self._decoder = Decoder()
-        reported = replace(settings, turn=self._turn.fileno())
+        reported = replace(settings, in_flight=self._in_flight.fileno())
         arguments = [reported.to_json(), str(os.getpid()), role.program]
         self._process = subprocess.Popen(
             module_command("tunefarm.measure.sandbox.child", *arguments),
@@ -121,7 +121,7 @@ class WorkerProcess:
             env=_environment(settings.threads),
             start_new_session=True,
             bufsize=0,
-            pass_fds=[self._turn.fileno()],
+            pass_fds=[self._in_flight.fileno()],
         )
         self._forget: Callable[[], None] = lambda: None
         self._forget = on_leaving(self.kill)
@@ -167,7 +167,7 @@ class WorkerProcess:
         self._oom_kills = oom_kills()
         os.ftruncate(self._errors.fileno(), 0)
         self._errors.seek(0)
-        write_turn(self._turn.fileno(), NOBODY)
+        write_in_flight(self._in_flight.fileno(), NOBODY)
         countdown = Countdown(timeout)
         self._send(encode(message), countdown, timeout)
         return self._receive(countdown, f"within {timeout:g} s")
@@ -182,7 +182,7 @@ class WorkerProcess:
     def close(self) -> None:
         """Kill the process and close its pipes; only when no request is under way."""
         self.kill()
-        for stream in (self._process.stdin, self._process.stdout, self._errors, self._turn):
+        for stream in (self._process.stdin, self._process.stdout, self._errors, self._in_flight):
             if stream is not None:
                 stream.close()
 
@@ -233,12 +233,12 @@ class WorkerProcess:
         return self._end(status, reason, reported=-returncode in _ENDING_SIGNALS)
 
     def _end(self, status: Status, reason: str, *, reported: bool = False) -> WorkerEndError:
-        return WorkerEndError(status, self.with_output(reason), self.turn, reported=reported)
+        return WorkerEndError(status, self.with_output(reason), self.in_flight, reported=reported)
 
     @property
-    def turn(self) -> int | None:
+    def in_flight(self) -> int | None:
         """The number of what the process was at last, of the newest request, if it noted one."""
-        return read_turn(self._turn.fileno())
+        return read_in_flight(self._in_flight.fileno())
 
     def with_output(self, reason: str) -> str:
         """`reason`, and below it the end of what the process wrote to stderr for this request."""
@@ -249,18 +249,18 @@ class WorkerProcess:
 
 
 def _temporary_files(role: str) -> tuple[BinaryIO, BinaryIO]:
-    """For what a process writes to stderr, and whose turn it is. Raises WorkerStartError."""
+    """For what a process writes to stderr, and for what is in flight. Raises WorkerStartError."""
     try:
         errors: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - its owner closes it
-        turn: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        write_turn(turn.fileno(), NOBODY)
+        in_flight: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        write_in_flight(in_flight.fileno(), NOBODY)
     except OSError as error:
         limit = limit_behind(error)
         raise WorkerStartError(
             f"a {role} worker did not start: {tempfile.gettempdir()}: {error.strerror or error}",
             hint="" if limit else "name a folder with room in TMPDIR",
         ) from error
-    return errors, turn
+    return errors, in_flight
 
 
 def _environment(threads: int) -> dict[str, str]:

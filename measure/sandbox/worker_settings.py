@@ -22,8 +22,8 @@ class WorkerSettings:
     `cores` are those it is pinned to, `target` is `Target.to_json()`, `compile` is the path of the
     build step ("": the compiler's own), `memory_bytes` the limit of its address space (0: three
     quarters of the machine's memory), `file_bytes` the limit of any file that it writes, `niceness`
-    the most that it may have: the driver's. `turn` is the descriptor of the file in which it notes
-    whose turn it is (-1: nowhere). `kinds` are the targets of a job whose nodes differ, as JSON,
+    the most that it may have: the driver's. `in_flight` is the descriptor of the file in which it
+    notes what it is at (-1: nowhere). `kinds` are the targets of a job whose nodes differ, as JSON,
     `probe` tells what this machine is in tests (see `tunefarm.measure.sandbox.node_kind`). `driver`
     is the name of the runner among all that use the machine's cores, and `alternates` says that
     nothing is timed on this machine while anything is built. `functions` are the modules that
@@ -39,7 +39,7 @@ class WorkerSettings:
     file_bytes: int = 8 << 30
     niceness: int = field(default_factory=lambda: os.getpriority(os.PRIO_PROCESS, 0))
     start_timeout: float = 60.0
-    turn: int = -1
+    in_flight: int = -1
     kinds: tuple[Mapping[str, Any], ...] = ()
     probe: str = ""
     driver: str = field(default_factory=lambda: uuid.uuid4().hex)

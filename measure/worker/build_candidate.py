@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from tunefarm.compiler.errors import MeasureError, TunefarmError
 from tunefarm.compiler.target import Target
 from tunefarm.measure.measurement import MeasureRequest, Status
+from tunefarm.measure.sandbox.in_flight import InFlight
 from tunefarm.measure.sandbox.messages import Message, encode, read_message
-from tunefarm.measure.sandbox.turn import Turn
 
 if TYPE_CHECKING:
     from tunefarm.compiler.loops.constant_layout import ConstantLayout
@@ -115,11 +115,11 @@ def build_candidate(
     request: MeasureRequest,
     target: Target,
     compile: Compile = compile_candidate,
-    turn: Turn | None = None,
+    in_flight: InFlight | None = None,
 ) -> BuildResult:
     """Build the request's schedules; whatever goes wrong is a BUILD_ERROR with its text.
 
-    `turn` is where the number of the schedule is noted that is built next.
+    `in_flight` is where the number of the schedule is noted that is built next.
     """
     start = perf_counter()
 
@@ -129,8 +129,8 @@ def build_candidate(
     built: list[BuiltCandidate] = []
     try:
         for number, schedule in enumerate(request.schedules):
-            if turn is not None:
-                turn.note(number)
+            if in_flight is not None:
+                in_flight.note(number)
             built.append(compile(replace(request, schedule=schedule, rivals=()), target))
     except MemoryError as error:
         return failed(Status.OUT_OF_MEMORY, str(error))

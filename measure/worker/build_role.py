@@ -10,8 +10,8 @@ from tunefarm.compiler.kernels.serialize import kernel_from_json
 from tunefarm.compiler.target import Target
 from tunefarm.measure.measurement import MeasureRequest, Status
 from tunefarm.measure.sandbox.by_name import by_name
+from tunefarm.measure.sandbox.in_flight import InFlight
 from tunefarm.measure.sandbox.messages import Message
-from tunefarm.measure.sandbox.turn import Turn
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 from tunefarm.measure.worker.build_candidate import (
     COMPILE,
@@ -31,7 +31,7 @@ class BuildRole:
         self._scratch = Path(settings.scratch)
         self._compile: Compile = by_name(settings.compile or COMPILE)
         self._target = Target.from_json(settings.target)
-        self._turn = Turn(settings.turn)
+        self._in_flight = InFlight(settings.in_flight)
         self._kept: OrderedDict[tuple[str, str], BuiltCandidate] = OrderedDict()
 
     def answer(self, message: Message) -> Message:
@@ -39,7 +39,7 @@ class BuildRole:
         fields = message.fields["request"]
         tuples = {name: tuple(fields[name]) for name in ("rivals", "placements", "sizes")}
         request = MeasureRequest(**{**fields, **tuples})
-        result = build_candidate(request, self._target, self._compile_once, self._turn)
+        result = build_candidate(request, self._target, self._compile_once, self._in_flight)
         if result.status is Status.OK:
             kernel = kernel_from_json(request.kernel)
             ensure_reference(kernel, request.workload_key, self._scratch, request.sizes)

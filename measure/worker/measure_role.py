@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tunefarm.compiler.target import Target
 from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.measure.sandbox.in_flight import InFlight
 from tunefarm.measure.sandbox.messages import Message
 from tunefarm.measure.sandbox.node_kind import kind_of, this_node
-from tunefarm.measure.sandbox.turn import Turn
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 from tunefarm.measure.worker.build_candidate import unpack_candidates
 from tunefarm.measure.worker.run_candidate import CandidateRunner
@@ -23,7 +23,7 @@ class MeasureRole:
         self._target = Target.from_json(settings.target).key if settings.target else ""
         self._problem = other_kind(settings)
         self._runner = CandidateRunner(
-            Path(settings.scratch), settings.threads, settings.cores, Turn(settings.turn)
+            Path(settings.scratch), settings.threads, settings.cores, InFlight(settings.in_flight)
         )
 
     def answer(self, message: Message) -> Message:

@@ -26,7 +26,7 @@ from tunefarm.measure.machine import Activity, activity
 from tunefarm.measure.measurement import MeasureResult, Status
 from tunefarm.measure.placement import placements_of
 from tunefarm.measure.sandbox.guarded import GuardedBuffer
-from tunefarm.measure.sandbox.turn import Turn
+from tunefarm.measure.sandbox.in_flight import InFlight
 from tunefarm.measure.worker.answer import answer_of
 from tunefarm.measure.worker.bound_call import BoundCall, Problem, enter_arenas, mended_damage
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
@@ -58,10 +58,10 @@ class CandidateRunner:
         scratch: Path,
         threads: int,
         cores: Sequence[int],
-        turn: Turn,
+        in_flight: InFlight,
     ) -> None:
-        """`turn` is where the number of the candidate is noted that loads or runs next."""
-        self._turn = turn
+        """`in_flight` is where the number of the candidate is noted that loads or runs next."""
+        self._in_flight = in_flight
         self._scratch = scratch
         self._cores = tuple(cores)
         self._runtime, threading = make_runtime(threads)
@@ -101,7 +101,7 @@ class CandidateRunner:
         calls: list[BoundCall] = []
         try:
             for number, candidate in enumerate(candidates):
-                self._turn.note(number)
+                self._in_flight.note(number)
                 kept = self._kept.find((key, candidate)) if number else None
                 if kept is None or kept in calls:  # one call is in one place at a time
                     kept = self._load(workload, candidate)
@@ -168,7 +168,7 @@ class CandidateRunner:
         new = [call.constants for call, was in zip(calls, known, strict=True) if not was]
         damage = mended_damage(arenas, last, new)
         for number, call in enumerate(calls):
-            self._turn.note(number)
+            self._in_flight.note(number)
             call.prepare(last)
             call.run(call.turns if damage else 1)
             problem = call.problem(last, constants=damage is not None)
@@ -196,7 +196,7 @@ class CandidateRunner:
         for number, call in enumerate(calls):
             if call.checked:
                 continue
-            self._turn.note(number)
+            self._in_flight.note(number)
             for case in range(last + 1):
                 call.prepare(case)
                 call.seconds = call.run(1)
@@ -230,7 +230,7 @@ class CandidateRunner:
         """`run`, which notes that it is the turn of this number, and stays within the quota."""
 
         def run_noted(calls: int) -> float:
-            self._turn.note(number)
+            self._in_flight.note(number)
             return self._share.seconds(run, calls)
 
         return run_noted

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 
-from tunefarm.measure.core_locks import CoreLocks, Turn
+from tunefarm.measure.core_locks import CoreLocks, CoreUse
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.measure.sandbox.messages import Message
 from tunefarm.measure.sandbox.worker_process import (
@@ -87,7 +87,7 @@ class Supervisor:
                 reply = self._ask(Message(fields), timeout)
         except WorkerEndError as end:
             status = _BUILD_STATUS.get(end.status, end.status)
-            return BuildResult(status, b"", end.text, culprit=_culprit(request, end.turn) or 0)
+            return BuildResult(status, b"", end.text, culprit=_culprit(request, end.in_flight) or 0)
         return BuildResult(
             Status(reply.fields["status"]),
             reply.blob,
@@ -124,7 +124,7 @@ class Supervisor:
                 (),
                 end.text,
                 build.build_seconds,
-                culprit=_culprit(request, end.turn),
+                culprit=_culprit(request, end.in_flight),
             )
         status = Status(reply["status"])
         return MeasureResult(
@@ -141,7 +141,7 @@ class Supervisor:
             None if status in _BLAMELESS else _culprit(request, reply.get("culprit")),
         )
 
-    def _held(self, cores: Sequence[int], turn: Turn) -> AbstractContextManager[None]:
+    def _held(self, cores: Sequence[int], turn: CoreUse) -> AbstractContextManager[None]:
         return self._locks.held(cores, turn, alone=self._settings.alternates)
 
     def _ask(self, message: Message, timeout: float) -> Message:
@@ -161,7 +161,7 @@ class Supervisor:
             self.stop()
             raise CoresLostError(reply.fields["error"])
         if reply.fields["status"] != Status.OK:
-            reported = {"culprit": self._worker.turn, **reply.fields}
+            reported = {"culprit": self._worker.in_flight, **reply.fields}
             reported["error"] = self._worker.with_output(reply.fields["error"])
             reply = Message(reported, reply.blob)
         if reply.fields.get("retire"):
@@ -169,8 +169,8 @@ class Supervisor:
         return reply
 
 
-def _culprit(request: MeasureRequest, turn: int | None) -> int | None:
+def _culprit(request: MeasureRequest, in_flight: int | None) -> int | None:
     """Which schedule of the request is to blame, whose number a process left; None if unknown."""
-    if not request.rivals or turn is None:
+    if not request.rivals or in_flight is None:
         return None
-    return turn if 0 <= turn < len(request.schedules) else None
+    return in_flight if 0 <= in_flight < len(request.schedules) else None

@@ -25,7 +25,7 @@ import pytest
 from tests.measure.fake_machine import desktop_amd
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.measure import core_locks
-from tunefarm.measure.core_locks import QUANTUM_SECONDS, Accounts, CoreLocks, Turn
+from tunefarm.measure.core_locks import QUANTUM_SECONDS, Accounts, CoreLocks, CoreUse
 from tunefarm.measure.cpus import physical_cores, usable_cpus
 from tunefarm.measure.farm.pipeline_runner import LockWatch
 from tunefarm.tuner.confirm.latency import pinned
@@ -163,11 +163,11 @@ def test_what_a_killed_process_held_is_free(tmp_path: Path) -> None:
 
 
 def test_builds_and_timed_runs_of_different_drivers_take_turns(tmp_path: Path) -> None:
-    at_work: dict[Turn, int] = {"build": 0, "time": 0}
+    at_work: dict[CoreUse, int] = {"build": 0, "time": 0}
     together = 0
     guard = threading.Lock()
 
-    def use(driver: str, core: int, turn: Turn) -> None:
+    def use(driver: str, core: int, turn: CoreUse) -> None:
         nonlocal together
         locks = CoreLocks(driver, tmp_path)
         for _ in range(15):
@@ -178,7 +178,7 @@ def test_builds_and_timed_runs_of_different_drivers_take_turns(tmp_path: Path) -
                 with guard:
                     at_work[turn] -= 1
 
-    users: list[tuple[str, int, Turn]] = [("a", 0, "build"), ("a", 1, "time"), ("b", 2, "build")]
+    users: list[tuple[str, int, CoreUse]] = [("a", 0, "build"), ("a", 1, "time"), ("b", 2, "build")]
     threads = [in_thread(lambda user=user: use(*user)) for user in users]  # type: ignore[misc]
     for thread in threads:
         thread.join(60.0)

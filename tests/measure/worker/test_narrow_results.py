@@ -26,7 +26,7 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import BF16_NUMERICS, F16_NUMERICS, Numerics, is_narrow
 from tunefarm.compiler.types.tensor_type import TensorType
 from tunefarm.measure.measurement import MeasureResult, Status
-from tunefarm.measure.sandbox.turn import Turn
+from tunefarm.measure.sandbox.in_flight import InFlight
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
 from tunefarm.measure.worker.check_output import compare_output
 from tunefarm.measure.worker.reference import make_inputs
@@ -122,7 +122,7 @@ def summed_in_pairs_of_16_bits() -> FusedKernel:
 @pytest.fixture
 def measure(tmp_path: Path) -> Callable[[FusedKernel, FusedKernel], MeasureResult]:
     """Measures the code of a kernel as a candidate of another one."""
-    runner = CandidateRunner(tmp_path, 1, sorted(os.sched_getaffinity(0)), Turn(-1))
+    runner = CandidateRunner(tmp_path, 1, sorted(os.sched_getaffinity(0)), InFlight(-1))
 
     def run(wanted: FusedKernel, built: FusedKernel) -> MeasureResult:
         compiled = compile_kernel(built, naive_schedule(), host_target())

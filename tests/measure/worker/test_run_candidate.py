@@ -16,7 +16,7 @@ from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.target import host_target
 from tunefarm.measure.machine import Activity
 from tunefarm.measure.measurement import MeasureResult, Status
-from tunefarm.measure.sandbox.turn import Turn
+from tunefarm.measure.sandbox.in_flight import InFlight
 from tunefarm.measure.worker import bound_call, run_candidate
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
 from tunefarm.measure.worker.run_candidate import CandidateRunner, CoreWatch
@@ -75,7 +75,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def runner(tmp_path: Path) -> CandidateRunner:
     cores = sorted(os.sched_getaffinity(0))
-    return CandidateRunner(tmp_path, 1, cores, Turn(-1))
+    return CandidateRunner(tmp_path, 1, cores, InFlight(-1))
 
 
 def measure(runner: CandidateRunner, *faults: str, options: TimingOptions = QUICK) -> MeasureResult:
