@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.session.ports import type_text
 from tunefarm.compiler.types.dtypes import DType
 
 if TYPE_CHECKING:
@@ -93,7 +94,6 @@ class OrtValue:
 
     def data_type(self) -> str:
         """The type in onnxruntime's spelling: tensor(float)."""
-        from tunefarm.compiler.session.ports import type_text
 
         return type_text(DType.from_numpy(self._value.dtype))
 

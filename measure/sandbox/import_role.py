@@ -21,7 +21,7 @@ from tunefarm.compiler.errors import (
     warn_of_declared,
 )
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.graph.serialize import graph_from_structure
+from tunefarm.compiler.graph.serialize import graph_from_structure, structure_to_json
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array, bytes_of
 from tunefarm.measure.sandbox.messages import Message
@@ -41,7 +41,6 @@ class ImportRole:
     def answer(self, message: Message) -> Message:
         """Import the file; its constants go to the scratch folder."""
         from tunefarm.compiler.frontend.import_onnx import import_onnx
-        from tunefarm.compiler.graph.serialize import structure_to_json
         from tunefarm.compiler.limits import Limits
         from tunefarm.compiler.types.extents import shapes_from_json
 

@@ -23,7 +23,7 @@ from tunefarm.tuner.building.request import (
     BuildResult,
     built_artefact,
 )
-from tunefarm.tuner.from_settings import limits_of, target_of
+from tunefarm.tuner.from_settings import fallback_targets, limits_of, target_of
 
 if TYPE_CHECKING:
     from tunefarm.compiler.graph.ir import Graph
@@ -154,7 +154,6 @@ def _compiled(
     from tunefarm.tuner.building.overflow import overflow_note
     from tunefarm.tuner.building.recorded_plan import plan_to_apply
     from tunefarm.tuner.building.size_plan import size_plan
-    from tunefarm.tuner.from_settings import fallback_targets
 
     settings, output, graph = request.settings, request.output, read()
     model_hash = structural_hash(graph)

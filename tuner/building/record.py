@@ -17,6 +17,7 @@ from tunefarm import compiler
 from tunefarm.compiler.errors import DatabaseError, SettingsError
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.configs.settings import DatabaseSettings, Settings
+from tunefarm.db.records import BuildRecord, PlanRecord, TargetRecord
 from tunefarm.measure.machine import cpu_name
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.building.request import BuildRequest, BuildResult
@@ -76,7 +77,6 @@ def _record(
     request: BuildRequest, result: BuildResult, listed: Sequence[tuple[Target, BuildReport]]
 ) -> str:
     from tunefarm.db import model_queries
-    from tunefarm.db.records import BuildRecord, TargetRecord
     from tunefarm.db.store import Store
 
     settings = request.settings
@@ -121,7 +121,6 @@ def keep_plan(
 
     Raises DatabaseError.
     """
-    from tunefarm.db.records import PlanRecord, TargetRecord
 
     record = PlanRecord(
         id=uuid.uuid4().hex,

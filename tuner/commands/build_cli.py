@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunefarm.compiler.function_modules import load_modules
+from tunefarm.tuner.building.model_file import begin_digest
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.commands.command_files import EMIT, form_of
 from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
@@ -179,7 +180,6 @@ def build(
     form = form_of(emit)
     if cc is not None and (form not in map(form_of, _C_FORMS) or not cc.strip()):
         raise UsageError(f"--cc is the C compiler of --emit {' or '.join(_C_FORMS)}")
-    from tunefarm.tuner.building.model_file import begin_digest
 
     digest = begin_digest(model)  # while settings are read, and what a build needs is imported
     from tunefarm.configs.settings import load_settings

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tunefarm.compiler.function_modules import load_modules
+from tunefarm.tuner.building.model_file import other_file
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.options import (
     OUTPUT,
@@ -57,7 +58,6 @@ def inspect(
     shapes = shapes_of(shape, input)
     check_files(model=model)
     from tunefarm.configs.settings import load_settings
-    from tunefarm.tuner.building.model_file import other_file
     from tunefarm.tuner.building.record import open_records
     from tunefarm.tuner.commands.inspect_model import inspect_model
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tunefarm.compiler.function_modules import load_modules
 from tunefarm.configs.clock import steady_time
 from tunefarm.configs.errors import DatabaseError, SettingsError
+from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.tuner.commands.command_files import check_files, database_file
 from tunefarm.tuner.commands.command_line import prepare, show, write_file, write_json
 from tunefarm.tuner.commands.database_cli import open_database
@@ -143,7 +145,6 @@ def _checked(
     tune = parsed_tune([*typed, *rest])
     if tune.params["model"] != typed[1]:
         raise UsageError("--model is given among other options: put models first")
-    from tunefarm.compiler.function_modules import load_modules
 
     load_modules(tune.params["functions"] or ())
     given = {**tune.params, "minutes": tune.params["minutes"] if minutes is None else minutes}
@@ -249,7 +250,6 @@ def jobs_run(
 
         deadline = moment_of(until, now)
     with signals_held():  # libraries start threads
-        from tunefarm.configs.temporary_folders import make_folder
         from tunefarm.db.queue import entries
         from tunefarm.tuner.queues.queue_runner import QueueRunner
         from tunefarm.tuner.reports.progress import make_progress

@@ -5,6 +5,7 @@ works, results out.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -142,7 +143,6 @@ def resume(
 
 def _shown(arguments: list[str]) -> list[str]:
     """The arguments without a database's URL, which may have a password."""
-    import shlex
 
     return ["…" if "://" in argument else shlex.quote(argument) for argument in arguments]
 

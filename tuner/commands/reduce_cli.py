@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tunefarm.compiler.function_modules import load_modules
+from tunefarm.compiler.types.extents import shapes_to_json
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import show
@@ -93,7 +94,6 @@ def reduce(
         raise UsageError(f"--input {archives[1]}: give one .npz file")
     single = [text for text in input or () if text not in archives]
     files = named_values(single, "--input", "NAME=FILE.npy, or FILE.npz")
-    from tunefarm.compiler.types.extents import shapes_to_json
     from tunefarm.tuner.commands.reduce_check import Check
     from tunefarm.tuner.commands.reduce_model import ReduceRequest, default_outputs, reduce_model
 

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from tunefarm.configs.errors import SettingsError
+
 if TYPE_CHECKING:
     from tunefarm.configs.settings import Settings
 
@@ -91,7 +93,6 @@ def problem(name: str, text: str, advice: str, **facts: Any) -> Finding:
 def settings_of(question: Question) -> Settings:
     """The settings that a command with these options has. The check of the settings says what is
     wrong with them; the others look at the defaults then."""
-    from tunefarm.configs.errors import SettingsError
     from tunefarm.configs.settings import Settings, load_settings
 
     try:
