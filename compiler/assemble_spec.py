@@ -13,8 +13,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProg
 from tunefarm.compiler.kernels.narrow_factors import narrow_factors
 from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
 from tunefarm.compiler.runtime.artefact.seal import part_digests
-from tunefarm.compiler.runtime.planning.in_place import outputs_in_place
-from tunefarm.compiler.runtime.planning.memory_plan import MemoryPlan
+from tunefarm.compiler.runtime.planning.memory_plan import MemoryPlan, outputs_in_place
 from tunefarm.compiler.runtime.planning.pack_constants import PackedConstants
 from tunefarm.compiler.runtime.planning.run_steps import function_links
 from tunefarm.compiler.runtime.spec.executable_spec import (

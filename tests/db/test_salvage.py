@@ -20,8 +20,7 @@ from tunefarm.db.check import check
 from tunefarm.db.export import export_records
 from tunefarm.db.raw_rows import examined
 from tunefarm.db.records import BestRecord, JobTask
-from tunefarm.db.salvage import Salvage, salvage, table_of
-from tunefarm.db.sqlite_pages import layouts, rows
+from tunefarm.db.salvage import Salvage, layouts, rows, salvage, table_of
 from tunefarm.db.store import Store
 from tunefarm.db.work import ask, claim
 

@@ -11,8 +11,8 @@
                   multiple of 64, with zeros between, and the manifest has the SHA-256 of each
 
 The manifest lists the variants of the model, its programs, the preferred one first; others may be
-for CPUs that lack what that one needs, the fastest first, or for other sizes of the inputs, see
-`tunefarm.compiler.runtime.artefact.program_list`. What several have in common is one part.
+for CPUs that lack what that one needs, the fastest first, or for other sizes of the inputs. What
+several have in common is one part.
 
 Every byte is covered by a check (of large constants it may end later, see
 `tunefarm.compiler.runtime.artefact.constants_check`), the same model gives the same bytes, and
@@ -45,7 +45,6 @@ from tunefarm.compiler.runtime.artefact.manifest import (
     parts_to_json,
     spec_from_json,
 )
-from tunefarm.compiler.runtime.artefact.program_list import programs_here, verify_programs
 from tunefarm.compiler.runtime.artefact.seal import (
     Content,
     content_digests,
@@ -53,6 +52,12 @@ from tunefarm.compiler.runtime.artefact.seal import (
     part_contents,
     seal,
     seal_of,
+)
+from tunefarm.compiler.runtime.machine.check_target import (
+    can_run,
+    check_target,
+    lacking_features,
+    platform_of,
 )
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
 from tunefarm.compiler.runtime.spec.executable_spec import (
@@ -62,7 +67,10 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     LoopStep,
     aligned,
 )
+from tunefarm.compiler.runtime.spec.joined_signature import ports_of_program
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.structure import NO_STRUCTURE
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.configs.files import open_regular
@@ -97,7 +105,7 @@ def save(
     contents: list[Content] = []
     numbers: dict[str, int] = {}
     variants = []
-    verify_programs((spec, *others))
+    _verify_programs((spec, *others))
     for variant in (spec, *others):
         if seal_of(variant) not in variant.entry:
             raise VerifyError(f"executable {variant.name}: its entry holds the seal of another one")
@@ -229,7 +237,7 @@ def open_programs(
     _check_programs(path, specs, index)
     if fallback and not specs[-1].fallback:
         raise ArtefactError(f"{path} was built without a fallback", hint="tune build --fallback")
-    return programs_here(specs, fallback=fallback), check
+    return _programs_here(specs, fallback=fallback), check
 
 
 def is_artefact(path: str | PathLike[str]) -> bool:
@@ -397,7 +405,7 @@ def _check_programs(path: Path, programs: Sequence[ExecutableSpec], index: _Inde
     """Raise `ArtefactError` unless the programs are a list of the file's format, and every part is
     used."""
     try:
-        verify_programs(programs)
+        _verify_programs(programs)
     except VerifyError as error:
         raise _not_valid(path, error.message) from error
     wanted = _format_of(programs)
@@ -406,3 +414,79 @@ def _check_programs(path: Path, programs: Sequence[ExecutableSpec], index: _Inde
     used = {number for variant in index.variants for number in variant["parts"]}
     if len(used) != len(index.parts):
         raise _not_valid(path, "it has parts that no variant uses")
+
+
+def _verify_programs(programs: Sequence[ExecutableSpec]) -> None:
+    """Raise `VerifyError` unless the programs are of one model, in order, and each can be reached.
+
+    All have the same inputs and outputs, but for their extents and the ranks of outputs; fallbacks
+    follow the others; no two are for the same CPU and sizes.
+    """
+    problem = _problem(programs)
+    if problem:
+        raise VerifyError(f"executable {programs[0].name}: {problem}")
+
+
+def _problem(programs: Sequence[ExecutableSpec]) -> str:
+    kinds = [program.fallback for program in programs]
+    if kinds != sorted(kinds):
+        return "its programs are not in order"
+    first = programs[0]
+    for program in programs[1:]:
+        if _ports(program) != _ports(first):
+            return "its programs have not the same inputs and outputs"
+        if program.structure != first.structure:
+            return "its programs have not the same lists and optionals"
+    for number, program in enumerate(programs):
+        for other in programs[:number]:
+            if _machine(other) != _machine(program):
+                continue
+            if not (other.guards and program.guards) or other.guards == program.guards:
+                return f"two programs are for {program.target.cpu} and the same sizes"
+    return ""
+
+
+def _machine(program: ExecutableSpec) -> tuple[Target, bool]:
+    """What the programs have in common of which one runs for its sizes."""
+    return program.target, program.fallback
+
+
+def _ports(program: ExecutableSpec) -> tuple[list[tuple[str, DType, int]], list[tuple[str, DType]]]:
+    inputs, outputs = ports_of_program(program)
+    ranked = [(port.name, port.dtype, len(port.shape)) for port in inputs]
+    return ranked, [(port.name, port.dtype) for port in outputs]
+
+
+def _programs_here(
+    programs: Sequence[ExecutableSpec], *, fallback: bool = False
+) -> tuple[ExecutableSpec, ...]:
+    """The programs for the first target that this machine can run, with `fallback` the last one.
+
+    Raises `ArtefactError` if there is none, naming what each needs.
+    """
+    machines = list(dict.fromkeys(map(_machine, programs)))
+    if fallback:
+        machines = machines[-1:]
+    chosen = next((machine for machine in machines if can_run(machine[0])), None)
+    if chosen is None and len(machines) == 1:
+        check_target(machines[0][0])
+    if chosen is None:
+        raise _refusal([target for target, _ in machines])
+    return tuple(program for program in programs if _machine(program) == chosen)
+
+
+def _refusal(targets: Sequence[Target]) -> ArtefactError:
+    host = host_target()
+    here = platform_of(host)
+
+    def need(target: Target) -> str:
+        if platform_of(target) != here:
+            return f"that for {target.cpu} needs {platform_of(target)}"
+        return f"that for {target.cpu} needs {lacking_features(target, host)}"
+
+    needs = "; ".join(map(need, targets))
+    return ArtefactError(
+        f"the model has no program for this {host.cpu} ({here}), which lacks what they need: "
+        f"{needs}",
+        hint="build it with --fallback, again on this machine, or for an older target",
+    )

@@ -15,8 +15,7 @@ import numpy as np
 from tunefarm.compiler.errors import ArtefactError, InputError
 from tunefarm.compiler.runtime.artefact import artefact
 from tunefarm.compiler.runtime.artefact.code_digest import code_digest
-from tunefarm.compiler.runtime.execution.bound_run import BoundRun
-from tunefarm.compiler.runtime.execution.frame import Frame
+from tunefarm.compiler.runtime.execution.frame import BoundRun, Frame
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty, allocate

@@ -269,7 +269,7 @@ class ExecutableSpec:
     `kernels`; nothing in files from before they were kept.
 
     `in_place` are the outputs that may lie in the memory of an input, each with that input, see
-    `tunefarm.compiler.runtime.planning.in_place`.
+    `tunefarm.compiler.runtime.planning.memory_plan`.
 
     `functions` are not part of it: their pointers and contexts follow those of the constants,
     interleaved, and the last `REPORT_BYTES` of the arena are for a report of what failed; before it
