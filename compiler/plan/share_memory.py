@@ -13,24 +13,34 @@ lie there one behind the other already is a part of that (the growing concats of
 
 Where a concat would be fused with what makes its operands and with its reader, so that all of it is
 one pass over memory, it stays. So does a slice of what would be computed for it alone.
+
+A kernel of a concat repeats its body between the places where one operand ends and the next begins,
+for a limited number of them; beyond, it would choose each element. So what stays of more operands
+becomes a concat of concats, each a kernel of its own: neighbours that are small together come
+first, and large operands are copied once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
 from types import MappingProxyType
 
+import numpy as np
+
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, consumers
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
+from tunefarm.compiler.schedule.sketches.borders import MAX_BORDERS
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
 
 MOST_COPIED = 0.5
 """The share of a concat's bytes that may have to be copied: else one kernel copies all of them."""
+MOST_OPERANDS = MAX_BORDERS + 1
+"""Of a concat in one kernel: the body stands between all of its borders."""
 _FREE = (Pattern.ELEMENTWISE, Pattern.INJECTIVE)
 
 
@@ -38,6 +48,16 @@ def run(graph: Graph) -> Graph:
     """The graph with parts and joins instead of slices and concats, where that saves work."""
     parts = _with_parts(graph)
     joins = _Joins(parts).plan()
+    wide = {
+        node.output
+        for node in parts.nodes
+        if node.operator == "concat"
+        and len(node.inputs) > MOST_OPERANDS
+        and node.output not in joins
+    }
+    if wide:
+        parts = _with_nested_concats(parts, wide)
+        joins = _Joins(parts).plan()
     rewriter = Rewriter(parts)
     for node in parts.nodes:
         operands = joins.get(node.output)
@@ -146,6 +166,28 @@ class _Facts:
 
 
 # --- concats ------------------------------------------------------------------------------------
+
+
+def _with_nested_concats(graph: Graph, wide: Collection[str]) -> Graph:
+    """The graph with concats of concats instead of those, at most `MOST_OPERANDS` in each."""
+    rewriter = Rewriter(graph)
+    for node in graph.nodes:
+        if node.output not in wide:
+            rewriter.keep(node)
+            continue
+        attributes = complete_attributes(node)
+        names = [rewriter.value(name) for name in node.inputs]
+        sizes = [rewriter.types[name].size for name in names]
+        while len(names) > MOST_OPERANDS:
+            count = min(MOST_OPERANDS, len(names) - MOST_OPERANDS + 1)
+            ends = np.concatenate(([0], np.cumsum(sizes)))
+            first = int(np.argmin(ends[count:] - ends[:-count]))
+            inner = tuple(names[first : first + count])
+            joined = rewriter.emit("concat", inner, attributes, like=node)
+            names[first : first + count] = [joined]
+            sizes[first : first + count] = [rewriter.types[joined].size]
+        rewriter.emit("concat", tuple(names), attributes, like=node, output=node.output)
+    return rewriter.finish()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ What remains is fused among itself: pointwise and injective nodes along edges wh
 else needs. Nothing expensive (exp, division, …) is ever computed more often than once per element.
 A node that looks its elements up, or sums several, is computed in rows: pointwise nodes join it,
 moves of what it gives do not. A turn (transpose, change of layout) takes blocks of one tensor: it
-shares no kernel with what pieces rows together or reads them at divided positions.
+shares no kernel with what pieces rows together or reads them at divided positions. Concats share
+one only while its loops can be cut wherever one operand ends and the next begins.
 Views and joins are groups of their own.
 
 A group has one output, and its other values are read inside it only; so contracting groups cannot
@@ -47,6 +48,7 @@ from tunefarm.compiler.operators.registry import (
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.decisions.plan_names import kernel_ends
 from tunefarm.compiler.plan.sizes import place_fills
+from tunefarm.compiler.schedule.sketches.borders import MAX_BORDERS
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.numerics import is_narrow
 
@@ -198,7 +200,9 @@ class _Fuser:
                 return False
             if value not in _tables(node) and not self._reads_well(node, members):
                 return False
-        return not self._recomputes([*members, node])
+        return not self._has_many_borders([*members, node]) and not self._recomputes(
+            [*members, node]
+        )
 
     def _grow(
         self, start: Node, joins: Callable[[Node, Sequence[Node], Sequence[str]], bool]
@@ -320,7 +324,7 @@ class _Fuser:
         readers = [member for member in part if node.output not in _tables(member)]
         if not all(self._reads_well(reader, [node]) for reader in readers):
             return False
-        return not self._recomputes([node, *part])
+        return not self._has_many_borders([node, *part]) and not self._recomputes([node, *part])
 
     def _takes_turned(self, part: Sequence[Node]) -> bool:
         """Can these nodes read a tensor across its rows, in vectors, if one of them is a core?
@@ -359,6 +363,11 @@ class _Fuser:
                 if piecewise or self._size(reader) >= self._size(member):
                     return False
         return True
+
+    def _has_many_borders(self, members: Sequence[Node]) -> bool:
+        """Do several concats change operands at more places than a kernel's loops are cut at?"""
+        pieces = [len(node.inputs) - 1 for node in members if operator(node.operator).piecewise]
+        return len(pieces) > 1 and sum(pieces) > MAX_BORDERS
 
     def _recomputes(self, members: Sequence[Node]) -> bool:
         """Would something that is not cheap be computed more than once per element?

@@ -15,7 +15,8 @@ from tunefarm.compiler.kernels.stage import Axis
 from tunefarm.compiler.schedule.nest_shape import Counts
 from tunefarm.compiler.types.dtypes import DType
 
-MAX_BORDERS = 16  # the body is repeated between them: beyond, its code costs more than the choice
+MAX_BORDERS = 32  # the body is repeated between them: beyond, its code costs more than the choice
+MAX_STEPS = 16  # the same where divided positions are among them: such bodies are longer
 
 
 def borders(body: Expr, axis: Axis, in_lanes: bool = False) -> tuple[int, ...]:
@@ -23,16 +24,18 @@ def borders(body: Expr, axis: Axis, in_lanes: bool = False) -> tuple[int, ...]:
 
     With `in_lanes`, where vectors lie along the axis, comparisons of divided positions count, and
     divisions whose results change: between them a vector's elements lie in a pattern. Where more
-    than `MAX_BORDERS` do, none.
+    than `MAX_BORDERS` do, or with divisions more than `MAX_STEPS`, none.
     """
-    found = {
-        position
+    nodes = [
+        node
         for node in postorder(body)
         if isinstance(node, Binary) and node.left.dtype is DType.I64
-        for position in (*_flips(node, axis.name), *(_steps(node, axis) if in_lanes else ()))
-        if 0 < position < axis.extent
-    }
-    return tuple(sorted(found)) if len(found) <= MAX_BORDERS else ()
+    ]
+    found = {position for node in nodes for position in _flips(node, axis.name)}
+    steps = {position for node in nodes if in_lanes for position in _steps(node, axis)}
+    inside = sorted(position for position in found | steps if 0 < position < axis.extent)
+    most = MAX_BORDERS if steps <= found else MAX_STEPS
+    return tuple(inside) if len(inside) <= most else ()
 
 
 def period(body: Expr, axis: Axis) -> int:
@@ -84,7 +87,7 @@ def _steps(node: Binary, axis: Axis) -> Iterator[int]:
     else:
         outcome = (left >= right if node.op in _STRICT else left > right).astype(np.int64)
     changes = np.flatnonzero(outcome[1:] != outcome[:-1]) + 1
-    if len(changes) <= MAX_BORDERS:
+    if len(changes) <= MAX_STEPS:
         yield from changes.tolist()
 
 

@@ -262,3 +262,33 @@ def test_concat_that_lies_in_a_later_one_copies_its_part() -> None:
     made = matmul(maker, inner, 8)
     outer = maker.node("concat", inner, made, axis=0)
     shared(maker.graph(matmul(maker, outer, 3)))
+
+
+@pytest.mark.parametrize(
+    ("axis", "extents"),
+    [(1, [1] * 70), (0, [1, 2, 3] * 25), (1, [3, 1] * 40), (1, [200, *[1] * 34, 300])],
+)
+def test_concat_of_many_operands_is_a_concat_of_small_ones(axis: int, extents: list[int]) -> None:
+    maker = GraphMaker()
+    shapes = [(extent, 5) if axis == 0 else (5, extent) for extent in extents]
+    operands = [maker.input(*shape) for shape in shapes]
+    graph = shared(maker.graph(maker.node("concat", *operands, axis=axis)))
+    concats = [node for node in graph.nodes if node.operator == "concat"]
+    assert all(len(node.inputs) <= share_memory.MOST_OPERANDS for node in concats)
+    assert len(kernels(graph)) >= len(concats)
+
+
+def test_large_operand_of_many_is_copied_once() -> None:
+    maker = GraphMaker()
+    operands = [maker.input(5, extent) for extent in (*[1] * 20, 1000, *[1] * 20)]
+    graph = shared(maker.graph(maker.node("concat", *operands, axis=1)))
+    assert operands[20] in graph.nodes[-1].inputs
+
+
+def test_kernel_holds_no_more_borders_of_concats_than_its_loops_are_cut_at() -> None:
+    maker = GraphMaker()
+    half = share_memory.MOST_OPERANDS // 2 + 2
+    pairs = [[maker.input(5, 2) for _ in range(half)] for _ in range(2)]
+    first, second = (maker.node("relu", maker.node("concat", *p, axis=1)) for p in pairs)
+    graph = shared(maker.graph(maker.node("add", first, second)))
+    assert len(kernels(graph)) == 2
