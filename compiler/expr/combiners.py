@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tunefarm.compiler.expr.nodes import Const, const
-from tunefarm.compiler.types.dtypes import BOOLS, DType
+from tunefarm.compiler.types.dtypes import BOOLS, INTEGERS, DType
 from tunefarm.compiler.types.dtypes import WIDE_NUMBERS as NUMBERS
 
 
@@ -32,13 +32,17 @@ def _highest(dtype: DType) -> int | float:
     return math.inf if dtype.is_float else int(np.iinfo(dtype.numpy).max)
 
 
+def _all_bits(dtype: DType) -> int:
+    return -1 if dtype.is_signed else int(_highest(dtype)) if dtype.is_integer else 1
+
+
 COMBINERS: Mapping[str, Combiner] = {
     "sum": Combiner(NUMBERS, "add", np.add, lambda dtype: 0, rounds=True),
     "prod": Combiner(NUMBERS, "mul", np.multiply, lambda dtype: 1, rounds=True),
     "max": Combiner(NUMBERS, "max", np.maximum, _lowest),
     "min": Combiner(NUMBERS, "min", np.minimum, _highest),
-    "and": Combiner(BOOLS, "and", np.bitwise_and, lambda dtype: 1),
-    "or": Combiner(BOOLS, "or", np.bitwise_or, lambda dtype: 0),
+    "and": Combiner(INTEGERS | BOOLS, "and", np.bitwise_and, _all_bits),
+    "or": Combiner(INTEGERS | BOOLS, "or", np.bitwise_or, lambda dtype: 0),
 }
 
 

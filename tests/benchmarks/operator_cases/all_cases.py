@@ -13,11 +13,13 @@ from tests.benchmarks.operator_cases import (
     resizing,
     rows,
     sampled,
+    trees,
 )
 from tests.benchmarks.operator_cases.case import OperatorCase
 
 _FILES = (
-    convolutions, pools, products, attentions, rows, elementwise, moving, resizing, indexed, sampled
+    convolutions, pools, products, attentions, rows, elementwise, moving, resizing, indexed,
+    sampled, trees
 )  # fmt: skip
 
 

@@ -24,6 +24,9 @@ _PLAIN: tuple[tuple[str, Sequence[int], int, Sequence[int], dict[str, Any]], ...
     ("3x3 stride 2 few inputs", (1, 6, 112, 112), 24, (3, 3), {"strides": [2, 2], "pads": [1] * 4}),
     ("3x3 stride 3", (1, 32, 96, 96), 64, (3, 3), {"strides": [3, 3]}),
     ("3x3 dilated", (1, 256, 33, 33), 64, (3, 3), {"pads": [6] * 4, "dilations": [6, 6]}),
+    ("3x3 dilated by 2", (1, 64, 56, 56), 64, (3, 3), {"pads": [2] * 4, "dilations": [2, 2]}),
+    ("3x3 dilated by 4", (1, 64, 56, 56), 64, (3, 3), {"pads": [4] * 4, "dilations": [4, 4]}),
+    ("3x3 dilated by 12", (1, 64, 56, 56), 64, (3, 3), {"pads": [12] * 4, "dilations": [12, 12]}),
     ("5x5", (1, 32, 56, 56), 64, (5, 5), {"pads": [2] * 4}),
     ("1x7", (1, 128, 17, 17), 128, (1, 7), {"pads": [0, 3, 0, 3]}),
     ("1x1", (1, 256, 28, 28), 128, (1, 1), {}),
@@ -39,6 +42,8 @@ _DEPTHWISE: tuple[tuple[str, Sequence[int], int, dict[str, Any]], ...] = (
     ("5x5", (1, 120, 28, 28), 5, {"pads": [2] * 4}),
     ("5x5 stride 2", (1, 72, 56, 56), 5, {"strides": [2, 2], "pads": [2] * 4}),
     ("7x7", (1, 96, 56, 56), 7, {"pads": [3] * 4}),
+    ("7x7 of a large image", (1, 48, 160, 160), 7, {"pads": [3] * 4}),
+    ("13x13", (1, 32, 112, 112), 13, {"pads": [6] * 4}),
 )
 _GROUPED: tuple[tuple[str, Sequence[int], int, int, dict[str, Any]], ...] = (
     ("2 groups", (1, 64, 28, 28), 128, 2, {"pads": [1] * 4}),
@@ -51,6 +56,9 @@ _GROUPED: tuple[tuple[str, Sequence[int], int, int, dict[str, Any]], ...] = (
 _OTHER_RANKS: tuple[tuple[str, Sequence[int], int, Sequence[int], int, dict[str, Any]], ...] = (
     ("1-D speech stem", (1, 80, 1000), 256, (3,), 1, {"pads": [1, 1]}),
     ("1-D speech stem stride 2", (1, 256, 1000), 256, (3,), 1, {"strides": [2], "pads": [1, 1]}),
+    ("1-D of 400", (1, 80, 400), 80, (3,), 1, {"pads": [1, 1]}),
+    ("1-D wide", (1, 384, 1500), 384, (3,), 1, {"pads": [1, 1]}),
+    ("1-D of embedded bytes", (1, 64, 2048), 256, (5,), 1, {}),
     ("1-D waveform", (1, 1, 16000), 64, (10,), 1, {"strides": [5]}),
     ("1-D dilated", (1, 64, 2000), 64, (3,), 1, {"pads": [8, 8], "dilations": [8]}),
     ("1-D depthwise 31", (1, 256, 300), 256, (31,), 256, {"pads": [15, 15]}),
@@ -86,6 +94,9 @@ def cases() -> Iterator[OperatorCase]:
         kernel = (size, size)
         yield _conv("depthwise", name, shape, shape[1], kernel, shape[1], attributes)
         yield _between("depthwise", name, shape, shape[1], kernel, shape[1], attributes)
+    for name, shape, outputs, kernel, attributes in _PLAIN:
+        if "dilated by" in name:
+            yield _between("conv", name, shape, outputs, kernel, 1, attributes)
     for name, shape, outputs, groups, attributes in _GROUPED:
         yield _conv("grouped conv", name, shape, outputs, (3, 3), groups, attributes)
     for name, shape, outputs, groups, attributes in (_GROUPED[0], _GROUPED[2]):

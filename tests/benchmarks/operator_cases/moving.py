@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations_with_replacement
 
 import numpy as np
 
@@ -25,6 +26,11 @@ _TRANSPOSE: tuple[tuple[Sequence[int], Sequence[int]], ...] = (
     ((1, 7, 7, 8, 8, 64), (0, 5, 1, 3, 2, 4)),
     ((1, 1, 1, 7, 7, 512), (0, 5, 1, 3, 2, 4)),
     ((1, 8, 128, 6, 32), (0, 1, 4, 2, 3)),
+    ((1500, 1500), (1, 0)),
+    ((31, 101, 67), (2, 1, 0)),
+    ((31, 101, 67), (1, 2, 0)),
+    ((31, 101, 67), (1, 0, 2)),
+    ((13, 17, 19, 23), (0, 3, 2, 1)),
 )
 _PAD: tuple[tuple[str, Sequence[int], Sequence[int]], ...] = (
     ("constant", (1, 64, 56, 56), (0, 0, 1, 1, 0, 0, 1, 1)),
@@ -51,6 +57,16 @@ _CONCAT: tuple[tuple[Sequence[Sequence[int]], int], ...] = (
     (((1000, 4), (1000, 1), (1000, 80)), 1),
     (((128, 100), (128, 28)), -1),
 )
+# parts, their shape, axis
+_CONCAT_OF_MANY: tuple[tuple[int, Sequence[int], int], ...] = (
+    (496, (1000, 1), 1),
+    (496, (1, 1), 1),
+    (100, (1000, 3), 1),
+    (300, (1, 100), 0),
+    (200, (10, 1, 50), 1),
+    (200, (10, 50, 1), 2),
+    (30, (8, 8, 28, 28), 1),
+)
 
 
 def cases() -> Iterator[OperatorCase]:
@@ -67,6 +83,9 @@ def cases() -> Iterator[OperatorCase]:
     for shapes, axis in _CONCAT:
         name = f"concat over {axis}: {' '.join(map(shape_text, shapes))}"
         yield one_node("concat", name, "Concat", *shapes, axis=axis)
+    for parts, shape, axis in _CONCAT_OF_MANY:
+        name = f"concat of {parts} over {axis}: {shape_text(shape)}"
+        yield one_node("concat", name, "Concat", *[shape] * parts, axis=axis)
     for name, (family, write) in _OTHERS.items():
         yield OperatorCase(family, name, write)
 
@@ -101,6 +120,21 @@ def _turned_and_reduced(net: CaseBuilder) -> str:
 
 def _split(parts: int, axis: int, *shape: int) -> Callable[[CaseBuilder], list[str]]:
     return lambda net: net.nodes("Split", parts, net.input(*shape), axis=axis, num_outputs=parts)
+
+
+def _pairs_of_columns(columns: int, rows: int) -> Callable[[CaseBuilder], str]:
+    """Products of all pairs of columns side by side, as PolynomialFeatures of scikit-learn."""
+
+    def write(net: CaseBuilder) -> str:
+        data = net.input(rows, columns)
+        over = net.constant(np.array([1]))
+        products = [
+            net.node("ReduceProd", net.node("Gather", data, net.constant(pair), axis=1), over)
+            for pair in combinations_with_replacement(range(columns), 2)
+        ]
+        return net.node("Concat", data, *products, axis=1)
+
+    return write
 
 
 def _split_between(net: CaseBuilder) -> list[str]:
@@ -211,6 +245,10 @@ _OTHERS: dict[str, tuple[str, Callable[[CaseBuilder], str | Sequence[str]]]] = {
     "pad reflect between convs: 1x64x56x56": ("pad", _pad_between("reflect")),
     "split 3 over 2: 1x128x2304": ("split", _split(3, 2, 1, 128, 2304)),
     "split 2 over 1: 1x58x28x28": ("split", _split(2, 1, 1, 58, 28, 28)),
+    "split 496 over 1: 1000x496": ("split", _split(496, 1, 1000, 496)),
+    "split 200 over 1: 10x200x50": ("split", _split(200, 1, 10, 200, 50)),
+    "pairs of 30 columns: 1x30": ("concat", _pairs_of_columns(30, 1)),
+    "pairs of 30 columns: 1000x30": ("concat", _pairs_of_columns(30, 1000)),
     "split, concat between convs: 1x64x40x40": ("split", _split_between),
     "concat between convs: 1x117x56x56": ("concat", _concat_between),
     "channel shuffle between convs: 1x120x28x28": ("transpose", _channel_shuffle),

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import helper
 
 from tests.compiler.frontend.onnx_models import outputs_of
@@ -131,11 +133,12 @@ def test_tree_regressors_agree_with_onnxruntime(aggregate: str) -> None:
     _check("TreeEnsembleRegressor", {"x": _data()}, evaluate=_compiled, **forest, **given)
 
 
+@pytest.mark.parametrize("depth", [4, 10])
 @pytest.mark.parametrize("mode", ["LEQ", "LT", "GTE", "GT", "EQ", "NEQ"])
-def test_nodes_compare_as_their_modes_say_and_nan_is_what_is_missing(mode: str) -> None:
+def test_nodes_compare_as_their_modes_say_and_nan_is_what_is_missing(mode: str, depth: int) -> None:
     data = _data()
     data[::5, ::2] = np.nan
-    forest = _forest(4, 4, (f"BRANCH_{mode}",), "target", 3, -1, seed=1)
+    forest = _forest(4, depth, (f"BRANCH_{mode}",), "target", 3, -1, seed=1)
     _check("TreeEnsembleRegressor", {"x": data}, n_targets=3, **forest)
 
 
@@ -152,17 +155,95 @@ def test_doubles_and_integers_walk_trees() -> None:
         np.testing.assert_array_equal(found[0], wanted[0])
 
 
+def _by_leaves(trees: int, leaves: int, targets: int, seed: int) -> dict[str, Any]:
+    """Trees that grow at a leaf at a time, mostly at the latest one: few leaves, many levels."""
+    rng = np.random.default_rng(seed)
+    nodes: list[list[Any]] = []
+    votes: list[list[Any]] = []
+    for tree in range(trees):
+        own: list[list[Any]] = [[0, 0.0, "LEAF", 0, 0, 0]]
+        open_leaves = [0]
+        for _ in range(int(rng.integers(1, leaves + 1)) - 1):
+            at = -1 if rng.random() < 0.7 else int(rng.integers(len(open_leaves)))
+            node, count = open_leaves.pop(at), len(own)
+            threshold = float(np.round(rng.standard_normal() * 2, 1))
+            missing = int(rng.integers(2))
+            own[node] = [
+                int(rng.integers(WIDTH)),
+                threshold,
+                "BRANCH_LEQ",
+                count,
+                count + 1,
+                missing,
+            ]
+            own += [[0, 0.0, "LEAF", 0, 0, 0] for _ in range(2)]
+            open_leaves += [count, count + 1] if rng.random() < 0.5 else [count + 1, count]
+        nodes += [[tree, number, *values] for number, values in enumerate(own)]
+        votes += [
+            [tree, leaf, int(rng.integers(targets)), float(rng.uniform(-1, 1))]
+            for leaf in open_leaves
+        ]
+    names = "treeids nodeids featureids values modes truenodeids falsenodeids"
+    columns = zip(
+        f"{names} missing_value_tracks_true".split(), zip(*nodes, strict=True), strict=True
+    )
+    found = {f"nodes_{name}": list(values) for name, values in columns}
+    votes_by = zip("treeids nodeids ids weights".split(), zip(*votes, strict=True), strict=True)
+    return found | {f"target_{name}": list(values) for name, values in votes_by}
+
+
+@given(
+    trees=st.integers(1, 30),
+    leaves=st.sampled_from([1, 2, 31, 32, 33, 90]),
+    targets=st.sampled_from([1, 3]),
+    rows=st.sampled_from([1, 2, 37]),
+    dtype=st.sampled_from(["float32", "float64"]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=25, deadline=None)
+def test_trees_grown_by_leaves_agree_with_onnxruntime(
+    trees: int, leaves: int, targets: int, rows: int, dtype: str, seed: int
+) -> None:
+    data = _data(dtype, seed)[:rows]
+    data[::3, ::2] = np.nan
+    forest = _by_leaves(trees, leaves, targets, seed)
+    inputs = {"x": data}
+    _check("TreeEnsembleRegressor", inputs, n_targets=targets, evaluate=_compiled, **forest)
+
+
+@pytest.mark.parametrize(("rows", "wanted"), [(37, "tree_leaves"), (1, "tree_leaves_by_rows")])
+def test_nodes_of_unbalanced_trees_are_asked_at_once(rows: int, wanted: str) -> None:
+    forest = _by_leaves(20, 31, 1, 0)
+    model = _model("TreeEnsembleRegressor", {"x": _data()[:rows]}, 1, 3, n_targets=1, **forest)
+    operators = [node.operator for node in import_model_proto(model).nodes]
+    assert wanted in operators and not any("tree_step" in name for name in operators)
+
+
+def test_tree_with_several_ways_to_a_node_is_walked() -> None:
+    forest = _by_leaves(4, 9, 1, 0)
+    ends = forest["nodes_falsenodeids"]
+    both = next(n for n, mode in enumerate(forest["nodes_modes"]) if mode != "LEAF")
+    ends[both] = forest["nodes_truenodeids"][both]
+    inputs = {"x": _data()}
+    model = _model("TreeEnsembleRegressor", inputs, 1, 3, n_targets=1, **forest)
+    assert "tree_step" in [node.operator for node in import_model_proto(model).nodes]
+    _check("TreeEnsembleRegressor", inputs, n_targets=1, evaluate=_compiled, **forest)
+
+
 @pytest.mark.parametrize("targets", [1, 3])
 @pytest.mark.parametrize("trees", [4, 20])
-def test_rows_of_any_number_walk_vectors_of_many_trees(trees: int, targets: int) -> None:
+@pytest.mark.parametrize(("depth", "operator"), [(5, "tree_leaves"), (14, "tree_step")])
+def test_rows_of_any_number_take_vectors_of_many_trees(
+    depth: int, operator: str, trees: int, targets: int
+) -> None:
     """One row of many trees costs no vector of rows for each of them."""
-    forest = _forest(trees, 5, ("BRANCH_LEQ",), "target", targets, -1)
+    forest = _forest(trees, depth, ("BRANCH_LEQ",), "target", targets, -1)
     data = _data()
     model = _model("TreeEnsembleRegressor", {"x": data}, 1, 3, n_targets=targets, **forest)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
     graph = import_model_proto(model, {"rows": (f"1..{len(data)}",)})
-    kinds = {node.operator for node in graph.nodes if "tree_step" in node.operator}
-    assert kinds == {"tree_step_by_rows" if trees > 4 else "tree_step"}
+    kinds = {node.operator for node in graph.nodes if node.operator.startswith("tree_")}
+    assert kinds == {f"{operator}_by_rows" if trees > 4 else operator}
     executable = compiler.build(graph)
     for rows in (1, len(data), 3):
         part = {"x": data[:rows]}

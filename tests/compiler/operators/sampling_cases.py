@@ -241,6 +241,40 @@ def _steps() -> Iterator[Case]:
     yield case("nan", "tree_step_by_rows", [turned, data, *tables, nan_first], lambda: special.T)
 
 
+def _tree_leaves() -> Iterator[Case]:
+    rng = np.random.default_rng(4)
+    trees, nodes, rows = 5, 7, 13
+    data = rng.standard_normal((3, rows)).astype(np.float32)
+    data[1, ::4] = np.nan
+    features = rng.integers(0, 3, (trees, nodes)).astype(np.int32)
+    thresholds = rng.standard_normal((trees, nodes)).astype(np.float32)
+    kept = np.array([0, 1, 12, 30, 31])  # the only leaf that all nodes of a tree may leave
+    masks = np.where(rng.random((2, trees, nodes)) < 0.2, 0, -1)
+    masks[:, :, 0] &= 1 << kept
+    first, second = masks.astype(np.uint32).astype(np.int32)
+    leaves = rng.integers(0, 99, trees * 33).astype(np.int32)
+    nan_first = rng.integers(0, 2, (trees, nodes)).astype(bool)
+    values = data[features]  # [trees, nodes, rows]
+    at_most, missing = values <= thresholds[..., None], np.isnan(values)
+
+    def found(goes_first: Values) -> Values:
+        bits = np.where(goes_first, first[..., None], second[..., None])
+        is_left = np.bitwise_and.reduce(bits, axis=1) != 0
+        slots = np.where(is_left, 1 + kept[:, None], 0)
+        return leaves[33 * np.arange(trees)[:, None] + slots]
+
+    plain, special = found(at_most), found(at_most | (missing & nan_first[..., None]))
+    tables = [features, thresholds, first, second]
+    yield case("", "tree_leaves", [data, *tables, leaves], lambda: plain)
+    yield case("nan", "tree_leaves", [data, *tables, leaves, nan_first], lambda: special)
+    rows_first, *turned, missing_first = (
+        np.ascontiguousarray(table.T) for table in (data, *tables, nan_first)
+    )
+    by_rows = [rows_first, *turned, leaves]
+    yield case("", "tree_leaves_by_rows", by_rows, lambda: plain.T)
+    yield case("nan", "tree_leaves_by_rows", [*by_rows, missing_first], lambda: special.T)
+
+
 def sampling_cases() -> list[Case]:
     """All of them."""
-    return [*_steps(), *_sampling(), *_summed(), *_bits(), *_moved(), *_maxima()]
+    return [*_steps(), *_tree_leaves(), *_sampling(), *_summed(), *_bits(), *_moved(), *_maxima()]
