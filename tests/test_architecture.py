@@ -72,6 +72,7 @@ ORDERS = {
         "precision",
         "share_memory",
         "transposed_convolutions",
+        "dilated_convolutions",
         "optimise",
         "choices",
         "apply_precisions",

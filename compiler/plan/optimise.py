@@ -18,7 +18,11 @@ from tunefarm.compiler.graph.passes import (
 )
 from tunefarm.compiler.graph.pattern_sites import PatternSites
 from tunefarm.compiler.limits import ResourceBudget
-from tunefarm.compiler.plan import share_memory, transposed_convolutions
+from tunefarm.compiler.plan import (
+    dilated_convolutions,
+    share_memory,
+    transposed_convolutions,
+)
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, KeepDecomposed
 from tunefarm.compiler.plan.fusion import merge_contractions, split_moves
 from tunefarm.compiler.plan.fusion.merge_contractions import followed
@@ -56,6 +60,8 @@ def passes(
     is_strict = numerics.name == STRICT_NUMERICS.name
     types = () if is_strict else (("fold_quantised", folded),)
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
+    is_direct = is_strict or numerics.narrow is not None
+    dilated = plain(lambda graph: dilated_convolutions.run(graph, block, is_direct))
     joint: dict[str, str] = {}
     merged = plain(lambda graph: merge_contractions.run(graph, block, plan, joint))
     layouts = plain(lambda graph: choose_layouts.run(graph, block, followed(plan, joint)))
@@ -63,6 +69,7 @@ def passes(
     planned = (
         ("rows_as_planes", plain(lambda graph: rows_as_planes.run(graph, block))),
         ("transposed_convolutions", transposed),
+        ("dilated_convolutions", dilated),
         ("cut_windows", plain(cut_windows.run)),
         ("merge_contractions", merged),
         ("choose_layouts", layouts),
