@@ -20,7 +20,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.kernels.winograd import TRANSFORMS, BlockedConv, apply_winograd, blocked_conv
+from tunefarm.compiler.kernels.winograd import (
+    TRANSFORMS,
+    BlockedConv,
+    apply_winograd,
+    blocked_conv,
+    ends_within_planes,
+)
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers, Operand
 from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
 from tunefarm.compiler.schedule.sketches.parallel_choices import parallel_steps, pieces_and_grains
@@ -30,9 +36,9 @@ from tunefarm.compiler.schedule.sketches.winograd_cycles import (
     MOST_VECTORS,
     TRANSFORM_OPERATIONS,
     Block,
-    cut_block,
     cycles,
     default_block,
+    dynamic_block,
     narrow_terms,
     row_blocks,
     stalls,
@@ -141,7 +147,8 @@ def _sketch(
     names = [stage.name for stage in rewritten.stages]
     prologue = tuple(names[: names.index("data.rows")])
     context = _Context(rewritten, m, lanes, threads, conv, prologue, is_wide)
-    block = cut_block(conv, m, lanes) if context.in_rows else default_block(conv, m, lanes)
+    find_block = dynamic_block if ends_within_planes(kernel) else default_block
+    block = find_block(conv, m, lanes)
     if block is None:
         return None
     tiles = _tiles(context, target)

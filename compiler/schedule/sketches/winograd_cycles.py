@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -20,6 +21,7 @@ TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and s
 MOST_VECTORS = 4  # of output channels in a register tile
 STACK_BYTES = 1024 * 1024  # what a thread keeps of transformed data on its stack, at most
 BLOCK_ROWS, BLOCK_COLUMNS = 2, 8  # of the default block of tiles, where rows are cut too
+DYNAMIC_COLUMNS = 10  # where rows end at run time: 8 of 64 channels lie a page apart
 PAGE = 4096  # bytes after which addresses fall on the same sets of the first-level cache
 
 
@@ -70,7 +72,7 @@ def direct_gain(conv: BlockedConv, m: int, target: Target, plane: tuple[int, int
     height, width = plane
     small = replace(conv, n=Axis("n", 1), oh=Axis("oh", height), ow=Axis("ow", width))
     direct = max(cycles(small, 1, lanes, target), read)
-    return cycles(small, m, lanes, target, cut_block(conv, m, lanes)) - direct
+    return cycles(small, m, lanes, target, dynamic_block(conv, m, lanes)) - direct
 
 
 def direct_below(conv: BlockedConv, m: int, target: Target) -> int:
@@ -89,8 +91,10 @@ def stalls(conv: BlockedConv, m: int, lanes: int) -> bool:
     That is not part of the count.
     """
     block = default_block(conv, m, lanes)
-    if block is None:
-        return True
+    return block is None or _stalls(conv, block)
+
+
+def _stalls(conv: BlockedConv, block: Block) -> bool:
     stride = math.prod(block) * conv.icb.extent * conv.block * DType.F32.bytes
     return stride % PAGE == 0
 
@@ -128,18 +132,28 @@ def default_rows(conv: BlockedConv, m: int, rows: tuple[int, ...]) -> int:
     return enough[0] if enough else rows[-1]
 
 
-def cut_block(conv: BlockedConv, m: int, lanes: int) -> Block | None:
-    """The default block of tiles where rows are cut into columns too; None if no block fits."""
-    _, width = tiles_of(conv, m)
-    for columns in range(min(width, BLOCK_COLUMNS), 0, -1):
-        rows = [r for r in row_blocks(conv, m, lanes, columns) if r <= BLOCK_ROWS]
-        if rows:
-            return rows[-1], columns
-    return None
+def dynamic_block(conv: BlockedConv, m: int, lanes: int) -> Block | None:
+    """The default block of tiles where rows end at run time; None if no block fits.
+
+    Rows are cut into columns, and of the blocks the first that does not stall is chosen.
+    """
+    blocks = list(_cut_blocks(conv, m, lanes, DYNAMIC_COLUMNS))
+    return next((block for block in blocks if not _stalls(conv, block)), next(iter(blocks), None))
 
 
 def default_block(conv: BlockedConv, m: int, lanes: int) -> Block | None:
     """The default block of tiles: whole rows, unless not even one fits; None if no block does."""
     _, width = tiles_of(conv, m)
     rows = row_blocks(conv, m, lanes, width)
-    return (default_rows(conv, m, rows), width) if rows else cut_block(conv, m, lanes)
+    if rows:
+        return default_rows(conv, m, rows), width
+    return next(_cut_blocks(conv, m, lanes, BLOCK_COLUMNS), None)
+
+
+def _cut_blocks(conv: BlockedConv, m: int, lanes: int, most: int) -> Iterator[Block]:
+    """The blocks that fit, of so many columns at most, the widest first."""
+    _, width = tiles_of(conv, m)
+    for columns in range(min(width, most), 0, -1):
+        rows = [r for r in row_blocks(conv, m, lanes, columns) if r <= BLOCK_ROWS]
+        if rows:
+            yield rows[-1], columns

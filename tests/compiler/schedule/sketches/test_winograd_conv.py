@@ -15,7 +15,9 @@ from tests.compiler.schedule.narrow_kernels import narrowed
 from tests.compiler.schedule.small_kernels import kernel_of
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.winograd import blocked_conv
 from tunefarm.compiler.schedule.sketches.winograd_conv import winograd_sketches
+from tunefarm.compiler.schedule.sketches.winograd_cycles import dynamic_block
 from tunefarm.compiler.schedule.space import ScheduleSpace
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
@@ -95,6 +97,13 @@ def test_winograd_leads_where_it_is_faster_than_dot_products(
     made = narrowed(kernel, DType.BF16, DType.BF16)
     for each, leads in ((kernel, in_f32), (made, in_bf16)):
         assert [sketch.leads for sketch in winograd_sketches(each, target, 1)] == [leads] * 2
+
+
+@pytest.mark.parametrize(("blocks", "block"), [(4, (2, 10)), (8, (2, 10)), (32, (2, 9))])
+def test_blocks_of_dynamic_rows_lie_no_page_apart(blocks: int, block: tuple[int, int]) -> None:
+    conv = blocked_conv(convolution((blocks, 8), (80, 80), 8, (1, 1, 1, 1)))
+    assert conv is not None
+    assert dynamic_block(conv, 4, 8) == block
 
 
 def test_channels_that_pad_the_last_block_are_in_no_product() -> None:
