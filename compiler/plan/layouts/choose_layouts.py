@@ -60,11 +60,31 @@ def run(graph: Graph, block: int | None, decided: GraphPlan = DEFAULT_PLAN) -> G
     if block is None or block < 2:
         return graph
     prepared = with_kept_dimensions(graph)
-    forms = _worthwhile_forms(prepared, block, wanted)
+    by_rules = {} if graph.signature is None else _slices_in_blocks(prepared, block, wanted)
+    forms = _worthwhile_forms(prepared, block, by_rules | wanted)
     _check_followed(graph, forms, decided)
     if not forms.forms:
         return graph
     return BlockedEmitter(prepared, forms.forms, forms.fills, forms.folds).run()
+
+
+def _slices_in_blocks(graph: Graph, block: int, wanted: Mapping[str, int]) -> dict[str, int]:
+    """Slices of whole blocks of what is blocked, with their blocks.
+
+    Of one image a slice of plain data is no copy. Of a dynamic batch it is one, next to those that
+    convert what it reads, and its result.
+    """
+    found = blocked_forms(graph, block, wanted)
+    chosen: dict[str, int] = {}
+    for node in graph.nodes:
+        data = node.inputs[0] if node.operator == "slice" else ""
+        if data not in found.forms:
+            continue
+        size = found.forms[data].gives
+        starts, taken = complete_attributes(node).integers("starts"), graph.types[node.output].shape
+        if starts[1] % size == 0 and taken[1] % size == 0:
+            chosen[node.output] = size
+    return chosen
 
 
 def forms_by_rules(graph: Graph, block: int) -> BlockedForms:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from tunefarm.compiler.graph import dead_code, fold_constants, simplify
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import structurally_equal
 from tunefarm.compiler.plan.layouts import choose_layouts
+from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.signature import Signature, SizedPort
 
 BLOCK = 8
 
@@ -356,3 +359,18 @@ def test_filled_pixels_stay_blocked_and_filled_channels_do_not(axis: int, inside
     filled = maker.node("fill", data, sizes, axis=axis, number=0)
     graph = blocked(maker.graph(conv(maker, conv(maker, filled, 16), 16)))
     assert len(conversions(graph)) == (2 if inside else 4)
+
+
+@pytest.mark.parametrize("begin", [8, 4])
+def test_slices_of_whole_blocks_stay_blocked_where_shapes_are_dynamic(begin: int) -> None:
+    maker = GraphMaker()
+    data = conv(maker, maker.input(2, 16, 9, 9), 16)
+    part = maker.node(
+        "slice", data, starts=(0, begin, 0, 0), steps=(1, 1, 1, 1), shape=(2, 8, 9, 9)
+    )
+    graph = maker.graph(conv(maker, maker.node("relu", part), 16))
+    shape = graph.types["x0"].shape
+    port = SizedPort("x0", DType.F32, shape, tuple(map(whole, shape)))
+    dynamic = replace(graph, signature=Signature((port,), (), (), ()))
+    assert len(conversions(blocked(graph))) == 4
+    assert len(conversions(blocked(dynamic))) == (2 if begin == 8 else 4)
