@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tunefarm.compiler.expr.affine import affine
+from tunefarm.compiler.expr.affine import Affine, Ranges, affine
 from tunefarm.compiler.expr.nodes import (
     Const,
     Expr,
@@ -47,7 +47,12 @@ from tunefarm.compiler.loops.ir import (
     walk,
     written,
 )
-from tunefarm.compiler.loops.size_conditions import Condition, size_conditions
+from tunefarm.compiler.loops.size_conditions import (
+    Condition,
+    reduced,
+    size_conditions,
+    terms_of,
+)
 from tunefarm.compiler.types.dtypes import DType
 
 _LANES = 16
@@ -55,11 +60,15 @@ _LANES = 16
 
 @dataclass(frozen=True, slots=True)
 class _Border:
-    """From an element of a size on a dimension of the output holds a value."""
+    """From a row of a size on a dimension of the output on it holds a value.
+
+    A row has `each` so many elements of the dimension: of an axis that is two in one.
+    """
 
     dimension: int
     size: Load
     value: Const
+    each: int
 
 
 def split_borders(
@@ -77,9 +86,8 @@ def split_borders(
     left = list(limits)
     for border in _common_borders(stores):
         limit = _limit_of(border, nest.output, left)
-        others = [other for other in left if _is_along(other, border.dimension, nest.output)]
-        if others not in ([], [limit]):
-            continue
+        if limit is None and any(_is_along(other, border, nest.output) for other in left):
+            continue  # what is behind the size is needed up to another one
         if limit is None:
             left.append(_whole(border, nest.output))
         else:
@@ -125,39 +133,59 @@ def _borders(place: Place) -> Iterator[tuple[Condition, _Border]]:
             return
         for condition in conditions:
             for dimension, form in enumerate(forms):
-                same = form.constant == condition.constant and dict(form.terms) == dict(
-                    condition.terms
-                )
-                if same and condition.scale == 1:
-                    border = _Border(dimension, condition.size, value.otherwise)
-                    yield condition, border
+                each = _elements(form, condition, place.ranges)
+                if each is not None:
+                    yield condition, _Border(dimension, condition.size, value.otherwise, each)
                     break
             else:
                 return
         value = value.then
 
 
+def _elements(form: Affine, condition: Condition, ranges: Ranges) -> int | None:
+    """Of how many elements the condition counts rows along an index; None where it is about none.
+
+    i * 8 + lane is less than 8 * size where i < size.
+    """
+    terms = dict(form.terms)
+    if form.constant == condition.constant and terms == dict(condition.terms):
+        return condition.scale
+    named = terms_of(form)
+    if named is None or not condition.terms:
+        return None
+    name, step = condition.terms[0]
+    each, rest = divmod(terms.get(name, 0) * condition.scale, step)
+    if rest or each < 1:
+        return None
+    whole = reduced(Condition(named, form.constant, each, condition.size), ranges)
+    return each if whole == reduced(condition, ranges) else None
+
+
 def _limit_of(border: _Border, output: Memory, limits: Sequence[ValidExtent]) -> ValidExtent | None:
     """The limit of a border's dimension by its size."""
     for limit in limits:
         named = Load(border.size.dtype, limit.sizes, (integer(limit.number),))
-        if named == border.size and _is_along(limit, border.dimension, output):
+        if named == border.size and _is_along(limit, border, output):
             return limit
     return None
 
 
 def _whole(border: _Border, output: Memory) -> ValidExtent:
     """The limit of a border's dimension where all that is behind it is needed."""
-    inner = math.prod(output.shape[border.dimension + 1 :])
     (number,) = border.size.indices
     assert isinstance(number, Const)
-    extent = output.shape[border.dimension]
-    return ValidExtent(inner, extent, border.size.buffer, int(number.value))
+    stride, extent = _rows(border, output)
+    return ValidExtent(stride, extent, border.size.buffer, int(number.value))
 
 
-def _is_along(limit: ValidExtent, dimension: int, output: Memory) -> bool:
-    inner = math.prod(output.shape[dimension + 1 :])
-    return limit.stride == inner and limit.extent == output.shape[dimension]
+def _is_along(limit: ValidExtent, border: _Border, output: Memory) -> bool:
+    return (limit.stride, limit.extent) == _rows(border, output)
+
+
+def _rows(border: _Border, output: Memory) -> tuple[int, int]:
+    """How far the rows of a border are apart in the output, and how many there are."""
+    inner = math.prod(output.shape[border.dimension + 1 :])
+    return inner * border.each, output.shape[border.dimension] // border.each
 
 
 def _assumed(place: Place, borders: Sequence[_Border]) -> Stmt:
@@ -183,29 +211,37 @@ def _without(body: Body, stores: dict[int, Stmt]) -> Body:
 def _filled(output: Memory, border: _Border, limits: Sequence[ValidExtent]) -> Body:
     """Loops that write the value as far behind the size as it is needed."""
     limit = _limit_of(border, output, limits)
-    extent = output.shape[border.dimension]
+    _, extent = _rows(border, output)
     count = extent if limit is None else min(limit.offset, extent)
     if count <= 0:
         return ()
-    if border.dimension == len(output.shape) - 1:
+    last = len(output.shape) - 1
+    if border.dimension == last and border.each == 1:
         return _filled_rows(output, border, count, limits)
     names = [f"border{border.dimension}.{number}" for number in range(len(output.shape))]
-    indices: list[Expr] = [index(name) for name in names]
-    behind = add(border.size, indices[border.dimension])
-    indices[border.dimension] = behind
-    last = len(output.shape) - 1
-    lanes = _LANES if last != border.dimension and output.shape[last] % _LANES == 0 else 1
-    lane = index(f"{names[last]}.lane")
+    row, within = add(border.size, index(names[border.dimension])), f"{names[border.dimension]}.i"
+    packed, elements = names[last], output.shape[last]
+    if border.dimension == last:
+        packed, elements = within, border.each
+    lanes = max(count for count in (1, _LANES // 2, _LANES) if elements % count == 0)
+    lane = f"{packed}.lane"
+    indices: dict[str, Expr] = {name: index(name) for name in (*names, within)}
     if lanes > 1:
-        indices[last] = add(mul(indices[last], integer(lanes)), lane)
-    body: Body = (Store(output.name, tuple(indices), border.value),)
+        indices[packed] = add(mul(indices[packed], integer(lanes)), index(lane))
+    indices[names[border.dimension]] = row
+    if border.each > 1:
+        indices[names[border.dimension]] = add(mul(row, integer(border.each)), indices[within])
+    body: Body = (Store(output.name, tuple(indices[name] for name in names), border.value),)
     if lanes > 1:
-        body = (For(lane.name, 0, lanes, LoopKind.VECTORISED, body),)
+        body = (For(lane, 0, lanes, LoopKind.VECTORISED, body),)
+    if border.each > 1:
+        rounds = border.each // lanes if packed == within else border.each
+        body = (For(within, 0, rounds, LoopKind.SERIAL, body),)
     for number in reversed(range(len(output.shape))):
         if number != border.dimension:
             by = lanes if number == last else 1
             body = _along_dimension(output, number, names[number], body, limits, by)
-    inside = (If(binary("lt", behind, integer(extent)), body),)
+    inside = (If(binary("lt", row, integer(extent)), body),)
     rest = sub(integer(extent), border.size)
     return (For(names[border.dimension], 0, count, LoopKind.SERIAL, inside, limit=rest),)
 

@@ -173,7 +173,8 @@ def _block_choices(context: _Context, block: Block) -> list[tuple[Choice, Choice
     rows, columns = block
     if not context.in_rows:
         return [(Choice("rows", row_blocks(conv, m, lanes, columns)), rows)]
-    high = tuple(count for count in row_blocks(conv, m, lanes, columns) if count <= MOST_ROWS)
+    most = max(MOST_ROWS, rows)
+    high = tuple(count for count in row_blocks(conv, m, lanes, columns) if count <= most)
     wide = [columns]
     while 2 * wide[-1] < context.width and high[-1] in row_blocks(conv, m, lanes, 2 * wide[-1]):
         wide.append(2 * wide[-1])

@@ -22,6 +22,7 @@ MOST_VECTORS = 4  # of output channels in a register tile
 STACK_BYTES = 1024 * 1024  # what a thread keeps of transformed data on its stack, at most
 BLOCK_ROWS, BLOCK_COLUMNS = 2, 8  # of the default block of tiles, where rows are cut too
 DYNAMIC_COLUMNS = 10  # where rows end at run time: 8 of 64 channels lie a page apart
+DYNAMIC_TILES = 25  # of which there are more rows where they are short: filters are read once
 PAGE = 4096  # bytes after which addresses fall on the same sets of the first-level cache
 
 
@@ -137,7 +138,7 @@ def dynamic_block(conv: BlockedConv, m: int, lanes: int) -> Block | None:
 
     Rows are cut into columns, and of the blocks the first that does not stall is chosen.
     """
-    blocks = list(_cut_blocks(conv, m, lanes, DYNAMIC_COLUMNS))
+    blocks = list(_cut_blocks(conv, m, lanes, DYNAMIC_COLUMNS, DYNAMIC_TILES))
     return next((block for block in blocks if not _stalls(conv, block)), next(iter(blocks), None))
 
 
@@ -150,10 +151,16 @@ def default_block(conv: BlockedConv, m: int, lanes: int) -> Block | None:
     return next(_cut_blocks(conv, m, lanes, BLOCK_COLUMNS), None)
 
 
-def _cut_blocks(conv: BlockedConv, m: int, lanes: int, most: int) -> Iterator[Block]:
-    """The blocks that fit, of so many columns at most, the widest first."""
+def _cut_blocks(
+    conv: BlockedConv, m: int, lanes: int, most: int, tiles: int = 0
+) -> Iterator[Block]:
+    """The blocks that fit, of so many columns at most, the widest first.
+
+    They have a few rows, or as many as so many `tiles` have.
+    """
     _, width = tiles_of(conv, m)
     for columns in range(min(width, most), 0, -1):
-        rows = [r for r in row_blocks(conv, m, lanes, columns) if r <= BLOCK_ROWS]
+        high = max(BLOCK_ROWS, tiles // columns)
+        rows = [r for r in row_blocks(conv, m, lanes, columns) if r <= high]
         if rows:
             yield rows[-1], columns

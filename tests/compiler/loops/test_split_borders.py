@@ -81,3 +81,53 @@ def test_rows_are_filled_one_after_the_other_in_vectors() -> None:
         y[border1.0, 24 - border1.1.o * 16 + border1.1.lane] = 7.0
 """
     assert expected in text + "\n"
+
+
+LANES = 8
+PLANE = (2, 6, 10)
+"""Blocks of `LANES` channels, rows and columns."""
+
+
+def filled_blocks(behind: int) -> FusedKernel:
+    """-x[n, i, j, lane], and 7 behind the rows and columns that are there, so far as needed."""
+    builder = KernelBuilder()
+    data = builder.input(TensorType(DType.F32, (*PLANE, LANES)))
+    sizes = builder.input(TensorType(DType.I64, (2,)))
+
+    def body(n: Expr, i: Expr, j: Expr, lane: Expr) -> Expr:
+        value: Expr = unary("neg", data[(n, i, j, lane)])
+        for number, place in enumerate((i, j)):
+            inside = binary("lt", place, sizes[(integer(number),)])
+            value = select(inside, value, const(7, DType.F32))
+        return value
+
+    _, rows, columns = PLANE
+    axes = [("n", PLANE[0]), ("i", rows), ("j", columns), ("lane", LANES)]
+    builder.stage("y", axes, body)
+    limits = (
+        ValidExtent(LANES, columns, SIZES, 1, behind),
+        ValidExtent(LANES * columns, rows, SIZES, 0, behind),
+    )
+    return FusedKernel("filled", tuple(builder.inputs), tuple(builder.stages), "y", limits)
+
+
+@pytest.mark.parametrize("there", [(0, 0), (1, 1), (2, 5), (6, 9), (5, 10), (6, 10)])
+@pytest.mark.parametrize("behind", [0, 1, 3])
+@pytest.mark.parametrize("is_naive", [True, False])
+def test_columns_of_a_flattened_block_are_filled_without_conditions(
+    there: tuple[int, int], behind: int, is_naive: bool
+) -> None:
+    kernel = filled_blocks(behind)
+    nest = lower(kernel, naive_schedule() if is_naive else default_schedule(kernel, TARGET))
+    verify_loops(nest)
+    assert "select(" not in format_loops(nest)
+    data = np.arange(np.prod(PLANE) * LANES, dtype=np.float32).reshape(*PLANE, LANES)
+    inputs: dict[str, Any] = {"in0": data, SIZES: np.array(there)}
+    laid = {memory.name: inputs[memory.name].reshape(memory.shape) for memory in nest.inputs}
+    found = interpret(nest, laid).reshape(data.shape)
+    rows, columns = (
+        np.arange(extent) < size for extent, size in zip(PLANE[1:], there, strict=True)
+    )
+    wanted = np.where((rows[:, None] & columns)[..., None], -data, np.float32(7))
+    needed = tuple(slice(0, size + behind) for size in there)
+    np.testing.assert_array_equal(found[:, *needed], wanted[:, *needed])

@@ -99,9 +99,14 @@ def test_winograd_leads_where_it_is_faster_than_dot_products(
         assert [sketch.leads for sketch in winograd_sketches(each, target, 1)] == [leads] * 2
 
 
-@pytest.mark.parametrize(("blocks", "block"), [(4, (2, 10)), (8, (2, 10)), (32, (2, 9))])
-def test_blocks_of_dynamic_rows_lie_no_page_apart(blocks: int, block: tuple[int, int]) -> None:
-    conv = blocked_conv(convolution((blocks, 8), (80, 80), 8, (1, 1, 1, 1)))
+@pytest.mark.parametrize(
+    ("blocks", "extent", "block"),
+    [(4, 80, (2, 10)), (8, 80, (2, 10)), (32, 80, (1, 10)), (8, 20, (5, 5)), (4, 8, (2, 2))],
+)
+def test_blocks_of_dynamic_rows_lie_no_page_apart(
+    blocks: int, extent: int, block: tuple[int, int]
+) -> None:
+    conv = blocked_conv(convolution((blocks, 8), (extent, extent), 8, (1, 1, 1, 1)))
     assert conv is not None
     assert dynamic_block(conv, 4, 8) == block
 
