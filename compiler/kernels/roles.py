@@ -17,6 +17,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Role, Stage
 
 _GATHERED = 1 << 30
+MUCH_LONGER = 4  # times: a tile along such an axis has rows where there is one sequence
 
 
 def with_roles(kernel: FusedKernel, lanes: int) -> FusedKernel:
@@ -38,7 +39,7 @@ def with_roles(kernel: FusedKernel, lanes: int) -> FusedKernel:
         return kernel
     behind = anchor.axes[-1].name == vector
     blocked = _blocked_roles(anchor, axes, lanes) if behind else None
-    roles = phases | (blocked or _plain_roles(anchor, axes, lanes))
+    roles = phases | (blocked or _plain_roles(anchor, axes, lanes, bool(kernel.limits)))
     for axis in anchor.reduce_axes:
         roles[axis.name] = Role.WINDOW if _is_window(anchor, axis.name) else Role.REDUCE
 
@@ -105,12 +106,15 @@ def channel_block(kernel: FusedKernel) -> int:
     return 0
 
 
-def _plain_roles(anchor: Stage, axes: Sequence[Axis], lanes: int) -> dict[str, Role]:
+def _plain_roles(
+    anchor: Stage, axes: Sequence[Axis], lanes: int, is_dynamic: bool
+) -> dict[str, Role]:
     """Of plain data, whose last axis fills vectors.
 
     The column is an axis that the operands with vectors do not depend on, so that each vector
-    serves several columns; else one that another operand does not depend on. Where a row is no
-    more than a vector, a tile has several rows.
+    serves several columns; else one that another operand does not depend on: the last of them, or
+    a much longer one where sizes are dynamic, as of 256 steps of up to 4 sequences. Where a row is
+    no more than a vector, a tile has several rows.
     """
     *names, vector = (axis.name for axis in axes)
     roles = dict.fromkeys(names, Role.BATCH) | {vector: Role.LANE}
@@ -123,6 +127,11 @@ def _plain_roles(anchor: Stage, axes: Sequence[Axis], lanes: int) -> dict[str, R
     reused = [name for name in names if not any(name in axes for axes in moving)]
     shared = [name for name in names if any(name not in axes for axes in read)]
     column = (reused or shared or names)[-1]
+    if is_dynamic and reused:
+        extents = {axis.name: axis.extent for axis in axes}
+        longest = max(reused, key=extents.__getitem__)
+        if extents[longest] >= MUCH_LONGER * extents[column]:
+            column = longest
     roles[column] = Role.COLUMN
     rest = [name for name in names if name != column]
     rows = rest[-1:] if column in reused and rest and rest[-1] in shared else []
