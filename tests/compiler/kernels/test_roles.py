@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.compiler.schedule.small_kernels import f32, kernel_of
-from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.kernels.merge_axes import merge_axes
 from tunefarm.compiler.kernels.roles import with_roles
 from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
+from tunefarm.compiler.kernels.split_rows import split_rows
 from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 BLOCKED: dict[str, Attribute] = {"layout": "NCHWc", "pads": (1, 1, 1, 1)}
@@ -50,6 +54,21 @@ def plain(operator: str, inputs: list[TensorType], attributes: dict[str, Attribu
 def test_roles_follow_from_indices(kernel: FusedKernel, expected: str) -> None:
     found = roles(with_roles(kernel, 8))
     assert found == dict(item.split("=") for item in expected.split())
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows", "column"),
+    [(256, 4, "m_q"), (8, 256, "m_r"), (16, 8, "m_r")],
+)
+def test_a_tile_is_along_the_much_longer_of_two_dynamic_axes(
+    groups: int, rows: int, column: str
+) -> None:
+    kernel = plain("matmul", [f32(groups * rows, 19), f32(19, 40)], {})
+    sizes = Buffer("sizes", DType.I64, (2,))
+    limits = (ValidExtent(40, rows, "sizes", 0), ValidExtent(40 * rows, groups, "sizes", 1))
+    dynamic = replace(kernel, inputs=(*kernel.inputs, sizes), limits=limits)
+    found = roles(with_roles(split_rows(dynamic), 8))
+    assert [name for name, role in found.items() if role == "column"] == [column]
 
 
 def test_an_axis_that_operands_gather_along_gives_none() -> None:
