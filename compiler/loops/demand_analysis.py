@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from operator import is_
 from typing import TypeAlias
 
@@ -101,8 +102,8 @@ class DemandAnalysis:
         self._padding: dict[str, tuple[Padding, ...]] | None = None
         self._reads_by_buffer: dict[str, list[_Read]] | None = None
         self._needs: dict[str, list[_Need]] = {}
-        if self.limits and not self._reads_back_inside():
-            self._unknown.add(nest.output.name)
+        while self.limits and not all(inside := self._reads_back_inside()):
+            self.limits = tuple(compress(self.limits, inside))
             self._needs = {}
 
     def conditions(self, statement: Stmt) -> list[Condition]:
@@ -248,20 +249,19 @@ class DemandAnalysis:
         forms = [affine(item, ranges) for item in indices]
         return [limit_condition(limit, forms, shape, ranges) for limit in self.limits]
 
-    def _reads_back_inside(self) -> bool:
-        """Whether what is needed of the output is computed of no more of it than is needed.
+    def _reads_back_inside(self) -> list[bool]:
+        """By limit whether what is within all of them is computed of nothing outside of it.
 
-        So it is where a recurrence reads the step before: if a step is within the limits, that is.
+        So it is where a recurrence reads the step before: if a step is within the sizes, that is.
+        It is not where nobody reads the cells, which the next step does.
         """
-        shape = self.nest.output.shape
+        shape, inside = self.nest.output.shape, [True] * len(self.limits)
         for place, load, conditions in self._reads(self.nest.output.name):
             wanted = self._within_limits(load.indices, _inside(load, shape, place.ranges))
-            if not all(
-                own is not None and any(known.implies(own) for known in conditions)
-                for own in wanted
-            ):
-                return False
-        return True
+            for number, own in enumerate(wanted):
+                held = own is not None and any(known.implies(own) for known in conditions)
+                inside[number] = inside[number] and held
+        return inside
 
     def _needs_of(self, buffer: str) -> list[_Need]:
         """How far a local buffer is read; [] while that is found out, or where nobody knows."""

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import TypeAlias
 
+from tunefarm.compiler.expr.combiners import neutral_element
 from tunefarm.compiler.expr.nodes import (
     Expr,
     add,
@@ -49,8 +50,8 @@ FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 PROJECTED, RECURRENCE, CANDIDATE, CANDIDATE_BIAS, PEEPHOLE, HIDDEN, CELL, FIRST, LAST = range(9)
 SCALES, BATCH, SUMS = 9, 10, 11
 """The operands; the last are those of a quantised state: what each column of the integers is
-multiplied by, how many rows of the batch are there, absent for all, and what the bytes of each
-column add up to."""
+multiplied by, a vector of sizes with the batch's at `batch_number`, absent for all rows, and what
+the bytes of each column add up to."""
 _LANES = 16
 """The most minima of a range that are found at the same time."""
 _LEVELS = 255.0
@@ -104,7 +105,6 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
         FIRST: (directions, batch),
         LAST: (directions, batch),
         SCALES: (directions, gates, units) if kind == "LSTM" else None,
-        BATCH: (1,) if types.optional(SCALES) is not None else None,
         SUMS: (directions, gates, units) if types.present(RECURRENCE).dtype is DType.I8 else None,
     }
     needs_sums = types.present(RECURRENCE).dtype is DType.I8
@@ -116,8 +116,8 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
             continue
         check(shape is not None, f"{kind} does not take operand {position}")
         check(type.shape == shape, f"operand {position} is {type}, not of the shape {shape}")
-        if position in (FIRST, LAST, BATCH):
-            check_dtype(type, INDICES, "a bound of steps or rows")
+        if position in (FIRST, LAST):
+            check_dtype(type, INDICES, "a bound of steps")
         elif position == SUMS:
             check_dtype(type, frozenset({DType.I32}), "the sums of weights")
         elif position == RECURRENCE and types.optional(SCALES) is not None:
@@ -125,6 +125,10 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
             check_dtype(type, allowed, "the integers of weights")
         else:
             check_same_dtype(data, type)
+    if (sizes := types.optional(BATCH)) is not None:
+        check(types.optional(SCALES) is not None, f"{kind} does not take operand {BATCH}")
+        check(sizes.dtype is DType.I64 and len(sizes.shape) == 1, f"{sizes} is no vector of sizes")
+        attributes.axis("batch_number", sizes.shape[0])
     bounded = any(types.optional(position) is not None for position in (FIRST, LAST))
     return TensorType(data.dtype, (_rows(kind, bounded), directions, steps, batch, units))
 
@@ -224,18 +228,19 @@ class _Layer:
         """
         use, (directions, steps, batch, units) = self.use, self.use.shape[1:]
         outer, lanes = [("d", directions), ("t", steps)], gcd(units, _LANES)
-        rows, last = use.optional(BATCH), use.optional(LAST)
+        sizes, last = use.optional(BATCH), use.optional(LAST)
         zero = const(0, use.dtype)
 
         def state(d: Expr, t: Expr, lane: Expr, b: Expr, k: Expr) -> Expr:
             unit = add(mul(k, integer(lanes)), lane)
             value = _state(previous, 0)(d, t, b, unit)
-            if rows is not None:
-                there = binary("lt", b, cast(DType.I64, rows[integer(0)]))
-                value = select(there, value, zero)
             if last is not None:
                 value = select(binary("le", t, cast(DType.I64, last[d, b])), value, zero)
-            return binary(combiner, value, zero)
+            value = binary(combiner, value, zero)
+            if sizes is None:
+                return value
+            rows = sizes[(integer(self.attributes.integer("batch_number")),)]
+            return select(binary("lt", b, rows), value, neutral_element(combiner, use.dtype))
 
         parts = use.builder.stage(
             f"{combiner}s",
@@ -439,6 +444,7 @@ register(
             "clip": 0.0,
             "linear_before_reset": False,
             "input_forget": False,
+            "batch_number": 0,
         },
         reads_result=True,
     )

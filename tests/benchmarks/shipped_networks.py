@@ -53,7 +53,7 @@ class Network:
     def ranges(self) -> dict[str, tuple[int | str, ...]]:
         """The shapes of the inputs with bounds for names."""
         return {
-            name: tuple(f"{d}:{self.bounds[d]}" if isinstance(d, str) else d for d in shape)
+            name: tuple(f"{d}:{self.bounds[str(d)]}" if d in self.bounds else d for d in shape)
             for name, shape in self.shapes.items()
         }
 

@@ -205,17 +205,18 @@ class _Importer:
             return turned, None
         return graph.part(turned, 2, 0, 2), graph.pick(turned, 2, 2)
 
-    def rounding(self, directions: Sequence[int]) -> list[Value | None]:
-        """Scales [direction, gate, hidden], how many rows a dynamic batch has, sums of bytes."""
+    def rounding(self, directions: Sequence[int]) -> tuple[list[Value | None], int]:
+        """Scales [direction, gate, hidden], the sizes of a dynamic batch, sums of bytes; and the
+        batch's number among the sizes."""
         if self.integers is None:
-            return []
+            return [], 0
         shape, batch = (len(directions), self.kind.gates, self.hidden), self.x.dims[1]
-        rows = None if is_unpadded(batch) else self.graph.size(size_of(batch))
+        sizes, number = (None, 0) if is_unpadded(batch) else self.graph.vector_with(size_of(batch))
         scales, sums = (
             None if item is None else self.graph.reshape(self._rows(item, directions), shape)
             for item in (self.integers.recurrent, self.integers.sums)
         )
-        return [scales, None if rows is None else self.graph.reshape(rows, (1,)), sums]
+        return [scales, sizes, sums], number
 
     def candidate_bias(self, directions: Sequence[int]) -> Value | None:
         """[direction, hidden]: what is added to the candidate's product before its reset."""
@@ -312,7 +313,9 @@ class _Importer:
         ]
         if wide[0] is not None:
             wide[0] = as_whole(wide[0], 1, graph)
-        rounding = self.rounding(directions)
+        rounding, number = self.rounding(directions)
+        if number:
+            attributes["batch_number"] = number
         states = graph.emit("recurrence", *wide, first, last, *rounding, **attributes)
         states = graph.cast(with_axis(states, 2, self.x.dims[0], graph), stored)
         rows = states.shape[0]

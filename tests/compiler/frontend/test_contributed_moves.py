@@ -20,6 +20,7 @@ from tests.compiler.frontend.test_fused import X, floats
 from tunefarm import compiler
 from tunefarm.compiler.errors import UnsupportedOperatorError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.operators.recurrence import BATCH
 
 _RNG = np.random.default_rng(0)
 
@@ -158,7 +159,10 @@ def test_ranges_are_those_of_the_rows_that_are_there() -> None:
     for name in ("x", "h", "c"):
         (value,) = (item for item in model.graph.input if item.name == name)
         value.type.tensor_type.shape.dim[1].dim_param = "rows"
-    executable = compiler.build(import_model_proto(model, {"rows": ["1..4"]}))
+    graph = import_model_proto(model, {"rows": ["1..4"]})
+    (layer,) = (node for node in graph.nodes if node.operator == "recurrence")
+    assert layer.inputs[BATCH] in graph.inputs, "loops over rows end at no size that a run gives"
+    executable = compiler.build(graph)
     for rows in (3, 1, 2):
         some = {n: np.ascontiguousarray(feeds[n][:, :rows]) for n in ("x", "h", "c")}
         expected = by_onnxruntime(model, {**feeds, **some})

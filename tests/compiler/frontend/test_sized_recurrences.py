@@ -12,12 +12,19 @@ from onnx.helper import make_node
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import KernelCall
+from tunefarm.compiler.loops.ir import For, walk
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.spaces import default_schedule
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.configs.settings import load_target
 
 STEPS, BATCH, SIZE, HIDDEN = 11, 3, 5, 18
+TARGET = Target.from_json(load_target("x86-64-v3").model_dump())
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 CASES = [
     (kind, direction, lengths, low)
@@ -83,3 +90,23 @@ def test_steps_that_are_there_give_what_onnxruntime_gives(
     for name, wanted in zip(names, session.run(names, inputs), strict=True):
         assert found[name].shape == wanted.shape
         assert np.allclose(found[name], wanted, atol=1e-4)
+
+
+def loops_of_recurrence(graph: Graph) -> dict[str, For]:
+    """The loops of the one recurrence under its default schedule, by variable."""
+    (recurrence,) = (
+        call.kernel
+        for call in compile_model(graph).program.calls
+        if isinstance(call, KernelCall) and "recurrence" in call.operators
+    )
+    nest = lower(recurrence, default_schedule(recurrence, TARGET))
+    return {item.variable: item for item in walk(nest.body) if isinstance(item, For)}
+
+
+@pytest.mark.parametrize("kind", sorted(GATES))
+def test_steps_end_at_their_size_where_nobody_reads_the_last_states(kind: str) -> None:
+    """Of an LSTM only the next step reads the cells."""
+    proto = layer(kind, "forward", False)
+    del proto.graph.output[1:]
+    sizes = {"steps": (f"1..{STEPS}",), "batch": (f"1..{BATCH}",)}
+    assert loops_of_recurrence(import_model_proto(proto, sizes))["t"].limit is not None
