@@ -148,6 +148,16 @@ class Target:
         return DType.I8 if self.triple.startswith("aarch64") else DType.U8
 
     @property
+    def states(self) -> DType:
+        """The 8-bit type of hidden states, which are multiplied with signed weights.
+
+        Unsigned where an instruction adds such products; products of signed factors are fewer
+        instructions elsewhere.
+        """
+        known = self.dot_products(DType.U8, DType.I8, DType.I32)
+        return DType.I8 if all(instruction.matrix for instruction in known) else DType.U8
+
+    @property
     def matrix_tiles(self) -> TilePalette | None:
         """The matrix tiles (AMX) that code may use; None of a CPU without."""
         return self.tile_palette if "amx-tile" in self.features else None

@@ -44,6 +44,7 @@ from tunefarm.compiler.graph.quantised.operands import (
 )
 from tunefarm.compiler.graph.quantised.tables import Tables
 from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
+from tunefarm.compiler.operators.recurrence import SUMS
 from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
@@ -56,11 +57,12 @@ _KEEPING = frozenset(("reshape", "transpose", "squeeze"))
 """Movements that give every element once."""
 
 
-def run(graph: Graph, activations: DType = DType.U8) -> Graph:
-    """The graph with integer operators; `activations` is the type that 8-bit data is kept in."""
+def run(graph: Graph, activations: DType = DType.U8, states: DType = DType.U8) -> Graph:
+    """The graph with integer operators; `activations` is the type that 8-bit data is kept in,
+    `states` that of hidden states which are multiplied with weights of 8 bits."""
     if not any(_may_fold(graph, node) for node in graph.nodes):
         return graph
-    folded = dead_code.run(_Folder(graph, activations).run())
+    folded = dead_code.run(_Folder(graph, activations, states).run())
     return dead_code.run(requantise.run(folded))
 
 
@@ -68,12 +70,18 @@ def _may_fold(graph: Graph, node: Node) -> bool:
     integer_sums = node.operator in ("conv", "matmul") and (
         graph.types[node.output].dtype is DType.I32
     )
-    return node.operator in _MARKS or integer_sums
+    return node.operator in _MARKS or integer_sums or _has_byte_states(node)
+
+
+def _has_byte_states(node: Node) -> bool:
+    """Whether a recurrence rounds its states to bytes."""
+    return node.operator == "recurrence" and any(node.inputs[SUMS:])
 
 
 class _Folder:
-    def __init__(self, graph: Graph, activations: DType) -> None:
+    def __init__(self, graph: Graph, activations: DType, states: DType) -> None:
         self.graph = graph
+        self.states = states
         self.rewriter = Rewriter(graph)
         self.signs = Signs(self.rewriter, activations)
         self.uses = use_counts(graph)
@@ -94,6 +102,7 @@ class _Folder:
             ),
             "pad": (self._padded,),
             "fill": (self._filled,),
+            "recurrence": (self._with_best_states,),
             **dict.fromkeys(MOVEMENTS, (self._moved,)),
         }
 
@@ -118,6 +127,14 @@ class _Folder:
             return None
         moved = self.signs.where_free(operand, node)
         return None if moved is operand else self._dequantized(moved, node)
+
+    def _with_best_states(self, node: Node) -> str | None:
+        """A recurrence whose rounded states have the sign that the target multiplies best."""
+        states = str(self.states)
+        if not _has_byte_states(node) or complete_attributes(node)["states"] == states:
+            return None
+        attributes = {**node.attributes, "states": states}
+        return self.rewriter.emit("recurrence", node.inputs, attributes, like=node)
 
     def _moved(self, node: Node) -> str | None:
         """Movements of dequantized data move the integers."""

@@ -3,14 +3,15 @@
 | factors  | x86                              | AArch64              | otherwise         |
 | -------- | -------------------------------- | -------------------- | ----------------- |
 | u8, i8   | vpdpbusd (AVX512-VNNI, AVX-VNNI) | usdot (i8mm)         | pairs of i16, in  |
-| i8, i8   | vpdpbssd (AVX-VNNI-INT8)         | sdot (dotprod)       | vpmaddwd on x86,  |
-| u8, u8   | vpdpbuud (AVX-VNNI-INT8)         | udot (dotprod)       | exactly           |
+| i8, i8   | vpdpbssd (AVX-VNNI-INT8),        | sdot (dotprod)       | vpmaddwd on x86,  |
+|          | vpmaddubsw (AVX2)                |                      | exactly           |
+| u8, u8   | vpdpbuud (AVX-VNNI-INT8)         | udot (dotprod)       |                   |
 | i16, i16 | vpmaddwd                         |                      | term by term      |
 | bf16     | vdpbf16ps (AVX512-BF16)          | bfdot (bf16)         | two multiply-adds |
 
 Where only other signs have an instruction, one factor's are changed, and the sum is corrected.
-vpmaddubsw saturates: it serves where the unsigned factors are fields of at most 7 bits. vdpbf16ps
-and bfdot count denormals as 0.
+vpmaddubsw saturates: it serves where the unsigned factors are fields of at most 7 bits, or the
+sizes of signed ones. vdpbf16ps and bfdot count denormals as 0.
 """
 
 from __future__ import annotations
@@ -168,6 +169,8 @@ class DotEmitter:
             return None
         signs = (left.is_signed or (short > 0 and not self.x86), right.is_signed)
         native = None if widened else self._bytes_form(signs)
+        if native is None and signs == (True, True) and not widened and "avx2" in self.features:
+            return _Form(self._pair_widths(), self._add_signed)
         if native is None and short and signs == (False, True) and "avx2" in self.features:
             return _Form(self._pair_widths(), lambda old, a, b: self._add_short(old, a, b, short))
         return native or _Form(
@@ -265,6 +268,40 @@ class DotEmitter:
         for one, other in zip(*halves, strict=True):
             old = self._add_pairs(old, one, other)
         return old
+
+    def _add_signed(self, old: Value, left: Value, right: Value) -> Value:
+        """The left bytes' sizes times the right bytes, whose bits are turned where the left ones
+        are negative: -b - 1 for b, no two products of which exceed 16 bits. The sizes of negative
+        bytes, which the turning took away, are added."""
+        size, turned, taken = self._signed_parts(left, old)
+        other = scalar_ops.binary(self.writer, "xor", right, turned)
+        total = self._add_short(old, size, other, DType.U8.bits)
+        return scalar_ops.binary(self.writer, "sub", total, taken)
+
+    def _signed_parts(self, words: Value, sums: Value) -> tuple[Value, Value, Value]:
+        """Of signed bytes their sizes, all bits of negative ones, and less these ones' sizes."""
+        keys = [("signed", words.text, words.width, part) for part in range(3)]
+        known = [self.writer.lookup_value(key) for key in keys]
+        if all(known):
+            size, turned, taken = known
+            assert size is not None and turned is not None and taken is not None
+            return size, turned, taken
+        width = 4 * words.width
+        bytes = type_of(DType.I8, width)
+        narrow = self._as(words, bytes)
+        sizes = self.writer.intrinsic(
+            f"llvm.abs.{suffix_of(DType.I8, width)}", bytes, [narrow, "i1 false"]
+        )
+        negative = self.writer.emit(f"ashr {narrow}, splat (i8 7)")
+        size, turned = (
+            Value(self.writer.emit(f"bitcast {bytes} {part} to {words.type}"), WORD, words.width)
+            for part in (sizes, negative)
+        )
+        zero = Value(literal(0, sums.dtype, sums.width), sums.dtype, sums.width)
+        taken = self._add_short(zero, size, turned, DType.U8.bits)
+        for key, value in zip(keys, (size, turned, taken), strict=True):
+            self.addresses.remember(key, value)
+        return size, turned, taken
 
     def _add_short(self, old: Value, left: Value, right: Value, bits: int) -> Value:
         """Bytes whose products, two at once, fit 16 bits; these are added in pairs.

@@ -12,7 +12,7 @@ from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
 from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
-from tunefarm.compiler.loops.stage_state import StageState
+from tunefarm.compiler.loops.stage_state import Attachment, StageState
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ScheduledKernel:
     def untouched_stage(self, name: str, otherwise: str) -> Stage:
         """A stage that no step was applied to; `ScheduleError` with the reason `otherwise`."""
         state = self.stage(name)
-        if not state.is_untouched:
+        if state != _naive(state.stage, state.attachment):
             raise ScheduleError(otherwise)
         return state.stage
 
@@ -93,14 +93,18 @@ class ScheduledKernel:
         return self._spliced(state.name, (state,))
 
     def with_stages(self, name: str, *stages: Stage) -> ScheduledKernel:
-        """Naive stages that replace the stage `name`; `ScheduleError` for a name twice."""
+        """Naive stages that replace the stage `name`; `ScheduleError` for a name twice.
+
+        They are inside of the steps of a recurrence where the stage is.
+        """
         taken = {state.name for state in self.stages if state.name != name}
         taken |= {buffer.name for buffer in self.kernel.inputs}
         for stage in stages:
             if stage.name in taken:
                 raise ScheduleError(f"there is a stage or an input {stage.name!r} already")
             taken.add(stage.name)
-        return self._spliced(name, tuple(map(StageState.of, stages)))
+        attachment = self.stage(name).attachment
+        return self._spliced(name, tuple(_naive(stage, attachment) for stage in stages))
 
     def with_part(
         self, stage: Stage, part: Expr, result: str, axes: tuple[Axis, ...]
@@ -117,3 +121,9 @@ class ScheduledKernel:
         stages = (*self.stages[:position], *states, *self.stages[position + 1 :])
         # What nearly every step ends with; `replace` takes several times as long.
         return ScheduledKernel(self.kernel, stages, self.layouts, self.prefetches, self.reshaped)
+
+
+def _naive(stage: Stage, attachment: Attachment | None) -> StageState:
+    """The stage in a serial loop nest, with an attachment inside of the steps of a recurrence."""
+    state = StageState.of(stage)
+    return state if attachment is None else state.walked(attachment.consumer, attachment.axis)

@@ -12,7 +12,7 @@ for step:                                                       products, [direc
 
 With scales the recurrent weights are integers and the hidden state is quantised to 8 bits before
 its product, as onnxruntime's DynamicQuantizeLSTM does, by the range of the step's whole batch. The
-product is one of integers: of the state's bytes with bytes, less the zero point times their sums,
+product is one of integers: of the state's bytes (of the type `states`) with bytes, less the zero point times their sums,
 or of the state without its zero point with 16-bit weights.
 """
 
@@ -54,6 +54,9 @@ multiplied by, a vector of sizes with the batch's at `batch_number`, absent for 
 the bytes of each column add up to."""
 _LANES = 16
 """The most minima of a range that are found at the same time."""
+_BYTES = (DType.U8, DType.I8)
+"""The types of states that are rounded to bytes: less `_MIDDLE` where they have a sign."""
+_MIDDLE = 128
 _LEVELS = 255.0
 """The largest of the integers that a state is rounded to."""
 Element: TypeAlias = Callable[..., Expr]
@@ -200,23 +203,30 @@ class _Layer:
         zero = use.builder.stage("zero", axes, zero_point)
 
         weights = use.input(RECURRENCE)
-        held = {DType.I8: DType.U8, DType.I16: DType.I16}.get(weights.dtype, dtype)
+        byte = DType(self.attributes.choice("states", tuple(map(str, _BYTES))))
+        held = {DType.I8: byte, DType.I16: DType.I16}.get(weights.dtype, dtype)
 
         def quantised(d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
             value = binary("div", _state(previous, 0)(d, t, b, j), scaling[d, t])
             least = sub(const(0, dtype), zero[d, t])
             most = sub(const(_LEVELS, dtype), zero[d, t])
             value = unary("round", binary("min", binary("max", value, least), most))
-            return cast(held, add(value, zero[d, t]) if held is DType.U8 else value)
+            if held is DType.U8:
+                value = add(value, zero[d, t])
+            elif held is DType.I8:
+                value = add(value, sub(zero[d, t], const(_MIDDLE, dtype)))
+            return cast(held, value)
 
         state = _at(self.stage("quantised", quantised))
         product = self.product(state, weights, DType.I32 if held.is_integer else None)
 
         def element(d: Expr, t: Expr, b: Expr, g: Expr, j: Expr) -> Expr:
             total: Expr = product[d, t, b, g, j]
-            if held is DType.U8:
-                sums = use.input(SUMS)[d, g, j]
-                total = sub(total, mul(cast(DType.I32, zero[d, t]), sums))
+            if held in _BYTES:
+                at_zero = cast(DType.I32, zero[d, t])
+                if held is DType.I8:
+                    at_zero = sub(at_zero, const(_MIDDLE, DType.I32))
+                total = sub(total, mul(at_zero, use.input(SUMS)[d, g, j]))
             return mul(cast(dtype, total), mul(scaling[d, t], scales[d, g, j]))
 
         return element
@@ -445,6 +455,7 @@ register(
             "linear_before_reset": False,
             "input_forget": False,
             "batch_number": 0,
+            "states": "u8",
         },
         reads_result=True,
     )

@@ -46,16 +46,17 @@ def passes(
     summed: Collection[DType] = choose_precision.NARROW,
     plan: GraphPlan = DEFAULT_PLAN,
     sites: PatternSites | None = None,
+    states: DType = DType.U8,
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Name and pass, in order, for a target with vectors of `block` elements, to be run once.
 
-    `activations` is the type in which it multiplies 8-bit data with weights, `summed` are the
-    narrow floats whose products it has instructions to sum. What `plan` says goes before rules.
+    `activations` is the type in which it multiplies 8-bit data with weights, `states` that of
+    hidden states, `summed` are the narrow floats whose products it has instructions to sum. What `plan` says goes before rules.
     `sites` come to know the patterns that are found, if there are any to tell.
     """
     if sites is None:
         sites = sites_of(plan)
-    folded = plain(lambda graph: fold_quantised.run(graph, activations))
+    folded = plain(lambda graph: fold_quantised.run(graph, activations, states))
     denormals = numerics.denormals
     is_strict = numerics.name == STRICT_NUMERICS.name
     types = () if is_strict else (("fold_quantised", folded),)
@@ -105,19 +106,20 @@ def optimise(
     summed: Collection[DType] = choose_precision.NARROW,
     plan: GraphPlan = DEFAULT_PLAN,
     sites: PatternSites | None = None,
+    states: DType = DType.U8,
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
 
     `block` is the number of f32 lanes of the target, the block of blocked layouts; None keeps all
     data in NCHW. `numerics` say what is stored in narrower types, `activations` is the type in
-    which the target multiplies 8-bit data with weights, `summed` are the narrow floats whose
-    products it has instructions to sum. What `plan` says goes before the rules. `observe` is called
+    which the target multiplies 8-bit data with weights, `states` that of hidden states, `summed`
+    are the narrow floats whose products it has instructions to sum. What `plan` says goes before the rules. `observe` is called
     with the name and result of every pass, `sites` (`sites_of` the plan) come to know the patterns
     that are found. Raises `PlanError` for a decision that does not fit,
     `VerifyError` if the graph, or the result of a pass, breaks a rule, and `LimitError` for what
     goes beyond the `allowance` (this machine's if None).
     """
-    found = passes(block, numerics, activations, summed, plan, sites)
+    found = passes(block, numerics, activations, summed, plan, sites, states)
     return run_passes(graph, found, observe, allowance or ResourceBudget())
 
 
@@ -142,4 +144,5 @@ def optimise_for(
         summed=[dtype for dtype in narrow if target.dot_products(dtype, dtype, DType.F32)],
         plan=plan,
         sites=sites,
+        states=target.states,
     )

@@ -35,6 +35,7 @@ from tunefarm.compiler.schedule.sketches.recurrent_domains import (
 )
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
+from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
 from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
 from tunefarm.compiler.schedule.steps.dot_product import DotProduct
 from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
@@ -98,7 +99,7 @@ class _Candidates:
         large = context.together and self.block.item() * context.row_bytes > STACK_BYTES
         scope = "workspace" if units or large else "stack"
         for stage in context.copies:
-            steps += [ComputeAt(stage.name, output, step, scope), *self._copied(stage)]
+            steps += self._copied(stage, scope)
         for phase in before:
             name = phase.consumer.name
             steps += [
@@ -162,30 +163,47 @@ class _Candidates:
             return [f"{unit}.o.o", f"{unit}.o.i", f"{unit}.i"]
         return [f"{unit}.o", f"{unit}.i.o", f"{unit}.i.i"]
 
-    def _copied(self, stage: Stage) -> list[Step]:
+    def _copied(self, stage: Stage, scope: str) -> list[Step]:
         """The states before, row after row; ranges of a step, in as many parts as there are."""
         direction, step, batch, unit = self.context.axes
+        at_step = ComputeAt(stage.name, self.context.output.name, step, scope)
         if stage.axes[-1].name != unit:
-            return self._ranged(stage)
+            return self._ranged(stage, at_step)
         others = [axis.name for axis in stage.axes if axis.name not in self.context.axes]
         inside = (f"{unit}.o", f"{unit}.i")
         return [
+            at_step,
             Tile(stage.name, unit, self.context.facts.lanes, "mask"),
             Reorder(stage.name, (*others, direction, step, batch, *inside)),
             *(Unroll(stage.name, axis) for axis in others),
             Vectorize(stage.name, inside[1]),
         ]
 
-    def _ranged(self, stage: Stage) -> list[Step]:
+    def _ranged(self, stage: Stage, at_step: Step) -> list[Step]:
+        """A minimum or maximum of a step; of its parts in registers, which are then copied."""
         direction, step, *parts = (axis.name for axis in stage.axes)
+        lanes, name = self.context.facts.lanes, stage.name
         if not parts or stage.shape[-1] == 1:
-            return []
+            return [at_step]
         (part,) = parts
         reduced = [axis.name for axis in stage.reduce_axes]
+        if stage.shape[-1] % lanes:
+            return [
+                at_step,
+                Tile(name, part, lanes, "mask"),
+                Reorder(name, (direction, step, f"{part}.o", *reduced, f"{part}.i")),
+                Vectorize(name, f"{part}.i"),
+            ]
+        kept = f"{name}.kept"
         return [
-            Tile(stage.name, part, self.context.facts.lanes, "mask"),
-            Reorder(stage.name, (direction, step, f"{part}.o", *reduced, f"{part}.i")),
-            Vectorize(stage.name, f"{part}.i"),
+            CacheWrite(name, kept),
+            at_step,
+            ComputeAt(kept, name, step, "register"),
+            Tile(name, part, lanes),
+            Tile(kept, part, lanes),
+            Reorder(kept, (direction, step, *reduced, f"{part}.o", f"{part}.i")),
+            *(Unroll(item, f"{part}.o") for item in (name, kept)),
+            *(Vectorize(item, f"{part}.i") for item in (name, kept)),
         ]
 
     def _phase(self, phase: Phase, loop: str) -> list[Step]:
