@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import Binary, Cast, Load, index
+from tunefarm.compiler.kernels.accumulate import narrow_factors
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.kernels.stage import Stage
@@ -28,6 +29,7 @@ LATENCY = 4  # until a multiply-add can be added to
 STREAM, LONG_STREAM = 1.3, 1.8  # for a line from the second-level cache: of few in a row, of more
 STREAMED = 6
 CACHE_LINE = 64  # bytes
+SIGNED_SHARE = 1.25  # cycles of a product of signed bytes that no instruction sums: 5 of 4 a cycle
 REST = 1.5  # times as long take rows that whole tiles leave over
 L1_SHARE = 0.75  # of the first-level cache, that weights stay in
 
@@ -105,6 +107,15 @@ class Recurrent:
         """Of the weights of a direction."""
         gates = sum(phase.gates for phase in self.phases)
         return gates * self.extents[-1] ** 2 * self.weight_dtype.bytes
+
+    @property
+    def turns_bits(self) -> bool:
+        """Products are of signed bytes, which this target turns by their sign to multiply them."""
+        factors = narrow_factors(self.phases[-1].product.body)
+        if factors is None or {factor.dtype for factor in factors} != {DType.I8}:
+            return False
+        known = self.facts.target.dot_products(DType.I8, DType.I8, DType.I32)
+        return all(instruction.matrix for instruction in known)
 
     @property
     def weight_dtype(self) -> DType:
@@ -213,10 +224,11 @@ def preferred_tile(context: Recurrent, block: int, tiles: tuple[Pair, ...]) -> P
 
 
 def _cycles(context: Recurrent, block: int, tile: Pair) -> float:
-    """Of a step's products of a block: two multiply-adds a cycle, or the weights that are read."""
+    """Of a step's products of a block: the multiply-adds, or the weights that are read."""
     rows, vectors = tile
     facts, units = context.facts, context.extents[-1]
     vector, terms = facts.lanes * context.weight_dtype.bytes, context.phases[-1].terms
+    turns_bits = context.turns_bits
 
     def product(height: int, width: int) -> float:
         if not height or not width:
@@ -228,7 +240,11 @@ def _cycles(context: Recurrent, block: int, tile: Pair) -> float:
         else:
             lines = columns * vector * terms / CACHE_LINE
             read = lines * (STREAM if lines <= STREAMED else LONG_STREAM)
-        return units / terms * max(height * columns / 2, read, LATENCY) + TILE_CYCLES
+        if turns_bits:  # those of a row's word, too
+            busy = height * (columns + 1) * SIGNED_SHARE
+        else:
+            busy = height * columns / 2
+        return units / terms * max(busy, read, LATENCY) + TILE_CYCLES
 
     whole, rest = divmod(context.most, vectors)
     if context.whole and rest:
