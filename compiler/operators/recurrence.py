@@ -12,8 +12,8 @@ for step:                                                       products, [direc
 
 With scales the recurrent weights are integers and the hidden state is quantised to 8 bits before
 its product, as onnxruntime's DynamicQuantizeLSTM does, by the range of the step's whole batch. The
-product is one of integers: of the state's bytes (of the type `states`) with bytes, less the zero point times their sums,
-or of the state without its zero point with 16-bit weights.
+product is one of integers: of the state's bytes (of the type `states`) with bytes, less the zero
+point times their sums, or of the state without its zero point with 16-bit weights.
 """
 
 from __future__ import annotations

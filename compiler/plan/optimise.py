@@ -51,8 +51,8 @@ def passes(
     """Name and pass, in order, for a target with vectors of `block` elements, to be run once.
 
     `activations` is the type in which it multiplies 8-bit data with weights, `states` that of
-    hidden states, `summed` are the narrow floats whose products it has instructions to sum. What `plan` says goes before rules.
-    `sites` come to know the patterns that are found, if there are any to tell.
+    hidden states, `summed` are the narrow floats whose products it has instructions to sum. What
+    `plan` says goes before rules. `sites` come to know the patterns that are found, if there are any to tell.
     """
     if sites is None:
         sites = sites_of(plan)
@@ -113,9 +113,9 @@ def optimise(
     `block` is the number of f32 lanes of the target, the block of blocked layouts; None keeps all
     data in NCHW. `numerics` say what is stored in narrower types, `activations` is the type in
     which the target multiplies 8-bit data with weights, `states` that of hidden states, `summed`
-    are the narrow floats whose products it has instructions to sum. What `plan` says goes before the rules. `observe` is called
-    with the name and result of every pass, `sites` (`sites_of` the plan) come to know the patterns
-    that are found. Raises `PlanError` for a decision that does not fit,
+    are the narrow floats whose products it has instructions to sum. What `plan` says goes before
+    the rules. `observe` is called with the name and result of every pass, `sites` (`sites_of` the
+    plan) come to know the patterns that are found. Raises `PlanError` for a decision that does not fit,
     `VerifyError` if the graph, or the result of a pass, breaks a rule, and `LimitError` for what
     goes beyond the `allowance` (this machine's if None).
     """

@@ -4,7 +4,8 @@
 
 Dot products of bytes run along channels, which lie next to each other in blocked layouts alone, and
 these are of planes. What lies between such convolutions becomes one with them, so that only the
-ends of a region are reshaped, which moves nothing.
+ends of a region are reshaped, which moves nothing. A minimum or maximum of all elements, as
+dynamic quantisation has them, is one of the planes.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ class _Lifter:
             if _starts(node, self.graph) or follows:
                 self._emit(node)
                 continue
+            if node.inputs[:1] and node.inputs[0] in self.planes and self._folds_all(node):
+                self._emit_folded(node)
+                continue
             for name in node.inputs:
                 self._own(name, node)
             self.rewriter.keep(node)
@@ -69,6 +73,20 @@ class _Lifter:
                 node.operator != "conv" or _starts(node, self.graph)
             )
         return operator(node.operator).pattern is Pattern.ELEMENTWISE
+
+    def _folds_all(self, node: Node) -> bool:
+        """Whether a node makes a scalar of all elements, which planes have as well."""
+        if not operator(node.operator).folds_axes or len(node.inputs) != 1:
+            return False
+        rank, attributes = len(self.graph.types[node.inputs[0]].shape), complete_attributes(node)
+        return len(attributes.integers("axes")) == rank and not attributes["keepdims"]
+
+    def _emit_folded(self, node: Node) -> None:
+        plane = self.planes[node.inputs[0]]
+        axes = tuple(range(1 + len(self.graph.types[node.inputs[0]].shape)))
+        attributes = {**node.attributes, "axes": axes}
+        self.rewriter.emit(node.operator, (plane,), attributes, like=node, output=node.output)
+        self.made.add(node.output)
 
     def _emit(self, node: Node) -> None:
         lifts_all = operator(node.operator).pattern is Pattern.ELEMENTWISE

@@ -240,10 +240,8 @@ def _cycles(context: Recurrent, block: int, tile: Pair) -> float:
         else:
             lines = columns * vector * terms / CACHE_LINE
             read = lines * (STREAM if lines <= STREAMED else LONG_STREAM)
-        if turns_bits:  # those of a row's word, too
-            busy = height * (columns + 1) * SIGNED_SHARE
-        else:
-            busy = height * columns / 2
+        words = height * (columns + 1)  # with one that a row's own bytes are prepared like
+        busy = words * SIGNED_SHARE if turns_bits else height * columns / 2
         return units / terms * max(busy, read, LATENCY) + TILE_CYCLES
 
     whole, rest = divmod(context.most, vectors)

@@ -87,3 +87,17 @@ def test_other_convolutions_and_targets_without_vectors_stay() -> None:
     maker = _Maker()
     narrow = maker.graph(maker.conv(maker.input(1, 16, 20, dtype=DType.U8), 16, 3))
     assert rows_as_planes.run(narrow, None) is narrow
+
+
+def test_a_range_of_all_elements_is_one_of_planes() -> None:
+    """No value is converted, or reshaped, for a minimum and a maximum alone."""
+    maker = _Maker()
+    x = maker.input(2, 16, 23, dtype=DType.U8)
+    middle = maker.requantised(maker.conv(x, 16, 3))
+    ends = [
+        maker.node(bound, middle, axes=(0, 1, 2), keepdims=False)
+        for bound in ("reduce_min", "reduce_max")
+    ]
+    found = _same(maker.graph(maker.requantised(maker.conv(middle, 16, 3)), *ends))
+    assert operators(found).count("reshape") == 2
+    assert conversions(choose_layouts.run(found, 8)) == ["to_blocked", "from_blocked"]
