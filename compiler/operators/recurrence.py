@@ -246,7 +246,6 @@ class _Layer:
             value = _state(previous, 0)(d, t, b, unit)
             if last is not None:
                 value = select(binary("le", t, cast(DType.I64, last[d, b])), value, zero)
-            value = binary(combiner, value, zero)
             if sizes is None:
                 return value
             rows = sizes[(integer(self.attributes.integer("batch_number")),)]
@@ -262,7 +261,7 @@ class _Layer:
         return use.builder.stage(
             combiner,
             outer,
-            lambda d, t, lane: parts[d, t, lane],
+            lambda d, t, lane: binary(combiner, parts[d, t, lane], zero),
             reduce=[("l", lanes)],
             combiner=combiner,
         )

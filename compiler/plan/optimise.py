@@ -52,7 +52,8 @@ def passes(
 
     `activations` is the type in which it multiplies 8-bit data with weights, `states` that of
     hidden states, `summed` are the narrow floats whose products it has instructions to sum. What
-    `plan` says goes before rules. `sites` come to know the patterns that are found, if there are any to tell.
+    `plan` says goes before rules. `sites` come to know the patterns that are found, if there are
+    any to tell.
     """
     if sites is None:
         sites = sites_of(plan)
@@ -115,9 +116,9 @@ def optimise(
     which the target multiplies 8-bit data with weights, `states` that of hidden states, `summed`
     are the narrow floats whose products it has instructions to sum. What `plan` says goes before
     the rules. `observe` is called with the name and result of every pass, `sites` (`sites_of` the
-    plan) come to know the patterns that are found. Raises `PlanError` for a decision that does not fit,
-    `VerifyError` if the graph, or the result of a pass, breaks a rule, and `LimitError` for what
-    goes beyond the `allowance` (this machine's if None).
+    plan) come to know the patterns that are found. Raises `PlanError` for a decision that does not
+    fit, `VerifyError` if the graph, or the result of a pass, breaks a rule, and `LimitError` for
+    what goes beyond the `allowance` (this machine's if None).
     """
     found = passes(block, numerics, activations, summed, plan, sites, states)
     return run_passes(graph, found, observe, allowance or ResourceBudget())

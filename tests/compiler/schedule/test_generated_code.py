@@ -162,6 +162,7 @@ def test_schedules_of_a_recurrence_of_rounded_states_compute_it(
         "activations": ("sigmoid", "tanh", "tanh"),
         "alphas": (0.0,) * 3,
         "betas": (0.0,) * 3,
+        "states": str(TARGETS[target].states),
     }
     operands = ["x0", "x1", *[""] * 3, "x2", "x2", "", "x3", "x4", "x5"]
     inputs = [
