@@ -222,7 +222,7 @@ RECIPES: Mapping[str, Recipe] = {
 def _stacked(layer: Recurrent) -> Network:
     shape = ("n", 1, layer.entering)
     return Network(
-        PACKAGE, _name(layer), {"x": shape}, {"x": SIGNAL}, _STEPS, {"n": "1..200"}, tolerance=3e-2
+        PACKAGE, _name(layer), {"x": shape}, {"x": SIGNAL}, _STEPS, {"n": "1..200"}, tolerance=1e-2
     )
 
 

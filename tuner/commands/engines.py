@@ -61,10 +61,13 @@ def onnxruntime(asked: Asked) -> list[Engine]:
     return [Engine("onnxruntime", DType.F32.value, session)]
 
 
-def onnxruntime_session(model: str, threads: int, *, optimised: bool = True) -> Run:
+def onnxruntime_session(
+    model: str, threads: int, *, optimised: bool = True, exact: bool = False
+) -> Run:
     """A run of onnxruntime; not `optimised` it computes every node as the standard says.
 
-    Its fast products of u8 and i8 saturate at 16 bits on x86 without VNNI; they are exact then.
+    Its products of u8 and i8 saturate at 16 bits on x86 without VNNI, unless they are `exact`,
+    which takes longer; only what is optimised can be.
 
     Raises SettingsError if it is not installed.
     """
@@ -78,6 +81,7 @@ def onnxruntime_session(model: str, threads: int, *, optimised: bool = True) -> 
     options.log_severity_level = 3
     if not optimised:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if exact:
         options.add_session_config_entry("session.x64quantprecision", "1")
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
