@@ -137,6 +137,23 @@ def test_sums_are_exact_under_any_schedule(
     check()
 
 
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_no_products_of_the_largest_signed_bytes_saturate(target: Target) -> None:
+    made = narrowed(product(3, 26, 40, turned=False), DType.I8, DType.I8)
+    rng = np.random.default_rng(0)
+    for ends in ((-128,), (-128, 127), (-128, -127, 0, 127)):
+        inputs = {
+            buffer.name: rng.choice(np.array(ends, np.int8), buffer.shape) for buffer in made.inputs
+        }
+        expected = evaluate_kernel(made, inputs)
+        space = schedule_space(made, target, 1)
+        for seed in range(6):
+            schedule = space.schedule(space.sample(random.Random(seed)))
+            outcome = run_guarded(made, schedule, inputs, target, 1)
+            assert not outcome.problem
+            np.testing.assert_array_equal(outcome.output, expected, strict=True)
+
+
 def floating(kernel: FusedKernel) -> FusedKernel:
     """A kernel of i32 as one of f32."""
 
