@@ -51,11 +51,15 @@ class _Form:
 
 @dataclass(frozen=True, slots=True)
 class _ShortSum:
-    """`base` with products added that are in `words` of two 16-bit sums, of so many `terms`."""
+    """`base` with products added that are in `words` of two 16-bit sums, of so many `terms`.
+
+    Their unsigned factors have `bits` bits.
+    """
 
     base: Value
     words: Value
     terms: int
+    bits: int
 
 
 def _most_terms(bits: int) -> int:
@@ -317,14 +321,14 @@ class DotEmitter:
         words = Value(self.writer.emit(f"bitcast {pairs} {products} to {left.type}"), WORD, width)
         base, terms = old, 1
         before = self._short_sums.get(old.text)
-        if before is not None and before.terms < _most_terms(bits):
+        if before is not None and before.bits == bits and before.terms < _most_terms(bits):
             base, terms = before.base, before.terms + 1
             sums = [self._as(side, pairs) for side in (before.words, words)]
             added = self.writer.emit(f"add {sums[0]}, {sums[1].removeprefix(pairs)}")
             words = Value(self.writer.emit(f"bitcast {pairs} {added} to {left.type}"), WORD, width)
         ones = self.expressions.widen(word_of(0x00010001), width)
         total = self._add_pairs(base, words, ones)
-        self._short_sums[total.text] = _ShortSum(base, words, terms)
+        self._short_sums[total.text] = _ShortSum(base, words, terms, bits)
         return total
 
     def _halves(self, words: Value, signed: bool) -> tuple[Value, Value]:
