@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import shutil
 import signal
@@ -21,25 +22,19 @@ from tests.db import postgresql as server
 
 _NOBODY = 65534
 _ALONE = (
-    "tests/attack/test_signals.py",
-    "tests/measure/farm/",
-    "tests/measure/test_",
+    "tests/measure/farm/test_faults.py",
+    "tests/measure/farm/test_lost_cores.py",
+    "tests/measure/test_core_locks.py",
     "tests/measure/worker/test_early_stop.py",
     "tests/measure/worker/test_roof.py",
     "tests/measure/worker/test_slice_clock.py",
     "tests/measure/worker/test_timer.py",
     "tests/measure/worker/test_run_candidate.py",
-    "tests/contracts/test_runner_contract.py",
-    "tests/end_to_end/test_cli.py",
-    "tests/end_to_end/test_cli_postgresql.py",
-    "tests/tuner/test_job.py",
-    "tests/tuner/search/test_driver_kill.py",
     "tests/tuner/confirm/test_latency.py",
-    "tests/tuner/records/test_replay.py",
     "tests/compiler/runtime/test_concurrent_runs.py",
     "tests/compiler/runtime/machine/test_thread_pool.py",
 )
-"""What measures, or loads all cores by itself; the rest may run in several processes."""
+"""What is wrong where others load the cores; the rest may run in several processes."""
 _SAMPLED = (
     "tests/attack/test_invocations.py",
     "tests/compiler/frontend/",
@@ -84,6 +79,15 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of `-m 'alone and ...'` only the files that have such tests are imported."""
+    if not config.option.markexpr.startswith("alone and ") or collection_path.suffix != ".py":
+        return None
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    may_have = path.startswith(_ALONE) or "mark.alone" in collection_path.read_text("utf-8")
+    return None if may_have else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     functions: set[str] = set()
     for item in items:
@@ -94,6 +98,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if path.startswith(_SAMPLED) and function in functions and _is_left(item.nodeid):
             item.add_marker(pytest.mark.nightly)
         functions.add(function)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the thousands of tests, and what they imported, out of every garbage collection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def _is_left(case: str) -> bool:
