@@ -376,11 +376,16 @@ def _parents(tree: ast.AST) -> dict[ast.AST, ast.AST]:
     return {child: node for node in _nodes(tree) for child in ast.iter_child_nodes(node)}
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+@lru_cache(maxsize=2)
+def _imports(tree: ast.Module) -> list[tuple[int, str]]:
     """Modules imported anywhere in the file, inside functions and type-checking blocks too.
 
     Of `from tunefarm import a` and `from tunefarm.compiler import a` that is `a` as well.
     """
+    return list(_each_import(tree))
+
+
+def _each_import(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in _nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -460,21 +465,35 @@ def test_top_level_is_fixed(repository: Path) -> None:
     assert unexpected_top_level(repository) == []
 
 
-def test_tests_of_the_compiler_import_no_tuner(repository: Path) -> None:
-    for path in sorted((repository / "tests/compiler").rglob("*.py")):
-        name = path.relative_to(repository).as_posix()
-        modules = [module for _, module in _imports(ast.parse(path.read_text()))]
-        above = [m for m in modules if m.startswith(("tunefarm.tuner", "tests.tuner"))]
-        above = [m for m in above if not m.startswith("tunefarm.tuner.packaging")]
+@pytest.fixture(scope="module")
+def imported_by_tests(repository: Path) -> dict[str, list[str]]:
+    """The modules that each file below tests/ imports, by its name."""
+    return {
+        path.relative_to(repository).as_posix(): [
+            module for _, module in _imports(ast.parse(path.read_text()))
+        ]
+        for path in sorted((repository / "tests").rglob("*.py"))
+    }
+
+
+def test_tests_of_the_compiler_import_no_tuner(imported_by_tests: dict[str, list[str]]) -> None:
+    of_compiler = [name for name in imported_by_tests if name.startswith("tests/compiler/")]
+    assert of_compiler
+    for name in of_compiler:
+        above = [
+            module
+            for module in imported_by_tests[name]
+            if module.startswith(("tunefarm.tuner", "tests.tuner"))
+            and not module.startswith("tunefarm.tuner.packaging")
+        ]
         assert above == [], name
 
 
-def test_tests_import_what_is_installed(repository: Path) -> None:
+def test_tests_import_what_is_installed(imported_by_tests: dict[str, list[str]]) -> None:
     """The repository is on the import path of tests: a bare `compiler` would be a second one."""
-    for path in sorted((repository / "tests").rglob("*.py")):
-        modules = [module for _, module in _imports(ast.parse(path.read_text()))]
+    for name, modules in imported_by_tests.items():
         bare = [module for module in modules if module.split(".")[0] in MAY_IMPORT]
-        assert bare == [], path.relative_to(repository)
+        assert bare == [], name
 
 
 def test_every_package_is_looked_at(repository: Path) -> None:

@@ -42,10 +42,10 @@ def results(
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # the one that the test processes have in common
     file = folder / f"onnx-backend-{request.param}.json"
-    cases = load_cases()[:: request.param]
     with open(folder / f"{file.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not file.exists():
+            cases = load_cases()[:: request.param]
             found = [asdict(r) for r in run_cases(cases, "compiled", workers=2)]
             file.write_text(json.dumps(found))
     known = [Result(**values) for values in json.loads(file.read_text())]
