@@ -19,6 +19,7 @@ from types import FrameType
 import pytest
 
 from tests.db import postgresql as server
+from tunefarm.db.store import Store
 
 _NOBODY = 65534
 _ALONE = (
@@ -206,8 +207,19 @@ def postgresql() -> Iterator[server.Server]:
         yield running
 
 
-@pytest.fixture
-def postgresql_url(postgresql: server.Server) -> Iterator[str]:
-    """A URL, with a password, of a new and empty database."""
+@pytest.fixture(scope="session")
+def postgresql_template(postgresql: server.Server) -> Iterator[str]:
+    """The name of a database that has the tables and no rows: a copy needs no migrations."""
     with postgresql.database() as name:
+        Store.open(postgresql.url(name)).close()
+        yield name
+
+
+@pytest.fixture
+def postgresql_url(request: pytest.FixtureRequest, postgresql: server.Server) -> Iterator[str]:
+    """A URL, with a password, of a new database: with tables if the test has a `store` of it, else
+    empty."""
+    has_tables = "store" in request.fixturenames
+    template = request.getfixturevalue("postgresql_template") if has_tables else "template0"
+    with postgresql.database(template=template) as name:
         yield postgresql.url(name)

@@ -81,10 +81,10 @@ class Server:
             return cursor.fetchall() if cursor.description else []
 
     @contextmanager
-    def database(self, encoding: str = "UTF8") -> Iterator[str]:
-        """The name of a new, empty database that lasts as long as the context."""
+    def database(self, encoding: str = "UTF8", template: str = "template0") -> Iterator[str]:
+        """The name of a new database, a copy of `template`, that lasts as long as the context."""
         name = f"test_{next(self._numbers)}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'")
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} ENCODING '{encoding}'")
         try:
             yield name
         finally:

@@ -61,8 +61,9 @@ def test_password_of_a_settings_file_is_never_printed(
     tune: Discreet, postgresql_url: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "farm.toml"
-    preset = Path(__file__).resolve().parents[2] / "configs" / "ci.toml"
-    file.write_text(f'{preset.read_text()}\n[database]\nurl = "{postgresql_url}"\n')
+    preset = (Path(__file__).resolve().parents[2] / "configs" / "ci.toml").read_text()
+    brief = preset.replace("trials_per_task = 6", "trials_per_task = 1")
+    file.write_text(f'{brief}\n[database]\nurl = "{postgresql_url}"\n')
     printed = tune.run("--model", "tiny.onnx", "--config", "farm.toml", "--runner", "local")
     assert "next: tune build tiny.onnx" in printed
     assert "--config farm.toml" in printed

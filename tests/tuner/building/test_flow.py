@@ -184,12 +184,6 @@ def test_what_happens_to_an_output_happens_to_nothing_else(
     assert compiler.build(model, settings)[0] == first
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Any:
-    with Store.open(tmp_path / "tuning.db") as store:
-        yield store
-
-
 def remember(store: Store, kernel: FusedKernel, number: int) -> None:
     """A record of the kernel with the candidate of that number, faster than those before."""
     target = host_target()

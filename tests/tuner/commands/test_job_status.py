@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +17,6 @@ from tunefarm.db.store import Store
 from tunefarm.db.work import asked
 from tunefarm.tuner.commands.job_status import resuming, status_table, status_to_json, stop_job
 from tunefarm.tuner.records.job_command import JobCommand
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.db") as store:
-        yield store
 
 
 def with_command(store: Store, minutes: float | None, *, ago: float = 0.0) -> str:

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +16,6 @@ from tunefarm.db.store import Store
 from tunefarm.tuner.commands.live_server import ADDRESS, LiveServer
 
 LIMIT = 60.0
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.db") as store:
-        yield store
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -150,12 +150,6 @@ class Setting:
 
     def recorded(self) -> GraphChoice | None:
         return plan_to_apply(self.store, self.hash, self.settings, TARGET).choice
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.db") as store:
-        yield store
 
 
 @pytest.fixture

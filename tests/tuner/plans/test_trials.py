@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tests.tuner.plans.test_job_plans import TARGET, FakeRunner
 from tunefarm.compiler.kernels.kernel import FusedKernel
@@ -21,12 +16,6 @@ from tunefarm.tuner.plans.trials import DefaultTrials
 def kernels(*rows: int) -> dict[str, FusedKernel]:
     made = [kernel_of([f32(count, 8)], [("relu", ["x0"], {})]) for count in rows]
     return {workload_key(kernel): kernel for kernel in made}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.db") as store:
-        yield store
 
 
 def trials(store: Store, runner: FakeRunner, most: int | None = None) -> DefaultTrials:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,12 +12,6 @@ from tunefarm.db.store import Store
 from tunefarm.tuner.records.jobs import find_job, short_id
 
 JOB = JobRecord("abcdef0123456789", "m.onnx", "h", {}, "finished", 1.0, 2.0, 2.0, {})
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.db") as store:
-        yield store
 
 
 def test_jobs_are_found_by_the_start_of_their_ids(store: Store) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,12 +59,6 @@ TIMES = ModelTimes(
     ),
 )
 MACHINE = {"cpu": "made-up", "fingerprint": "f1"}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.db") as store:
-        yield store
 
 
 def keep(store: Store, times: ModelTimes = TIMES, model: str = "hash") -> LatencyRecord:

@@ -1,0 +1,26 @@
+"""A store for the tests of the tuner, and what they do quickly, since others test it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.db.ready_schema import ready_schema
+from tests.in_process_import import importing_in_process
+from tunefarm.db.store import Store
+
+
+@pytest.fixture(autouse=True, scope="package")
+def without_processes_and_migrations() -> Iterator[None]:
+    """Models are read in this process, and new databases are made without the migrations."""
+    with importing_in_process(), ready_schema():
+        yield
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Of a new file."""
+    with Store.open(tmp_path / "tuning.db") as store:
+        yield store
