@@ -31,6 +31,7 @@ _ALONE = (
     "tests/measure/worker/test_slice_clock.py",
     "tests/measure/worker/test_timer.py",
     "tests/measure/worker/test_run_candidate.py",
+    "tests/end_to_end/test_cli.py",
     "tests/tuner/confirm/test_latency.py",
     "tests/compiler/runtime/test_concurrent_runs.py",
     "tests/compiler/runtime/machine/test_thread_pool.py",
