@@ -106,7 +106,7 @@ def wait_for_trials(database: Path, count: int, process: subprocess.Popen[str]) 
             return found[0].id
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
-        time.sleep(0.05)  # polls what another process writes
+        time.sleep(0.25)  # polls what another process writes
 
 
 def wait_for_search(database: Path, process: subprocess.Popen[str]) -> None:
@@ -115,7 +115,7 @@ def wait_for_search(database: Path, process: subprocess.Popen[str]) -> None:
     while JobState.of(jobs(database)[0].progress).phase != "searching":
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
-        time.sleep(0.05)  # polls what another process writes
+        time.sleep(0.25)  # polls what another process writes
 
 
 def trials_of(database: Path, job: str) -> int:
