@@ -88,6 +88,7 @@ def head(folder: Path) -> Wanted:
     return Wanted("head", "127.0.0.1:0", str(folder), alone=True)
 
 
+@pytest.mark.alone
 def test_a_start_that_computes_is_waited_for_and_one_that_hangs_is_not(tmp_path: Path) -> None:
     for program, in_time in ((COMPUTES, True), (WAITS, False)):
         command = [sys.executable, "-S", "-c", program]
