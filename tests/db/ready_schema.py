@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, create_engine, inspect
 
-from tunefarm.db import migrate
+from tunefarm.db.prepare import MIGRATIONS, migrate  # what the context replaces there
 
 
 @cache
@@ -21,7 +21,7 @@ def statements() -> tuple[str, ...]:
     """What makes a new database's tables, as SQLite tells it of one that was migrated."""
     engine = create_engine("sqlite://")
     with engine.begin() as connection:
-        migrate.migrate(connection)
+        migrate(connection)
         made = connection.connection.driver_connection
         assert made is not None
         dumped = tuple(made.iterdump())
@@ -32,8 +32,8 @@ def statements() -> tuple[str, ...]:
 def migrate_quickly(connection: Connection, migrations: Path) -> None:
     """Make the tables of an empty SQLite database; migrate any other."""
     is_file = connection.dialect.name == "sqlite"
-    if not is_file or migrations != migrate.MIGRATIONS or inspect(connection).get_table_names():
-        migrate.migrate(connection, migrations)
+    if not is_file or migrations != MIGRATIONS or inspect(connection).get_table_names():
+        migrate(connection, migrations)
         return
     for text in statements():
         connection.exec_driver_sql(text)
