@@ -97,6 +97,22 @@ def test_greedy_tokens_are_those_of_onnxruntime(form: str) -> None:
         assert found == expected_tokens(decoder(form), [prompt])
 
 
+def test_the_width_of_a_head_is_known_where_the_file_leaves_it_open() -> None:
+    """As the builder of onnxruntime-genai writes its caches."""
+    proto = decoder("gqa")
+    for info in (*proto.graph.input, *proto.graph.output):
+        if info.name.startswith(("past", "present")):
+            info.type.tensor_type.shape.dim[3].dim_param = "kv_cache_dim"
+    path = f"{_folder().name}/open_width.onnx"
+    onnx.save(proto, path)
+    ranges: dict[str, tuple[int | str, ...]] = {"sequence_length": (1,)}
+    ranges |= {"past_sequence_length": ("0..63",)}
+    ranges |= {"batch_size": (1,), "total_sequence_length": ("1..71",)}
+    generator = Generator(compiler.build(path, shapes=ranges))
+    found = generate(generator, PROMPTS[1], max_tokens=MORE)
+    assert found == expected_tokens(decoder("gqa"), [PROMPTS[1]])
+
+
 @pytest.mark.parametrize("tokens", ["1", "1|2..8"])
 def test_a_prompt_goes_by_parts_that_the_model_takes(tokens: str) -> None:
     found = generate(shared("gqa", tokens), PROMPTS[-1], max_tokens=MORE)

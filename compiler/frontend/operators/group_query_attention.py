@@ -24,7 +24,7 @@ from tunefarm.compiler.frontend.operators.sized_group_query import (
     group_query_scores,
     sized_group_query_attention,
 )
-from tunefarm.compiler.types.dims import is_unpadded
+from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
 
 
@@ -47,12 +47,16 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
     is unless the total length, where that is a constant, goes beyond it. One of 8 bits holds keys
     and values over a scale, or over one for each feature.
     """
-    _refuse(node)
     heads, groups = node.integer("num_heads"), node.integer("kv_num_heads")
     query, key, value = _operands(node, heads, groups, graph)
     past = node.optional(3), node.optional(4)
     caches = [item for item in past if item is not None]
     sizes = groups, query.shape[-1]
+    for item in caches:  # the builder of onnxruntime-genai leaves the width of a head open
+        width = size_of(item.dims[3])
+        if not isinstance(width, int):
+            graph.run_time.require_equal(width, query.shape[-1], f"node {graph.source!r}")
+    _refuse(node)
     forms = tuple(_cache_form(node, at, past[at], sizes, graph) for at in (0, 1))
     if any(item is not None and 0 in item.shape for item in past):
         past = None, None
