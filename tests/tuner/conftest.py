@@ -12,7 +12,7 @@ from tests.in_process_import import importing_in_process
 from tunefarm.db.store import Store
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def without_processes_and_migrations() -> Iterator[None]:
     """Models are read in this process, and new databases are made without the migrations."""
     with importing_in_process(), ready_schema():

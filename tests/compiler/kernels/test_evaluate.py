@@ -125,6 +125,8 @@ def test_every_combiner_of_every_type(dtype: DType) -> None:
     functions = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
     if dtype is DType.BOOL:
         functions = {"and": np.logical_and, "or": np.logical_or}
+    elif dtype.is_integer:
+        functions |= {"and": np.bitwise_and, "or": np.bitwise_or}
     assert set(functions) == {name for name, row in COMBINERS.items() if dtype in row.operands}
     for combiner, function in functions.items():
         actual = _run(_reduction(combiner, dtype, 7, 3, 5), {"in0": values})
