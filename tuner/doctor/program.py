@@ -112,7 +112,8 @@ def libraries(
         version = versions.get(requirement.name, "")
         own = canonicalize_name(requirement.name)
         usual = requirement.name.replace("-", "_")
-        here = sorted(module for module, names in owners.items() if own in names)
+        here = [module for module, names in owners.items() if own in names]
+        here.sort(key=lambda module: (module.startswith("_"), module))  # _re2 is within re2
         module = usual if usual in here or not here else here[0]
         library = Library(
             requirement.name,

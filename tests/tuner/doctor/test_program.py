@@ -55,7 +55,8 @@ def test_a_library_is_imported_by_the_name_of_its_module() -> None:
         asked.extend(names)
         return {}
 
-    judge_libraries(libraries(ASKED, FITTING, MODULES), nothing_fails)
+    modules = {"_boost": ["xgboost-cpu"], **MODULES}  # a private one is within another
+    judge_libraries(libraries(ASKED, FITTING, modules), nothing_fails)
     assert asked == ["numpy", "ray", "psycopg", "xgboost"]
 
 
