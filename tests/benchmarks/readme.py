@@ -9,8 +9,10 @@ the folder; the others are of `tune zoo`. Each is tuned for M minutes (kept in t
 run goes on from there), built untuned and tuned, and all four programs are timed in interleaved
 runs with one thread, in N fresh processes. A speed-up is the other program's time over ours, in the
 same process: its median, and the lowest and the highest of the processes. TEXT selects models by a
-part of their name. `--write` keeps the figures in tests/benchmarks/readme.json and draws the
-README's table and its chart from them, which `--draw` does without measuring (matplotlib draws).
+part of their name, and each is compared with the figures of this CPU that are kept. `--write` keeps
+the figures in tests/benchmarks/readme.json, in place of this CPU's or after those of other CPUs.
+Then it draws, as `--draw` does without measuring (matplotlib draws): the README's table and chart
+from the first CPU's figures, the table of the page of benchmarks from those of the others.
 """
 
 from __future__ import annotations
@@ -51,9 +53,11 @@ from tunefarm.tuner.confirm.latency import pinned
 
 FIGURES = Path(__file__).with_suffix(".json")
 README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = README.parent / "tuner/docs/pages/figures.md"
 CHART = README.parent / "tuner/docs/pages/images/speed.svg"
 MARKS = "<!-- speed -->\n", "<!-- end of speed -->\n"
 ENGINE_NAMES = {"onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
+OTHERS = "untuned", *ENGINE_NAMES
 JOB = "from tunefarm.tuner.commands.entry import main; main()"
 ROUNDS = 9
 
@@ -181,7 +185,7 @@ def once(path: Path, stem: Path) -> dict[str, float]:
     return {name: median(seconds) for name, seconds in times.items()}
 
 
-def table(figures: Mapping[str, Any]) -> str:
+def readme_part(figures: Mapping[str, Any]) -> str:
     """The README's part: a picture, the table in Markdown, and how it was measured."""
     lines = [
         f"![Speed-up over onnxruntime]({CHART.relative_to(README.parent)})",
@@ -193,16 +197,36 @@ def table(figures: Mapping[str, Any]) -> str:
         cells = [f"{_time(row['milliseconds']['tuned'])}"]
         cells += [
             f"{_time(row['milliseconds'][name])} ({row['over'][name]['median']:.2f})"
-            for name in ("untuned", *ENGINE_NAMES)
+            for name in OTHERS
         ]
         lines.append(f"| {row['label']} | {' | '.join(cells)} |")
-    means = [
-        f"**{geometric_mean(row['over'][name]['median'] for row in figures['rows']):.2f}**"
-        for name in ("untuned", *ENGINE_NAMES)
-    ]
-    lines.append(f"| geometric mean of the speed-ups | | {' | '.join(means)} |")
-    lines += ["", figures["how"]]
+    lines.append(f"| geometric mean of the speed-ups | | {_means(figures)} |")
+    lines += ["", figures["how"], "`python -m tests.benchmarks.readme` measures again."]
     return "\n".join(lines) + "\n"
+
+
+def page_part(machines: Sequence[Mapping[str, Any]]) -> str:
+    """The page's part: for each further CPU the speed-ups with their intervals."""
+    lines: list[str] = []
+    for figures in machines[1:]:
+        lines += [
+            figures["how"],
+            "",
+            "| model | tuned, ms | over untuned | over onnxruntime | over OpenVINO |",
+            "| --- | ---: | ---: | ---: | ---: |",
+        ]
+        for row in figures["rows"]:
+            over = (row["over"][name] for name in OTHERS)
+            cells = [f"{r['median']:.2f} ({r['low']:.2f} to {r['high']:.2f})" for r in over]
+            tuned = _time(row["milliseconds"]["tuned"])
+            lines.append(f"| {row['label']} | {tuned} | {' | '.join(cells)} |")
+        lines += [f"| geometric mean | | {_means(figures)} |", ""]
+    return "\n".join(lines)
+
+
+def _means(figures: Mapping[str, Any]) -> str:
+    medians = {name: [row["over"][name]["median"] for row in figures["rows"]] for name in OTHERS}
+    return " | ".join(f"**{geometric_mean(values):.2f}**" for values in medians.values())
 
 
 def _time(milliseconds: float) -> str:
@@ -244,18 +268,21 @@ def _over_onnxruntime(row: Mapping[str, Any], name: str) -> float:
     return float(row["over"]["onnxruntime"]["median"] / row["over"][name]["median"])
 
 
-def draw(figures: Mapping[str, Any]) -> None:
-    """Write the README's part and the chart."""
-    chart(figures, CHART)
-    text = README.read_text(encoding="utf-8")
+def draw(machines: Sequence[Mapping[str, Any]]) -> None:
+    """Write the chart, the README's part and the page's."""
+    chart(machines[0], CHART)
     begin, end = MARKS
-    before, rest = text.split(begin)
-    README.write_text(f"{before}{begin}{table(figures)}{end}{rest.split(end)[1]}", encoding="utf-8")
+    for path, part in ((README, readme_part(machines[0])), (PAGE, page_part(machines))):
+        text = path.read_text(encoding="utf-8")
+        before, rest = text.split(begin)
+        path.write_text(f"{before}{begin}{part}{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
-def compared(row: Row, figures: Mapping[str, Any]) -> str:
-    """Whether a row's speed-ups are those of the README within both intervals; "" if it is new."""
-    for known in figures.get("rows", ()):
+def compared(row: Row, figures: Mapping[str, Any] | None) -> str:
+    """Whether a row's speed-ups are those that are kept of this CPU, within both intervals."""
+    if figures is None:
+        return "no figures of this CPU are kept"
+    for known in figures["rows"]:
         if known["label"] == row.label:
             apart = [
                 name
@@ -263,8 +290,8 @@ def compared(row: Row, figures: Mapping[str, Any]) -> str:
                 if ratio.low > known["over"][name]["high"]
                 or ratio.high < known["over"][name]["low"]
             ]
-            return f"other than the README's: {', '.join(apart)}" if apart else "as in the README"
-    return ""
+            return f"not as kept: {', '.join(apart)}" if apart else "as kept"
+    return "new"
 
 
 def main() -> None:
@@ -274,7 +301,7 @@ def main() -> None:
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT")
     parser.add_argument("--folder", type=Path, default=Path("shipped"))
-    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--draw", action="store_true")
@@ -283,10 +310,12 @@ def main() -> None:
     if options.once:
         print(json.dumps(once(*options.once)))
         return
-    known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    machines = json.loads(FIGURES.read_text())
     if options.draw:
-        draw(known)
+        draw(machines)
         return
+    cpu = f"{fingerprint()['cpu']} ({llvmlite.binding.get_host_cpu_name()})"
+    known = next((figures for figures in machines if figures["cpu"] == cpu), None)
     options.folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for model in MODELS:
@@ -299,16 +328,17 @@ def main() -> None:
         print(f"{row.label}: {row.milliseconds['tuned']} ms; speed-up over {over}", end="; ")
         print(compared(row, known), flush=True)
     if options.write:
-        cpu = f"{fingerprint()['cpu']} ({llvmlite.binding.get_host_cpu_name()})"
         today = datetime.datetime.now(tz=datetime.UTC).date()
         names = ", ".join(f"{name} {version(key)}" for key, name in ENGINE_NAMES.items())
         how = (
             f"{cpu}, one thread, {today:%d %B %Y}, {names}; tuned for {options.minutes:g} "
-            "minutes each.\n`python -m tests.benchmarks.readme` measures again."
+            "minutes each."
         )
         figures = {"cpu": cpu, "how": how, "rows": [asdict(row) for row in rows]}
-        FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
-        draw(figures)
+        place = len(machines) if known is None else machines.index(known)
+        machines[place : place + 1] = [figures]
+        FIGURES.write_text(json.dumps(machines, indent=1) + "\n")
+        draw(machines)
 
 
 if __name__ == "__main__":

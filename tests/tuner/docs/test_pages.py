@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.readme import CHART, MARKS, table
+from tests.benchmarks.readme import CHART, MARKS, PAGE, page_part, readme_part
 from tunefarm.configs.errors import SettingsError
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
@@ -94,13 +94,14 @@ def test_a_page_that_there_is_not_names_the_nearest() -> None:
 
 
 def test_the_readme_shows_the_figures_that_were_measured(repository: Path) -> None:
-    """Its table is of tests/benchmarks/readme.json, and its chart has the same speed-ups."""
+    """Tables are of tests/benchmarks/readme.json, and the chart has the same speed-ups."""
     benchmarks = repository / "tests" / "benchmarks"
-    figures = json.loads((benchmarks / "readme.json").read_text(encoding="utf-8"))
-    readme = (repository / "README.md").read_text(encoding="utf-8")
+    machines = json.loads((benchmarks / "readme.json").read_text(encoding="utf-8"))
     begin, end = MARKS
-    assert readme.split(begin)[1].split(end)[0] == table(figures)
+    readme = repository / "README.md"
+    for path, part in ((readme, readme_part(machines[0])), (PAGE, page_part(machines))):
+        assert path.read_text(encoding="utf-8").split(begin)[1].split(end)[0] == part
     drawn = CHART.read_text(encoding="utf-8")
-    for row in figures["rows"]:
+    for row in machines[0]["rows"]:
         assert row["label"] in drawn
         assert f"{row['over']['onnxruntime']['median']:.2f}<" in drawn
