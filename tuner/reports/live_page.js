@@ -62,9 +62,11 @@ function kernelName(task) {
 }
 
 function kernelRow(task) {
-  return row([kernelName(task), task.occurrences,
+  const made = row([kernelName(task), task.occurrences,
     task.trials, task.failures, task.scattered, seconds(task.default_seconds),
     latency(task.best_seconds, task.low_seconds, task.high_seconds), ratio(task.speed_up), task.ended]);
+  made.lastElementChild.classList.add("text");
+  return made;
 }
 
 function svg(tag, attributes, text = "") {
