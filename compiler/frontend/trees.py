@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
-from tunefarm.compiler.operators.tree_leaves import LEAVES, SLOTS
+from tunefarm.compiler.operators.trees import LEAVES, SLOTS
 from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.dtypes import DType
 
@@ -176,7 +176,7 @@ class Forest:
         if depth and many_trees and not whole:
             nodes = graph.constant(roots.reshape(1, -1), DType.I32)
             for _ in range(depth):
-                nodes = graph.emit("tree_step_by_rows", nodes, data, *tables)
+                nodes = graph.emit("tree_step", nodes, data, *tables, by_rows=True)
             return Leaves(nodes, 1)
         nodes = graph.constant(roots.reshape(-1, 1), DType.I32)
         if not depth:
@@ -307,10 +307,8 @@ class _Asked:
         ]
         if self.nan_first is not None:
             tables.append(table(self.nan_first, DType.BOOL))
-        if by_rows:
-            return Leaves(graph.emit("tree_leaves_by_rows", data, *tables), 1)
-        columns = graph.emit("transpose", data, perm=(1, 0))
-        return Leaves(graph.emit("tree_leaves", columns, *tables), 0)
+        data = data if by_rows else graph.emit("transpose", data, perm=(1, 0))
+        return Leaves(graph.emit("tree_leaves", data, *tables, by_rows=by_rows), int(by_rows))
 
 
 def _before(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[np.float64]:

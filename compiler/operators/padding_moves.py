@@ -206,37 +206,21 @@ def _tree_step(use: PaddedUse) -> Dims:
     for position in use.present()[2:]:
         use.require_whole(position, 0, "a table of nodes")
     use.require_whole(1, 1, "the axis of features")
+    if use.attributes.flag("by_rows"):
+        return use.same((0, 0), (1, 0)), use.operand(0)[1]
     return use.operand(0)[0], use.same((0, 1), (1, 0))
-
-
-@padding_rule("tree_step_by_rows")
-def _tree_step_by_rows(use: PaddedUse) -> Dims:
-    """As `tree_step`, the axes of nodes and results turned round."""
-    for position in use.present()[2:]:
-        use.require_whole(position, 0, "a table of nodes")
-    use.require_whole(1, 1, "the axis of features")
-    return use.same((0, 0), (1, 0)), use.operand(0)[1]
 
 
 @padding_rule("tree_leaves")
 def _tree_leaves(use: PaddedUse) -> Dims:
     """As `tree_step`."""
-    _require_whole_trees(use, 0)
-    return use.operand(1)[0], use.operand(0)[1]
-
-
-@padding_rule("tree_leaves_by_rows")
-def _tree_leaves_by_rows(use: PaddedUse) -> Dims:
-    """As `tree_step`, the axes of nodes and results turned round."""
-    _require_whole_trees(use, 1)
-    return use.operand(0)[0], use.operand(1)[1]
-
-
-def _require_whole_trees(use: PaddedUse, features: int) -> None:
-    use.require_whole(0, features, "the axis of features")
+    by_rows = use.attributes.flag("by_rows")
+    use.require_whole(0, int(by_rows), "the axis of features")
     for position in use.present()[1:]:
         for axis in range(len(use.operand(position))):
             use.require_whole(position, axis, "a table of nodes")
+    trees, rows = use.operand(1)[int(by_rows)], use.operand(0)[1 - int(by_rows)]
+    return (rows, trees) if by_rows else (trees, rows)
 
 
 @padding_rule("weight_product")

@@ -17,6 +17,7 @@ from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.types.tensor_type import Array
 
 DOMAIN = "ai.onnx.ml"
@@ -211,12 +212,13 @@ def test_trees_grown_by_leaves_agree_with_onnxruntime(
     _check("TreeEnsembleRegressor", inputs, n_targets=targets, evaluate=_compiled, **forest)
 
 
-@pytest.mark.parametrize(("rows", "wanted"), [(37, "tree_leaves"), (1, "tree_leaves_by_rows")])
-def test_nodes_of_unbalanced_trees_are_asked_at_once(rows: int, wanted: str) -> None:
+@pytest.mark.parametrize(("rows", "by_rows"), [(37, False), (1, True)])
+def test_nodes_of_unbalanced_trees_are_asked_at_once(rows: int, by_rows: bool) -> None:
     forest = _by_leaves(20, 31, 1, 0)
     model = _model("TreeEnsembleRegressor", {"x": _data()[:rows]}, 1, 3, n_targets=1, **forest)
-    operators = [node.operator for node in import_model_proto(model).nodes]
-    assert wanted in operators and not any("tree_step" in name for name in operators)
+    trees = [node for node in import_model_proto(model).nodes if node.operator.startswith("tree_")]
+    assert [node.operator for node in trees] == ["tree_leaves"]
+    assert complete_attributes(trees[0]).flag("by_rows") == by_rows
 
 
 def test_tree_with_several_ways_to_a_node_is_walked() -> None:
@@ -242,8 +244,9 @@ def test_rows_of_any_number_take_vectors_of_many_trees(
     model = _model("TreeEnsembleRegressor", {"x": data}, 1, 3, n_targets=targets, **forest)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
     graph = import_model_proto(model, {"rows": (f"1..{len(data)}",)})
-    kinds = {node.operator for node in graph.nodes if node.operator.startswith("tree_")}
-    assert kinds == {f"{operator}_by_rows" if trees > 4 else operator}
+    nodes = [node for node in graph.nodes if node.operator.startswith("tree_")]
+    kinds = {(node.operator, complete_attributes(node).flag("by_rows")) for node in nodes}
+    assert kinds == {(operator, trees > 4)}
     executable = compiler.build(graph)
     for rows in (1, len(data), 3):
         part = {"x": data[:rows]}

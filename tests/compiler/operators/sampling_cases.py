@@ -237,8 +237,9 @@ def _steps() -> Iterator[Case]:
     yield case("", "tree_step", [nodes, data, *tables], lambda: plain)
     yield case("nan", "tree_step", [nodes, data, *tables, nan_first], lambda: special)
     turned = np.ascontiguousarray(nodes.T)
-    yield case("", "tree_step_by_rows", [turned, data, *tables], lambda: plain.T)
-    yield case("nan", "tree_step_by_rows", [turned, data, *tables, nan_first], lambda: special.T)
+    by_rows = [turned, data, *tables]
+    yield case("by_rows", "tree_step", by_rows, lambda: plain.T, by_rows=True)
+    yield case("by_rows-nan", "tree_step", [*by_rows, nan_first], lambda: special.T, by_rows=True)
 
 
 def _tree_leaves() -> Iterator[Case]:
@@ -271,8 +272,9 @@ def _tree_leaves() -> Iterator[Case]:
         np.ascontiguousarray(table.T) for table in (data, *tables, nan_first)
     )
     by_rows = [rows_first, *turned, leaves]
-    yield case("", "tree_leaves_by_rows", by_rows, lambda: plain.T)
-    yield case("nan", "tree_leaves_by_rows", [*by_rows, missing_first], lambda: special.T)
+    yield case("by_rows", "tree_leaves", by_rows, lambda: plain.T, by_rows=True)
+    with_nans = [*by_rows, missing_first]
+    yield case("by_rows-nan", "tree_leaves", with_nans, lambda: special.T, by_rows=True)
 
 
 def sampling_cases() -> list[Case]:

@@ -1,12 +1,13 @@
-"""Rows at the leaves of their trees, without a walk: every node of a tree is asked.
+"""Rows in their trees: a step from each node to one of its children, or all nodes at once.
 
-A node that sends a row to one side rules out the leaves of the other: what all nodes leave is one
+A walk takes `tree_step` as often as the trees are deep. `tree_leaves` asks every node of a tree: a
+node that sends a row to one side rules out the leaves of the other, and what all nodes leave is one
 leaf. Leaves are bits of an integer, as in QuickScorer (Lucchese et al., SIGIR 2015); both answers
 rule leaves out, so that a tree of more leaves than bits is several of them, each with the nodes
 that part its leaves or lie above, and only one of them keeps a bit.
 
-Tables lie [trees, nodes] and results [trees, rows] for data [features, rows], or all of it the
-other way round where few rows of many trees are to cost little.
+Results lie [trees, rows] or, `by_rows`, [rows, trees], where few rows of many trees are to cost
+little.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tunefarm.compiler.expr.nodes import (
     unary,
 )
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
+from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, Positions, register
 from tunefarm.compiler.operators.rules import check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
 from tunefarm.compiler.types.dtypes import BOOLS, WIDE_FLOATS, DType
@@ -36,8 +37,59 @@ SLOTS = LEAVES + 1
 """Numbers of leaves of a tree: the first is what a row has that lies at none of them."""
 
 
-def _infer(attributes: Attributes, types: Types, by_rows: bool) -> TensorType:
+def _infer_step(attributes: Attributes, types: Types) -> TensorType:
+    nodes, data, features, thresholds, children = (types.present(n) for n in range(5))
+    for table in (nodes, features, children):
+        check_dtype(table, frozenset((DType.I32,)), "a table of nodes")
+    check_dtype(data, WIDE_FLOATS, "the data")
+    check_same_dtype(data, thresholds)
+    count = features.shape[0] if features.shape else 0
+    check(len(data.shape) == 2, f"the data {data} is not [rows, features]")
+    check(count < 2**30, f"{count} nodes are too many")
+    check(
+        features.shape == thresholds.shape == (count,) and children.shape == (2 * count,),
+        f"tables {features}, {thresholds} and {children} are not of the same nodes",
+    )
+    special = types.optional(5)
+    if special is not None:
+        check_dtype(special, BOOLS, "the table of NaNs")
+        check(special.shape == (count,), f"{special} is not one entry per node")
+    tree_axis = int(attributes.flag("by_rows"))
+    shape = list(nodes.shape)
+    check(
+        len(shape) == 2 and shape[1 - tree_axis] in (1, data.shape[0]),
+        f"the nodes {nodes} are not one for each of the trees and rows of {data}",
+    )
+    shape[1 - tree_axis] = data.shape[0]
+    return TensorType(DType.I32, tuple(shape))
+
+
+def _step(attributes: Attributes, use: Use) -> Tensor:
+    nodes, data, features, thresholds, children = (use.input(n) for n in range(5))
+    special = use.optional(5)
+    count, width = features.shape[0], data.shape[1]
+    row_axis = 1 - int(attributes.flag("by_rows"))
+
+    def child(indices: tuple[Expr, ...]) -> Expr:
+        at = list(indices)
+        if nodes.shape[row_axis] == 1:
+            at[row_axis] = integer(0)
+        number = _clamped(nodes[tuple(at)], count)
+        node = cast(DType.I64, number)
+        value = data[indices[row_axis], cast(DType.I64, _clamped(features[node], width))]
+        first = binary("le", value, thresholds[node])
+        if special is not None:
+            first = binary("or", first, binary("and", unary("isnan", value), special[node]))
+        side = select(first, const(0, DType.I32), const(1, DType.I32))
+        chosen = add(mul(number, const(2, DType.I32)), side)
+        return children[(cast(DType.I64, chosen),)]
+
+    return use.pointwise("tree_step", child)
+
+
+def _infer_leaves(attributes: Attributes, types: Types) -> TensorType:
     data, features, thresholds, *masks, leaves = (types.present(n) for n in range(6))
+    by_rows = attributes.flag("by_rows")
     for table in (features, *masks, leaves):
         check_dtype(table, frozenset((DType.I32,)), "a table of trees")
     check_dtype(data, WIDE_FLOATS, "the data")
@@ -58,10 +110,11 @@ def _infer(attributes: Attributes, types: Types, by_rows: bool) -> TensorType:
     return TensorType(DType.I32, (rows, trees) if by_rows else (trees, rows))
 
 
-def _expression(attributes: Attributes, use: Use, by_rows: bool) -> Tensor:
+def _leaves(attributes: Attributes, use: Use) -> Tensor:
     data, features, thresholds, first, second, leaves = (use.input(n) for n in range(6))
     special = use.optional(6)
-    tree_axis = 1 if by_rows else 0
+    by_rows = attributes.flag("by_rows")
+    tree_axis = int(by_rows)
     width = data.shape[tree_axis]
 
     def kept(*indices: Expr) -> Expr:
@@ -104,20 +157,37 @@ def _clamped(number: Expr, extent: int) -> Expr:
     return binary("max", inside, const(0, DType.I32))
 
 
-def _definition(name: str, by_rows: bool) -> OperatorDefinition:
-    return OperatorDefinition(
-        name,
-        Pattern.OPAQUE,
-        (6, 7),
-        lambda attributes, types: _infer(attributes, types, by_rows),
-        lambda attributes, use: _expression(attributes, use, by_rows),
+register(
+    OperatorDefinition(
+        "tree_step",
+        Pattern.INJECTIVE,
+        (5, 6),
+        _infer_step,
+        _step,
+        {"by_rows": False},
+        positions=Positions.LOOKED_UP,
+        moves=False,
         alone=True,
     )
-
-
-register(_definition("tree_leaves", False), _definition("tree_leaves_by_rows", True))
+)
+"""`tree_step(nodes, data, features, thresholds, children, nan_first)`: at node m a row of the data
+[rows, features] goes to children[2 m] if its feature is at most the threshold (or NaN, where
+`nan_first` says so), else to children[2 m + 1]. A leaf's children are itself.
+"""
+register(
+    OperatorDefinition(
+        "tree_leaves",
+        Pattern.OPAQUE,
+        (6, 7),
+        _infer_leaves,
+        _leaves,
+        {"by_rows": False},
+        alone=True,
+    )
+)
 """`tree_leaves(data, features, thresholds, first, second, leaves, nan_first)`: node n of tree t
 keeps the leaves `first[t, n]` for rows whose feature is at most the threshold (or NaN, where
 `nan_first` says so), else `second[t, n]`. The result is `leaves[33 t + 1 + k]` of the leaf k that
-all nodes keep, and `leaves[33 t]` where they keep none. They must not keep several.
+all nodes keep, and `leaves[33 t]` where they keep none. They must not keep several. Tables lie
+[trees, nodes] for data [features, rows], or `by_rows` all of it the other way round.
 """
