@@ -26,6 +26,7 @@ from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.types.numerics import Algorithm
+from tunefarm.compiler.types.signature import fixed_signature
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
@@ -50,12 +51,14 @@ def assemble_spec(
     were scheduled for; `fallback` and `guards` are those of the executable."""
     graph, program, memory = parts.graph, parts.program, parts.memory
     objects = tuple(ObjectPart(item.symbol, item.object_code) for item in parts.compiled.values())
+    inputs = tuple((name, program.types[name]) for name in program.inputs)
+    outputs = tuple((name, graph.types[name]) for name in graph.outputs)
     return ExecutableSpec(
         name=program.name,
         target=spaces.target,
         threads=spaces.threads,
-        inputs=tuple((name, program.types[name]) for name in program.inputs),
-        outputs=tuple((name, graph.types[name]) for name in graph.outputs),
+        inputs=inputs,
+        outputs=outputs,
         arena_bytes=memory.arena_bytes + report_bytes(parts.steps),
         arena_lower_bound=memory.lower_bound,
         steps=parts.steps,
@@ -70,7 +73,7 @@ def assemble_spec(
         structure=graph.structure,
         metadata=graph.metadata,
         guards=guards,
-        signature=graph.signature,
+        signature=graph.signature or fixed_signature(inputs, outputs),
         functions=function_links(program),
         operands=tuple(_operands(calls[0]) for calls in program.kernel_calls().values()),
         in_place=outputs_in_place(program, memory),

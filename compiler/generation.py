@@ -375,15 +375,9 @@ class _Lengths:
     @staticmethod
     def of(executable: Executable, ports: DecoderPorts) -> _Lengths:
         """Of a decoder. Raises `InputError` where it does not take one token after a cache."""
-        shapes: dict[str, tuple[Dimension, ...]] = {
-            name: type.shape
-            for name, type in (*executable.inputs.items(), *executable.outputs.items())
-        }
-        ranges = {}
-        if executable.signature is not None:
-            signature = executable.signature
-            shapes |= {port.name: port.shape for port in (*signature.inputs, *signature.outputs)}
-            ranges = dict(signature.ranges)
+        signature = executable.signature
+        shapes = {port.name: port.shape for port in (*signature.inputs, *signature.outputs)}
+        ranges = dict(signature.ranges)
         batch, tokens = shapes[ports.ids]
         parts = ranges.get(_symbol(tokens), (bounds_of(tokens),))
         if not any(low <= 1 <= high for low, high in parts):

@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> None:
 def zeros(executable: Executable, given: Mapping[str, Array]) -> dict[str, AnyArray]:
     """Arrays for the inputs that are not given, at the sizes that the others have."""
     signature, sizes = executable.signature, dict[str, int]()
-    for port in () if signature is None else signature.inputs:
+    for port in signature.inputs:
         shape = given[port.name].shape if port.name in given else ()
         for extent, size in zip(port.shape, shape, strict=False):  # what fits is seen by the run
             if isinstance(extent, Size) and extent.symbol is not None:

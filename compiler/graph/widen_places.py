@@ -11,7 +11,7 @@ becomes
 
 What lies behind the true size may be anything, before the padding was appended and after. So the
 output `present` of one call can be the argument `past` of the next one as it is, see
-`tunefarm.compiler.runtime.execution.sized_frame`.
+`tunefarm.compiler.runtime.execution.frame`.
 """
 
 from __future__ import annotations

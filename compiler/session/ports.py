@@ -53,10 +53,7 @@ def inputs_of(executable: Executable) -> list[NodeArg]:
     """
     spec, signature = executable.spec, executable.signature
     texts = spec.structure.texts
-    if signature is None:
-        plain = [_node_arg(name, type.dtype, type.shape, texts) for name, type in spec.inputs]
-    else:
-        plain = [_node_arg(p.name, p.dtype, p.shape, texts) for p in signature.inputs]
+    plain = [_node_arg(p.name, p.dtype, p.shape, texts) for p in signature.inputs]
     prefix = spec.structure.prefix
     plain = [port for port in plain if port.name not in prefix.results]
     fixed = [_node_arg(p.name, p.dtype, p.shape, texts) for p in spec.structure.fixed]
@@ -71,13 +68,9 @@ def outputs_of(executable: Executable) -> list[NodeArg]:
     """The same of the outputs; lists without tensors and optionals without content come last."""
     spec, signature = executable.spec, executable.signature
     texts = spec.structure.texts
-    if signature is None:
-        plain = [_node_arg(name, type.dtype, type.shape, texts) for name, type in spec.outputs]
-    else:
-        plain = [
-            _node_arg(p.name, p.dtype, () if p.others else p.shape, texts)
-            for p in signature.outputs
-        ]
+    plain = [
+        _node_arg(p.name, p.dtype, () if p.others else p.shape, texts) for p in signature.outputs
+    ]
     return _gathered(plain, spec.structure.outputs)
 
 

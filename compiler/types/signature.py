@@ -13,12 +13,12 @@ itself sees to it that none of them changes a result: operators that would read 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
 
-from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.dims import Dims, whole_dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, Size, Symbol, bounds_of, symbols_in
 from tunefarm.compiler.types.tensor_type import TensorType
@@ -184,6 +184,11 @@ class Signature:
     ranges: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether the model is static: no size is read, nothing is known only in a run."""
+        return not (self.sources or self.sizes or self.equalities or self.checks)
+
+    @property
     def symbols(self) -> tuple[Symbol, ...]:
         """All symbols, in the order of their sources."""
         return tuple(dict.fromkeys(source.symbol for source in self.sources))
@@ -201,6 +206,19 @@ class Signature:
     def port_text(self, port: SizedPort) -> str:
         """A port with the sizes that it may have: `f32[batch:1|4..8, 3]`."""
         return port.text(dict(self.ranges))
+
+
+def fixed_signature(
+    inputs: Iterable[tuple[str, TensorType]], outputs: Iterable[tuple[str, TensorType]]
+) -> Signature:
+    """The signature of a static model: no symbols, and arrays that are their own places."""
+
+    def ports(types: Iterable[tuple[str, TensorType]]) -> tuple[SizedPort, ...]:
+        return tuple(
+            SizedPort(name, type.dtype, type.shape, whole_dims(type.shape)) for name, type in types
+        )
+
+    return Signature(ports(inputs), ports(outputs), (), ())
 
 
 def dimension_text(dimension: Dimension, ranges: Ranges | None = None) -> str:

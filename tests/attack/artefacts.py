@@ -26,7 +26,7 @@ from tests.compiler.runtime.edited_artefacts import data_start, manifest_text, w
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.runtime.artefact import artefact
 from tunefarm.compiler.runtime.artefact.seal import json_text
-from tunefarm.compiler.runtime.execution import frame, sized_frame
+from tunefarm.compiler.runtime.execution import frame
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.sizes import padded_place
 from tunefarm.compiler.types.dtypes import DType
@@ -137,7 +137,7 @@ def _run_guarded(path: Path, fallback: bool) -> str:
         place = guarded(TensorType(DType.U8, (max(1, count),)))
         return np.ndarray(shape, dtype, place), buffers[-1].address
 
-    for module in (frame, padded_place, sized_frame):  # of this fork alone
+    for module in (frame, padded_place):  # of this fork alone
         vars(module).update(allocate=allocate, allocate_output=allocate)
     spec = artefact.read(path, fallback=fallback)
     constants = tuple(

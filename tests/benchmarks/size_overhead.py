@@ -26,7 +26,6 @@ from tunefarm import compiler
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import AxisSource
@@ -91,7 +90,7 @@ def differences(caches: int, rounds: int) -> dict[str, float]:
     model, fixed = compiler.build(graph), compiler.build(fixed_graph(caches, middle))
     halves = [(0, middle), (middle + 1, MOST - 1)]
     specs = [compile_model(graph, guards=[SizeGuard("past", "past0", 2, *e)]).spec for e in halves]
-    several = SizedPrograms(specs)
+    several = Executable(specs[0], others=specs[1:])
     cases: dict[str, Callable[[], None]] = {
         "fixed": Calls(fixed, (middle,)).next,
         "same": Calls(model, (middle,)).next,

@@ -65,7 +65,7 @@ class Bench:
         self.fixed_seconds: list[float] = []
         self.byte_ratios: list[float] = []
         signature = self.ours.spec.signature
-        if signature is None:
+        if signature.is_fixed:
             raise SystemExit(f"{path} has no dynamic dimension")
         self.ports = signature.inputs
         self.engines = self._engines()

@@ -37,7 +37,7 @@ from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.artefact.manifest import manifest_to_json
 from tunefarm.compiler.runtime.artefact.seal import json_text
 from tunefarm.compiler.runtime.c_library.export_c import export_library, export_object
-from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
+from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
@@ -455,7 +455,7 @@ def test_programs_for_sizes_call_functions_and_name_those_that_fail(
         ).spec
         for rows, nodes in ((4, failing), (2, (fine,)))
     ]
-    several = SizedPrograms(specs)
+    several = Executable(specs[0], others=specs[1:])
     np.testing.assert_allclose(several.run(FEEDS)["y"], 2.5 * X + 10)
     with pytest.raises(FunctionError, match=r"Scaled failed in node 'the node': it was told to"):
         several.run({"x": np.ones((4, 3), np.float32), "b": B})

@@ -24,7 +24,6 @@ from rich.table import Table
 from tunefarm.compiler.errors import MeasureError, SettingsError
 from tunefarm.compiler.generation import Generator
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
 from tunefarm.compiler.runtime.spec.executable_spec import CallStep, Place
 from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.worker.roof import measure_read
@@ -161,8 +160,6 @@ def _ours(generator: Generator, ids: Prompt, count: int) -> Timed:
 
 def _step_program(ours: Executable, generator: Generator) -> Executable:
     """What runs a single token."""
-    if not isinstance(ours, SizedPrograms):
-        return ours
     types = ours.inputs_at(generator.sizes_of_step())
     return ours.program_for_shapes({name: type.shape for name, type in types.items()})
 

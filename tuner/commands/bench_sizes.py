@@ -81,8 +81,7 @@ class SizedBench:
 
 def has_sizes(executable: Executable) -> bool:
     """Whether a model has axes of several sizes."""
-    signature = executable.signature
-    return signature is not None and len(points_of(signature, only_told=False)) > 1
+    return len(points_of(executable.signature, only_told=False)) > 1
 
 
 def bench_sizes(
@@ -97,7 +96,6 @@ def bench_sizes(
     asked for), SettingsError for an engine that is not installed.
     """
     signature = ours.signature
-    assert signature is not None, "there are no sizes without"
     shapes = {
         port.name: tuple(size if isinstance(size, int) else -1 for size in port.shape)
         for port in signature.inputs

@@ -231,7 +231,7 @@ def sizes_of(executable: Executable, files: _Shapes, given: _Shapes) -> dict[str
     shapes = {**files, **{name: shape for name, shape in given.items() if name in inputs}}
     symbols = {name: shape for name, shape in given.items() if name not in inputs}
     signature = executable.signature
-    if signature is None:
+    if signature.is_fixed:
         _check_fixed(executable, given)
         return {}
     for name, extents in symbols.items():

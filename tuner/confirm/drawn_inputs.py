@@ -36,8 +36,7 @@ def drawn_inputs(
     Elements that say sizes do so. Raises `InputError` for sizes that do not fit.
     """
     inputs = seeded_inputs(executable.inputs_at(sizes), seed)
-    if executable.signature is not None:
-        put_sizes(executable.signature, executable.chosen_sizes(sizes or {}), inputs)
+    put_sizes(executable.signature, executable.chosen_sizes(sizes or {}), inputs)
     return inputs
 
 

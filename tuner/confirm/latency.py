@@ -400,7 +400,7 @@ def placed_programs(
     """
     models = [placed_anew(model) for model in models]
     outputs = None
-    if inputs is None or models[0].signature is None:
+    if inputs is None or models[0].signature.is_fixed:
         outputs = {
             name: _elsewhere(type.shape, type.dtype.numpy)
             for name, type in models[0].outputs_at(sizes).items()

@@ -149,7 +149,7 @@ def _recorded(store: Store, conditions: Conditions) -> Iterator[MeasuredModel]:
 
 def _sizes(model: Executable, baseline: MeasuredModel | None) -> Mapping[str, int] | None:
     """The recorded sizes, if the model is built for them; None: those in the middle."""
-    if model.signature is None or baseline is None or not baseline.times.sizes:
+    if model.signature.is_fixed or baseline is None or not baseline.times.sizes:
         return None
     return dict(model.chosen_sizes(dict(baseline.times.sizes)))
 

@@ -67,7 +67,6 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     LoopStep,
     aligned,
 )
-from tunefarm.compiler.runtime.spec.joined_signature import ports_of_program
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
@@ -144,7 +143,7 @@ def _is_new(program: ExecutableSpec) -> bool:
     guarded = (step for step in program.steps if isinstance(step, CallStep | FunctionStep))
     return bool(
         program.guards
-        or program.signature is not None
+        or not program.signature.is_fixed
         or program.structure != NO_STRUCTURE
         or program.functions
         or any(step.guards for step in guarded)
@@ -452,9 +451,9 @@ def _machine(program: ExecutableSpec) -> tuple[Target, bool]:
 
 
 def _ports(program: ExecutableSpec) -> tuple[list[tuple[str, DType, int]], list[tuple[str, DType]]]:
-    inputs, outputs = ports_of_program(program)
-    ranked = [(port.name, port.dtype, len(port.shape)) for port in inputs]
-    return ranked, [(port.name, port.dtype) for port in outputs]
+    signature = program.signature
+    ranked = [(port.name, port.dtype, len(port.shape)) for port in signature.inputs]
+    return ranked, [(port.name, port.dtype) for port in signature.outputs]
 
 
 def _programs_here(

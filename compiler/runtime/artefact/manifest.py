@@ -35,6 +35,7 @@ from tunefarm.compiler.target import Target, llvm_version
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.metadata import metadata_from_json, metadata_to_json
 from tunefarm.compiler.types.numerics import KEEP, Denormals, denormals_of
+from tunefarm.compiler.types.signature import fixed_signature
 from tunefarm.compiler.types.signature_json import signature_from_json, signature_to_json
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure, structure_from_json
 from tunefarm.compiler.types.tensor_type import Array, TensorType
@@ -59,7 +60,7 @@ def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
     """
     guards = {"guards": [guard.to_json() for guard in spec.guards]} if spec.guards else {}
     sized = spec.signature
-    signature = {} if sized is None else {"signature": signature_to_json(sized)}
+    signature = {} if sized.is_fixed else {"signature": signature_to_json(sized)}
     return {
         **guards,
         **signature,
@@ -101,12 +102,13 @@ def spec_from_json(
     entry, *others = parts
     symbols, types = data["object_symbols"], [_type_from_json(t) for t in data["constant_types"]]
     objects, constants = others[: len(symbols)], others[len(symbols) :]
+    inputs, outputs = (tuple(map(_port_from_json, data[kind])) for kind in ("inputs", "outputs"))
     return ExecutableSpec(
         name=data["name"],
         target=Target.from_json(data["target"]),
         threads=int(data["threads"]),
-        inputs=tuple(_port_from_json(port) for port in data["inputs"]),
-        outputs=tuple(_port_from_json(port) for port in data["outputs"]),
+        inputs=inputs,
+        outputs=outputs,
         arena_bytes=int(data["arena_bytes"]),
         arena_lower_bound=int(data["arena_lower_bound"]),
         steps=tuple(_step_from_json(step) for step in data["steps"]),
@@ -127,7 +129,11 @@ def spec_from_json(
         structure=structure_from_json(data.get("structure")),
         metadata=metadata_from_json(data),
         guards=tuple(SizeGuard.from_json(guard) for guard in data.get("guards", ())),
-        signature=signature_from_json(data["signature"]) if "signature" in data else None,
+        signature=(
+            signature_from_json(data["signature"])
+            if "signature" in data
+            else fixed_signature(inputs, outputs)
+        ),
         functions=tuple(FunctionLink(**link) for link in data.get("functions", ())),
         operands=tuple(tuple(map(_type_from_json, types)) for types in data.get("operands", ())),
         in_place=tuple((str(name), str(of)) for name, of in data.get("in_place", ())),

@@ -24,7 +24,7 @@ from tunefarm.compiler.runtime.c_library.c_programs import lacking_text
 from tunefarm.compiler.runtime.machine.cpu_features import checked_features, cpu_choice_code
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard, sizes_text
-from tunefarm.compiler.runtime.spec.joined_signature import joined_signature, ports_of_program
+from tunefarm.compiler.runtime.spec.joined_signature import joined_signature
 from tunefarm.compiler.runtime.spec.kernel_operands import kernel_operands
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.signature import SizedPort
@@ -38,8 +38,8 @@ _WRONG_SHAPE = 15
 def is_chosen_by_size(programs: Sequence[ExecutableSpec]) -> bool:
     """Whether a library of these programs looks at sizes to choose one, or has parts that do."""
     if any(program.guards for program in programs):
-        return len(programs) > 1 or programs[0].signature is not None
-    return len(programs) > 1 and any(program.signature is not None for program in programs)
+        return len(programs) > 1 or not programs[0].signature.is_fixed
+    return len(programs) > 1 and any(not program.signature.is_fixed for program in programs)
 
 
 def joined_interface(
@@ -241,13 +241,12 @@ class _Part:
         own = part_interface(interface, program, number)
         self.name, self.macro, self._own = own.name, own.macro, own
         self.call = f"run_{number}(io, workspace)"
-        sized = program.signature is not None
+        sized = not program.signature.is_fixed
         self.bytes = f"{own.name}_workspace_bytes({'NULL' if sized else ''})"
         joined = (*interface.signature.inputs, *interface.signature.outputs)
         self._open = [port.name for port in joined if port.is_dynamic]
         self._ranked = [port.name for port in joined if port.others]
-        inputs, outputs = ports_of_program(program)
-        self._inputs, self._outputs = inputs, outputs
+        self._inputs, self._outputs = program.signature.inputs, program.signature.outputs
         self._members = {port.name: port.member for port in (*interface.inputs, *interface.outputs)}
 
     def condition(self, guard: SizeGuard) -> str:
@@ -259,7 +258,7 @@ class _Part:
 
     def function(self) -> str:
         """The function that runs the part, or with no workspace only finds shapes of outputs."""
-        is_sized = self.program.signature is not None
+        is_sized = not self.program.signature.is_fixed
         checked = "".join(map(self._refusal, self._fixed(self._inputs)))
         given = "".join(map(partial(self._copied, to="own.", of="io->"), self._sized(self._inputs)))
         description = "".join(

@@ -169,7 +169,7 @@ def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
         )
     title = spec.name if name is None else name
     taken: set[str] = set()
-    sized = spec.signature
+    sized = None if spec.signature.is_fixed else spec.signature
     inputs = _ports(_seen(spec.inputs, sized.inputs if sized else None), "input", taken)
     outputs = _ports(_seen(spec.outputs, sized.outputs if sized else None), "output", taken)
     seen = {port.name for port in outputs}

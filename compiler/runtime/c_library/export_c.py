@@ -345,7 +345,7 @@ def _write_size_parts(
     files = list(kernels.values())
     for number, program in enumerate(programs):
         own = part_interface(interface, program, number)
-        header = header_text if program.signature is None else sized_header_text
+        header = header_text if program.signature.is_fixed else sized_header_text
         (work / f"{own.name}.h").write_text(header(own, [program.target], ""), encoding="utf-8")
         compile_c(
             work, tools, own.name, implementation_text(own, [program], layout.of_program(number))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
@@ -16,8 +16,13 @@ from tunefarm.compiler.errors import ArtefactError, InputError
 from tunefarm.compiler.runtime.artefact import artefact
 from tunefarm.compiler.runtime.artefact.code_digest import code_digest
 from tunefarm.compiler.runtime.execution.frame import BoundRun, Frame
-from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
+from tunefarm.compiler.runtime.execution.loaded_program import (
+    LoadedModel,
+    LoadedProgram,
+    SharedKernels,
+)
 from tunefarm.compiler.runtime.machine.threads import make_runtime
+from tunefarm.compiler.runtime.sizes.run_sizes import RunSizes, refuse_program
 from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty, allocate
 from tunefarm.compiler.runtime.spec.executable_spec import (
     ALIGNMENT,
@@ -25,10 +30,12 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     ExecutableSpec,
     FunctionStep,
 )
+from tunefarm.compiler.runtime.spec.guards import Shape, sizes_text
+from tunefarm.compiler.runtime.spec.joined_signature import program_ranges
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
-from tunefarm.compiler.runtime.spec.ports import AnyArray, check_mapping, ports_of
+from tunefarm.compiler.runtime.spec.ports import AnyArray, check_mapping
 from tunefarm.compiler.types.chosen_sizes import Sizes, choose_sizes, types_at
-from tunefarm.compiler.types.signature import Signature, SizedPort
+from tunefarm.compiler.types.signature import AxisSource, Signature
 from tunefarm.compiler.types.structure import (
     StringTable,
     WordTable,
@@ -46,8 +53,6 @@ if TYPE_CHECKING:
     from tunefarm.compiler.runtime.execution.call_queue import CallQueue
     from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
     from tunefarm.compiler.runtime.execution.profile import Profile
-    from tunefarm.compiler.runtime.execution.sized_frame import LoadedChain
-    from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
     from tunefarm.compiler.strings.run_prefix import PrefixRun
 
 _EntryFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
@@ -62,43 +67,40 @@ class Executable:
     arena, and `idle_frames` says how many are kept for later, at most as many as were in use at
     the same time.
 
-    Where sizes are dynamic `signature` says names, element types, symbols and bounds, and `inputs`
-    and `outputs` are the types at the maximum sizes; else it is None.
+    `signature` says names, element types, and where sizes are dynamic symbols and bounds: `inputs`
+    and `outputs` are the types at the maximum sizes then.
+
+    A model may have several programs, each for other sizes: the entry runs the first that is for
+    those of the arguments. Signature, inputs and outputs are those of all programs together, `spec`
+    is that of the first one.
     """
 
     def __init__(
         self,
         spec: ExecutableSpec,
         threads: int | None = None,
-        programs: Sequence[LoadedProgram] = (),
+        others: Sequence[ExecutableSpec] = (),
+        *,
+        loaded: Sequence[LoadedProgram] = (),
     ) -> None:
-        """Load `spec`'s code; `threads` defaults to the count it was built for.
+        """Load the code of `spec` and of `others`, programs for other sizes; `threads` defaults to
+        the count it was built for.
 
-        Of `programs` that are loaded already `spec` is the first one's. Raises `ArtefactError` if
+        Of programs that are `loaded` already `spec` is the first one's. Raises `ArtefactError` if
         this machine cannot run the code or has too little memory, or a function that it calls is
         missing, `ValueError` for threads < 1.
         """
         self.spec = spec
-        self._programs = tuple(programs) or (LoadedProgram(spec),)
+        if not loaded:
+            shared: SharedKernels = {}
+            loaded = [LoadedProgram(each, shared) for each in (spec, *others)]
+        self._model = LoadedModel(loaded)
+        self._programs, self._ports = self._model.programs, self._model.ports
         self._runtime, self.threading = make_runtime(
             spec.threads if threads is None else threads, self._programs[0].pool
         )
-        self._inputs = ports_of("input", spec.inputs)
-        self._outputs = ports_of("output", spec.outputs)
-        self._sized: SizedPorts | None = None
-        self._chain: LoadedChain | None = None
-        entry: LoadedChain | LoadedProgram = self._programs[0]
-        if len(self._programs) > 1 or spec.signature is not None:
-            from tunefarm.compiler.runtime.execution.sized_frame import (
-                LoadedChain,  # static models go without what dynamic shapes need
-            )
-            from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
-
-            self._sized = SizedPorts.of([program.spec for program in self._programs])
-            entry = self._chain = LoadedChain(self._sized, self._programs)
-            self._inputs = tuple(port.port for port in self._sized.inputs)
-            self._outputs = tuple(port.port for port in self._sized.outputs)
-        self._entry, self._constants = _EntryFunction(entry.entry), entry.constants
+        self._entry = _EntryFunction(self._model.entry)
+        self._computes = self._ports.computes
         self._calls_functions = any(program.functions for program in self._programs)
         self._words = WordTable(spec.structure.words)
         self._prefix = _prefix(spec)
@@ -109,19 +111,42 @@ class Executable:
         self._starting = threading.Lock()
 
     @property
-    def signature(self) -> Signature | None:
-        """Names, types, symbols and bounds where sizes are open; None where all are fixed."""
-        return None if self._sized is None else self._sized.signature
+    def signature(self) -> Signature:
+        """Names, types, symbols and bounds; without symbols where all sizes are fixed."""
+        return self._ports.signature
 
     @property
     def inputs(self) -> dict[str, TensorType]:
-        """The types of the inputs by name; where sizes are open, at their upper bounds."""
-        return _types(self.spec.inputs if self.signature is None else self.signature.inputs)
+        """The types of the inputs by name; where sizes are dynamic, at their upper bounds."""
+        return {port.name: port.greatest for port in self.signature.inputs}
 
     @property
     def outputs(self) -> dict[str, TensorType]:
-        """The types of the outputs by name; where sizes are open, at their upper bounds."""
-        return _types(self.spec.outputs if self.signature is None else self.signature.outputs)
+        """The types of the outputs by name; where sizes are dynamic, at their upper bounds."""
+        return {port.name: port.greatest for port in self.signature.outputs}
+
+    @cached_property
+    def programs(self) -> tuple[Executable, ...]:
+        """All programs by themselves, in the order in which they are tried."""
+        if len(self._programs) == 1:
+            return (self,)
+        self.check_constants()
+        return tuple(Executable(p.spec, self.threads, loaded=[p]) for p in self._programs)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """What sizes each program is for, as text."""
+        return tuple(sizes_text(program.spec.guards) for program in self._programs)
+
+    def program_for_shapes(self, shapes: Mapping[str, Shape]) -> Executable:
+        """The first program whose guards admit arguments of these shapes. Raises `InputError` if
+        there is none."""
+        sizes = RunSizes(self._ports, self._model.code)
+        every = {name: type.shape for name, type in self.inputs.items()} | dict(shapes)
+        sizes.choose(self._ports.found_at(every, {}))
+        if sizes.program < 0:
+            refuse_program(self._ports, shapes)
+        return self.programs[sizes.program]
 
     @property
     def arena_bytes(self) -> int:
@@ -133,8 +158,6 @@ class Executable:
 
         Raises `InputError` for sizes out of bounds, and for symbols that there are not.
         """
-        if self.signature is None:
-            return self.inputs
         return types_at(self.signature.inputs, self.chosen_sizes(sizes or {}))
 
     def outputs_at(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorType]:
@@ -142,22 +165,55 @@ class Executable:
 
         Raises `InputError` as that does.
         """
-        if self.signature is None or self._sized is None:
-            return self.outputs
-        known = [port.declared for port in self._sized.outputs if not port.late]
-        return types_at(known, self.chosen_sizes(sizes or {}))
+        chosen = self.chosen_sizes(sizes or {})
+        signature = self._programs[self._number_at(chosen) or 0].spec.signature
+        inputs, own = types_at(self.signature.inputs, chosen), dict(chosen)
+        for source in signature.sources:
+            if isinstance(source, AxisSource):
+                own[source.symbol.name] = inputs[source.input].shape[source.axis]
+        late = {port.name for port in self._ports.outputs if port.late}
+        return types_at([port for port in signature.outputs if port.name not in late], own)
 
     def chosen_sizes(self, sizes: Mapping[str, int]) -> Sizes:
         """A size for every symbol that arguments have: the given ones, else one in the middle.
 
-        Raises `InputError` for sizes that the model was not built for.
+        Raises `InputError` for sizes that no program is for.
         """
-        return {} if self.signature is None else choose_sizes(self.signature, sizes)
+        if len(self._programs) == 1:
+            return choose_sizes(self.signature, sizes)
+        refused: InputError | None = None
+        for signature in (self.signature, *self._own_signatures):
+            try:
+                chosen = choose_sizes(signature, sizes)
+            except InputError as error:
+                refused = refused or error
+                continue
+            if self._number_at(chosen) is not None:
+                return chosen
+        assert refused is not None
+        raise refused
+
+    @cached_property
+    def _own_signatures(self) -> tuple[Signature, ...]:
+        """The signature with the sizes of one program only, for each."""
+        own = program_ranges([program.spec for program in self._programs], self.signature)
+        return tuple(
+            replace(self.signature, ranges=tuple((name, (ends,)) for name, ends in each.items()))
+            for each in own
+        )
+
+    def _number_at(self, chosen: Sizes) -> int | None:
+        """The number of the program for these sizes, of all symbols; None where there is none."""
+        sizes = RunSizes(self._ports, self._model.code)
+        types = types_at(self.signature.inputs, chosen)
+        shapes = {name: type.shape for name, type in types.items()}
+        return sizes.program if sizes.choose(self._ports.found_at(shapes, chosen)) else None
 
     @property
     def kernels(self) -> tuple[KernelReport, ...]:
-        """What each kernel runs and where its schedule is from, in the order of their calls."""
-        return self.spec.kernels
+        """What each distinct kernel runs and where its schedule is from, in the order of their
+        calls."""
+        return tuple(dict.fromkeys(k for program in self._programs for k in program.spec.kernels))
 
     @property
     def code_digest(self) -> str:
@@ -192,11 +248,11 @@ class Executable:
         return len(self._frames)
 
     def __repr__(self) -> str:
-        sized, spec = self.signature, self.spec
-        inputs = spec.inputs if sized is None else _texts(sized, sized.inputs)
-        outputs = spec.outputs if sized is None else _texts(sized, sized.outputs)
-        ports = ", ".join(f"{name}: {type}" for name, type in inputs)
-        results = ", ".join(f"{name}: {type}" for name, type in outputs)
+        text, signature = self.signature.port_text, self.signature
+        ports, results = (
+            ", ".join(f"{port.name}: {text(port)}" for port in own)
+            for own in (signature.inputs, signature.outputs)
+        )
         threads = with_count(self.threads, "thread")
         return f"<Executable {self.spec.name}({ports}) -> {results}, {threads}>"
 
@@ -233,15 +289,12 @@ class Executable:
         caches: dict[str, AnyArray] = {}
         for name in self.in_place.values():
             shape, dtype = types[name].shape, types[name].dtype.numpy
-            count, strides = types[name].bytes, None
-            if self._sized is not None:
-                port = next(port for port in self._sized.inputs if port.name == name)
-                count, strides = port.port.bytes, port.rooms[program].strides
-            memory, _ = allocate((count,), np.dtype(np.uint8), count)
+            port = next(port for port in self._ports.inputs if port.name == name)
+            memory, _ = allocate((port.bytes,), np.dtype(np.uint8), port.bytes)
             owner = memory.base
             assert isinstance(owner, np.ndarray)
             skip = address_of(memory) - address_of(owner)
-            caches[name] = np.ndarray(shape, dtype, owner, skip, strides)
+            caches[name] = np.ndarray(shape, dtype, owner, skip, port.rooms[program].strides)
         return caches
 
     def run(
@@ -366,7 +419,7 @@ class Executable:
             program = self._programs[frame.program]
             if program.functions is not None:
                 program.functions.raise_failure(_report(frame, program))
-        if self._sized is not None:
+        if self._computes:
             frame.collect(results, arrays)
 
     def bind(
@@ -380,7 +433,7 @@ class Executable:
         no code can read as it lies, and for a model that computes sizes of its outputs.
         """
         self.check_constants()
-        if self._sized is not None and any(port.late for port in self._sized.outputs):
+        if any(port.late for port in self._ports.outputs):
             raise InputError(
                 f"{self.spec.name} computes sizes of its outputs, so that arrays cannot be bound",
                 hint="call run, which returns outputs of the sizes that were computed",
@@ -388,7 +441,7 @@ class Executable:
         frame = self.new_frame()
         given = without_fixed(self.spec.structure.fixed, inputs)
         arrays = frame.bind_inputs({**self._defaults, **given})
-        for port, array in zip(self._inputs, arrays, strict=True):
+        for port, array in zip(self._ports.inputs, arrays, strict=True):
             if not frame.reads(port, array):
                 raise InputError(
                     f"input {port.name!r} cannot be read in place: it is not C-contiguous or not "
@@ -397,17 +450,20 @@ class Executable:
                 )
         results = frame.bind_outputs(out, arrays)
         call = partial(self._entry, *frame.arguments)
-        if self._calls_functions or (self._sized is not None and self._sized.computes):
+        if self._calls_functions or self._computes:
             call = partial(self.enter, frame, arrays, results)
         return BoundRun(call, results, (self, frame, arrays))
 
     def profile(self, inputs: Mapping[str, object], repeat: int = 20) -> Profile:
-        """Time every kernel on its own, see
+        """Time every kernel of the program for these inputs on its own, see
         `tunefarm.compiler.runtime.execution.profile.profile`."""
         from tunefarm.compiler.runtime.execution.profile import profile
 
         self.check_constants()
-        return profile(self, self._tensors(inputs, StringTable(self._words)), repeat)
+        given = self._tensors(inputs, StringTable(self._words))
+        frame = self.new_frame()
+        frame.bind_inputs(given)
+        return profile(self.programs[frame.program], given, repeat)
 
     def new_frame(self, arena: Array | None = None) -> Frame:
         """Memory for one more call at a time.
@@ -427,15 +483,7 @@ class Executable:
                 ) from error
         elif arena.dtype != np.uint8 or arena.nbytes < size or address_of(arena) % ALIGNMENT:
             raise ValueError(f"the arena must have {size} bytes, at a multiple of {ALIGNMENT}")
-        if self._sized is not None and self._chain is not None:
-            from tunefarm.compiler.runtime.execution.sized_frame import SizedFrame
-
-            return SizedFrame(self._sized, self._chain.code, arena, self._constants, runtime)
-        return Frame(self._inputs, self._outputs, arena, self._constants, runtime)
-
-    def _number_at(self, sizes: Sizes) -> int | None:
-        """The number of the program for these sizes; None where there is none."""
-        return 0
+        return Frame(self._model, arena, runtime)
 
     def function_call(self, step: FunctionStep, frame: Frame) -> Callable[[], None]:
         """A step that calls a function, by itself, on the memory of a frame."""
@@ -473,12 +521,12 @@ class Executable:
             constants = program.spec.constants
             moved |= {id(c): place(c) for c in constants if id(c) not in moved}
             specs.append(replace(program.spec, constants=tuple(moved[id(c)] for c in constants)))
-        return _executable(specs, self.threads)
+        return Executable(specs[0], self.threads, specs[1:])
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the variant that is loaded to `path`, see `runtime.artefact.artefact.save`."""
+        """Write the programs that are loaded to `path`, see `runtime.artefact.artefact.save`."""
         self.check_constants()
-        artefact.save(self.spec, path)
+        artefact.save(self.spec, path, [program.spec for program in self._programs[1:]])
 
 
 def load(
@@ -488,25 +536,14 @@ def load(
 
     Of a model that was built for several CPUs the best that this one can stand for is loaded, with
     `fallback` what runs on all; of one that was built for several sizes the programs for all of
-    them, see `execution.sized_programs`. Raises `ArtefactError` when the file is damaged, of
+    them. Raises `ArtefactError` when the file is damaged, of
     another format, or not for this machine; damage in large weights is an error of the first run,
     which returns no results before they have been checked.
     """
     specs, check = artefact.open_programs(path, fallback=fallback)
-    executable = _executable(specs, threads)
+    executable = Executable(specs[0], threads, specs[1:])
     executable.finish_with(check)
     return executable
-
-
-def _executable(specs: Sequence[ExecutableSpec], threads: int | None) -> Executable:
-    """A model of one program, or of several for several sizes."""
-    if len(specs) == 1:
-        return Executable(specs[0], threads)
-    from tunefarm.compiler.runtime.execution.sized_programs import (
-        SizedPrograms,  # it is made of this
-    )
-
-    return SizedPrograms(specs, threads)
 
 
 def _prefix(spec: ExecutableSpec) -> PrefixRun | None:
@@ -521,12 +558,3 @@ def _prefix(spec: ExecutableSpec) -> PrefixRun | None:
 def _report(frame: Frame, program: LoadedProgram) -> int:
     """Where a program says what failed."""
     return frame.arena_address(program.spec.arena_bytes - REPORT_BYTES)
-
-
-def _types(ports: Iterable[SizedPort | tuple[str, TensorType]]) -> dict[str, TensorType]:
-    """The types of ports, at the maximum sizes."""
-    return dict((p.name, p.greatest) if isinstance(p, SizedPort) else p for p in ports)
-
-
-def _texts(signature: Signature, ports: Iterable[SizedPort]) -> list[tuple[str, str]]:
-    return [(port.name, signature.port_text(port)) for port in ports]

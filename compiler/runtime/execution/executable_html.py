@@ -18,14 +18,11 @@ _KEY = 8  # characters of a kernel's key
 def executable_html(executable: Executable) -> str:
     """The model's inputs and outputs, and how each of its kernels was built."""
     spec, signature = executable.spec, executable.signature
-    ports = []
-    for kind in ("input", "output"):
-        if signature is None:
-            types = spec.inputs if kind == "input" else spec.outputs
-            ports += [(kind, name, str(type)) for name, type in types]
-        else:
-            sized = signature.inputs if kind == "input" else signature.outputs
-            ports += [(kind, port.name, signature.port_text(port)) for port in sized]
+    ports = [
+        (kind, port.name, signature.port_text(port))
+        for kind, own in (("input", signature.inputs), ("output", signature.outputs))
+        for port in own
+    ]
     kernels = [
         (
             kernel.name,

@@ -7,106 +7,191 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from tunefarm.compiler.runtime.spec.buffers import address_of, allocate, allocate_output
+from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.runtime.execution.loaded_program import LoadedModel
+from tunefarm.compiler.runtime.sizes.model_ports import ModelPort
+from tunefarm.compiler.runtime.sizes.padded_place import Lent, LentPlaces, Places, reaches
+from tunefarm.compiler.runtime.sizes.run_sizes import RunSizes
+from tunefarm.compiler.runtime.sizes.size_state import BEGINS, COPIED, LENT, WHOLE
+from tunefarm.compiler.runtime.spec.buffers import (
+    address_of,
+    allocate,
+    allocate_output,
+    pointer_table,
+)
 from tunefarm.compiler.runtime.spec.executable_spec import Location, Place
 from tunefarm.compiler.runtime.spec.ports import (
     AnyArray,
-    Port,
+    as_elements,
     check_apart,
     check_in_place,
     check_mapping,
-    checked,
-    checked_output,
-    fits,
+    check_writable,
     refuse_names,
     refuse_shared,
     refuse_unknown,
     span_of,
 )
+from tunefarm.compiler.types.signature import SIZES
 from tunefarm.compiler.types.tensor_type import Array
 
-Tables = ctypes.Array[ctypes.c_void_p]
-
-
-def pointer_table(addresses: Sequence[int]) -> Tables:
-    """Pointers one after the other; room for one at least."""
-    return (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+_BYTES = np.dtype(np.uint8)
 
 
 class Frame:
     """An arena, pointer tables, and copies of inputs that cannot be read in place.
 
     Serves one call at a time: `bind_inputs`, `bind_outputs`, then the entry with `arguments`.
+
+    The graph's values are as large as the bounds allow, and arrays are as large as they are. So a
+    port of dynamic shape has two addresses in its table, that of its array and that of its place,
+    and the entry copies rows from one to the other unless they are the same, see
+    `runtime.entry.sized_entry`. An argument is its own place where it
+
+    - has the maximum sizes, or
+    - lies in memory as its place does, and what it is a part of goes on for as long: the beginning
+      of a larger buffer, or a cache that an earlier call has returned; what lies behind it there
+      may be anything.
+
+    A result is a dense array of its true size. It is its own place where it has the maximum sizes,
+    or where a memory as large as the place holds hardly more than the result, at its beginning. One
+    that grows from call to call, as a cache does, is a part of a place that is lent (`LentPlaces`),
+    its rows as far apart as there: the next call reads it so.
     """
 
     __slots__ = (
+        "_input_places",
         "_input_ports",
+        "_lent",
+        "_lent_places",
+        "_model",
+        "_numbers",
+        "_output_places",
         "_output_ports",
+        "_results",
+        "_sizes",
         "_staging",
         "arena",
         "arguments",
-        "constants",
         "inputs",
         "outputs",
     )
 
-    def __init__(
-        self,
-        inputs: tuple[Port, ...],
-        outputs: tuple[Port, ...],
-        arena: Array,
-        constants: Tables,
-        runtime: int,
-        further: tuple[int, int] = (0, 0),
-    ) -> None:
-        """`constants` are the addresses of the constants, `runtime` that of the threads.
-
-        `further` pointers stand in the tables behind those of the inputs and of the outputs.
-        """
-        self._input_ports, self._output_ports = inputs, outputs
+    def __init__(self, model: LoadedModel, arena: Array, runtime: int) -> None:
+        """`runtime` is the address of the threads."""
+        ports = model.ports
+        self._model = model
+        self._input_ports, self._output_ports = ports.inputs, ports.outputs
+        self._numbers = {port.name: number for number, port in enumerate(ports.inputs)}
+        self._sizes = RunSizes(ports, model.code)
         self.arena = arena
-        self.inputs = pointer_table([0] * (len(inputs) + further[0]))
-        self.outputs = pointer_table([0] * (len(outputs) + further[1]))
-        self.constants = constants
-        self._staging: dict[str, tuple[Array, int]] = {}
+        self.inputs = pointer_table([0] * ports.tables.inputs.count)
+        self.outputs = pointer_table([0] * ports.tables.outputs.count)
+        self.inputs[ports.tables.state] = self._sizes.address
+        self._lent: Lent = {}  # results of earlier calls that lie in places
+        self._input_places, self._output_places = Places(ports.inputs), Places(ports.outputs)
+        self._lent_places = {
+            port.position: LentPlaces(port.bytes, self._lent)
+            for port in ports.outputs
+            if port.grows
+        }
+        self._staging: dict[str, Array] = {}  # of arguments that lie in no order that code knows
+        self._results = self._places_of_results()
         self.arguments = (
             ctypes.addressof(self.inputs),
             ctypes.addressof(self.outputs),
-            ctypes.addressof(constants),
+            ctypes.addressof(model.constants),
             address_of(arena),
             runtime,
         )
 
     @property
     def program(self) -> int:
-        """The number of the program that runs, of those that a model has."""
-        return 0
+        """The number of the program that what is bound runs, of those that a model has."""
+        return self._sizes.program
 
     def bind_inputs(self, given: Mapping[str, object]) -> list[AnyArray]:
-        """Point the kernels to the inputs; the arrays must be kept until they have run.
+        """Point the code to the inputs; the arrays must be kept until it has run.
 
-        What is contiguous is read in place, the rest is copied. Raises `InputError`.
+        They are of any sizes within the bounds. What is contiguous is read in place, the rest is
+        copied. Raises `InputError` for what does not fit.
         """
+        ports, sizes, table = self._input_ports, self._sizes, self.inputs
+        arrays = self._arrays(given)
+        if sizes.is_read:
+            sizes.read(arrays)
+        shapes, ways = sizes.shapes, sizes.ways
+        for port, array in zip(ports, arrays, strict=True):
+            if array.shape != shapes[port.alike]:
+                sizes.refuse_shape(port, array)
+            if port.dense < 0:
+                address = address_of(array)
+                if address & port.unaligned or not array.flags.c_contiguous:
+                    address = self._stage(port, array)
+                table[port.position] = address
+            else:
+                self._bind_padded(port, array, ways[port.alike])
+        return arrays
+
+    def _arrays(self, given: Mapping[str, object]) -> list[AnyArray]:
+        """The arguments in the model's order, with the elements of their types."""
         if type(given) is not dict:
             check_mapping("inputs", given)
-        if len(given) != len(self._input_ports):
-            refuse_names(self._input_ports, given)
+        ports = self._input_ports
+        if len(given) != len(ports):
+            refuse_names(ports, given)
         arrays: list[AnyArray] = []
-        table = self.inputs
-        for port in self._input_ports:
+        for port in ports:
             value = given.get(port.name)
-            if fits(value, port):
-                array = value
+            if type(value) is np.ndarray and value.dtype == port.dtype:
+                arrays.append(value)
             elif port.name in given:
-                array = checked(port, value)
+                arrays.append(as_elements(port, value))
             else:
-                refuse_names(self._input_ports, given)
-            arrays.append(array)
-            address = address_of(array)
-            if address & port.unaligned or not array.flags.c_contiguous:
-                address = self._stage(port, array)
-            table[port.position] = address
+                refuse_names(ports, given)
         return arrays
+
+    def _bind_padded(self, port: ModelPort, array: AnyArray, way: int) -> None:
+        """Point the code to an argument that may be smaller than its place."""
+        table, is_part = self.inputs, array.base is not None
+        if is_part and (known := self._lent.get(id(array))) is not None:
+            room = port.rooms[self._sizes.program]
+            if array.strides == room.strides and known.bytes >= room.bytes:
+                table[port.position] = table[port.dense] = known.address
+                return
+        address = address_of(array)
+        in_order = array.flags.c_contiguous
+        aligned = not address & port.unaligned
+        if way == WHOLE:
+            if not (in_order and aligned):
+                address = self._stage(port, array)
+            table[port.position] = table[port.dense] = address
+        elif is_part and aligned and self._is_part(port, array, address, way):
+            table[port.position] = table[port.dense] = address
+        else:
+            table[port.dense] = address if in_order else self._stage(port, array)
+            table[port.position] = self._input_places.address(port.position)
+
+    def _is_part(self, port: ModelPort, array: AnyArray, address: int, way: int) -> bool:
+        """Whether a part of an array lies as in the port's place, and the array goes on for it."""
+        room = port.rooms[self._sizes.program]
+        if not (way == BEGINS and array.flags.c_contiguous) and array.strides != room.strides:
+            return False
+        return reaches(array, address, room.bytes)
+
+    def _stage(self, port: ModelPort, array: AnyArray) -> int:
+        """Copy an argument into a dense array that is kept; the address of that."""
+        if port.name not in self._staging:
+            self._staging[port.name] = allocate(port.shape, port.dtype, port.bytes)[0]
+        memory = self._staging[port.name]
+        np.copyto(np.ndarray(array.shape, port.dtype, memory), array)
+        return address_of(memory)
+
+    def reads(self, port: ModelPort, array: AnyArray) -> bool:
+        """Whether the code reads the memory of this input itself, in place or by rows, now that it
+        is bound."""
+        place = port.position if port.dense < 0 else port.dense
+        return self.inputs[place] == address_of(array)
 
     def bind_outputs(
         self,
@@ -114,22 +199,58 @@ class Frame:
         inputs: Sequence[AnyArray],
         over: Collection[str] = (),
     ) -> dict[str, AnyArray]:
-        """Point the kernels to the arrays given, and to new ones for the other outputs.
+        """Point the code to the arrays given, and to new ones for the other outputs, of the shapes
+        that follow from the inputs that were bound.
 
-        Returns all by name but for those that are written `over` inputs, see `bind_in_place`.
-        Raises `InputError` for one that cannot be written in place.
+        Returns all by name but for those that are written `over` inputs, see `bind_in_place`; those
+        whose shape is not known yet come with `collect`. Raises `InputError` for one that cannot be
+        written.
         """
         if given is not None:
             return self._bind_given(given, inputs, over)
+        sizes, table = self._sizes, self.outputs
         results: dict[str, AnyArray] = {}
-        table = self.outputs
         for port in self._output_ports:
             if port.name in over:
                 continue
-            results[port.name], table[port.position] = allocate_output(
-                port.shape, port.dtype, port.bytes
-            )
+            alike = port.alike
+            if sizes.ways[alike] == WHOLE and port.dense < 0:
+                results[port.name], table[port.position] = allocate_output(
+                    sizes.shapes[alike], port.dtype, sizes.bytes[alike]
+                )
+            else:
+                results[port.name] = self._make(port)
         return results
+
+    def _make(self, port: ModelPort) -> AnyArray:
+        """A new array for a result, which the table points to."""
+        sizes, alike, table = self._sizes, port.alike, self.outputs
+        way, shape = sizes.ways[alike], sizes.shapes[alike]
+        array: Array
+        if way == WHOLE:
+            array, place = allocate_output(shape, port.dtype, sizes.bytes[alike])
+        elif way == LENT:
+            strides = port.rooms[sizes.program].strides
+            assert strides is not None
+            lent = self._lent_places[port.position].lend(shape, port.dtype, strides)
+            array, place = lent.array, lent.address
+        elif way == COPIED:
+            array, table[port.dense] = allocate_output(shape, port.dtype, sizes.bytes[alike])
+            table[port.position] = self._output_places.address(port.position)
+            return array
+        elif way == BEGINS:
+            array, place = allocate(shape, port.dtype, port.rooms[sizes.program].bytes)
+        else:
+            array = self._output_places.array(port.position)
+            place = self._output_places.address(port.position)
+        self._put(port, place, place)
+        return array
+
+    def _put(self, port: ModelPort, place: int, dense: int) -> None:
+        """Point the code to an output's place, and to the array that it is copied to."""
+        self.outputs[port.position] = place
+        if port.dense >= 0:
+            self.outputs[port.dense] = dense
 
     def _bind_given(
         self, given: Mapping[str, object], inputs: Sequence[AnyArray], over: Collection[str]
@@ -140,69 +261,142 @@ class Frame:
         taken = [span_of(array, address_of(array)) for array in inputs]
         results: dict[str, AnyArray] = {}
         for port in self._output_ports:
-            if port.name in given:
-                array = checked_output(port, given[port.name])
-                address = address_of(array)
-                span = span_of(array, address)
-                refuse_shared(port, span, taken)
-                taken.append(span)
-            elif port.name in over:
+            if port.name in over:
                 continue
-            else:
-                array, address = allocate_output(port.shape, port.dtype, port.bytes)
-            results[port.name], self.outputs[port.position] = array, address
+            if port.name not in given:
+                results[port.name] = self._make(port)
+                continue
+            array = self._checked_output(port, given[port.name])
+            address = address_of(array)
+            span = span_of(array, address)
+            refuse_shared(port, span, taken)
+            taken.append(span)
+            results[port.name] = array
+            is_whole = self._sizes.ways[port.alike] == WHOLE
+            place = address if is_whole else self._output_places.address(port.position)
+            self._put(port, place, address)
         return results
+
+    def _checked_output(self, port: ModelPort, given: object) -> AnyArray:
+        """What was given for an output, of the shape that it has at the sizes of the inputs."""
+        if port.rooms[self._sizes.program].late:
+            raise InputError(
+                f"output {port.name!r} cannot be given: its shape, {port.declared}, is known after "
+                "the run only",
+                hint="take it from what the run returns",
+            )
+        array = as_elements(port, given)
+        if array.shape != self._sizes.shapes[port.alike]:
+            self._sizes.refuse_shape(port, array)
+        check_writable(port, array, given)
+        return array
 
     def bind_in_place(
         self, pairs: Mapping[str, str], inputs: Sequence[AnyArray]
     ) -> dict[str, AnyArray]:
-        """Point the kernels to the memory of inputs for outputs, `pairs` of output and input.
+        """Point the code to the memory of inputs for outputs, `pairs` of output and input; the
+        inputs lie in memory as large as their places.
 
         Returns these outputs by name. Raises `InputError` for an input that cannot be written.
         """
-        ports = {port.name: port for port in self._input_ports}
+        sources = {output: self._numbers[input] for output, input in pairs.items()}
+        read = self._read_in_place()
+        for output, number in sources.items():
+            check_in_place(pairs[output], inputs[number], read[number] is not None)
+        check_apart(pairs, [read[number] for number in sources.values()], read)
         results: dict[str, AnyArray] = {}
         for port in self._output_ports:
-            if port.name in pairs:
-                source = ports[pairs[port.name]]
-                array = inputs[source.position]
-                check_in_place(source.name, array, self.reads(source, array))
-                self.outputs[port.position] = self.inputs[source.position]
-                results[port.name] = array
-        written = [self.inputs[ports[name].position] for name in pairs.values()]
-        check_apart(pairs, written, [self.inputs[port.position] for port in self._input_ports])
+            if port.name in sources:
+                number = sources[port.name]
+                address = read[number] or 0
+                results[port.name] = self._over(port, inputs[number], address)
+                self._put(port, address, address)
         return results
 
-    def reads(self, port: Port, array: AnyArray) -> bool:
-        """Whether the kernels read the memory of this input itself, now that it is bound."""
-        return self.inputs[port.position] == address_of(array)
+    def _over(self, port: ModelPort, array: AnyArray, address: int) -> AnyArray:
+        """The result that lies in the memory of an argument."""
+        shape = self._sizes.shapes[port.alike]
+        if shape == array.shape:
+            return array
+        memory = array if array.base is None else array.base
+        assert isinstance(memory, np.ndarray)
+        strides = port.rooms[self._sizes.program].strides
+        return np.ndarray(shape, port.dtype, memory, address - address_of(memory), strides)
+
+    def _read_in_place(self) -> list[int | None]:
+        """Where each argument is that lies as its place does; None for one that was copied."""
+        table, staged = self.inputs, {address_of(array) for array in self._staging.values()}
+        found = []
+        for port in self._input_ports:
+            address = table[port.position]
+            is_read = (port.dense < 0 or table[port.dense] == address) and address not in staged
+            found.append(address if is_read else None)
+        return found
 
     def collect(self, results: dict[str, AnyArray], arguments: Sequence[AnyArray]) -> None:
-        """Add what is known of the outputs after the run only: nothing."""
+        """Add the outputs whose sizes the run has computed, of these sizes.
+
+        Raises `InputError` where one is out of its bounds, or a condition did not hold.
+        """
+        sizes = self._sizes
+        computed = self._results[sizes.program]
+        if not computed or not sizes.check_results(computed, self._numbers, arguments):
+            return
+        sizes.update()
+        for port in self._output_ports:
+            room = port.rooms[sizes.program]
+            if room.late:
+                place = self._output_places.array(port.position)
+                part: AnyArray = np.ndarray(
+                    sizes.factors(port), port.dtype, place, 0, room.factor_strides
+                )
+                results[port.name] = part.copy().reshape(sizes.shapes[port.alike])
+
+    def _places_of_results(self) -> list[dict[str, AnyArray]]:
+        """Memory for the outputs that are no ports: the code computes sizes into them.
+
+        It is that of the largest, which is another's beginning in each program.
+        """
+        ports = self._model.ports
+        programs, places = ports.programs, ports.tables.outputs.places
+        largest: dict[str, Array] = {}
+        for name, type in sorted(
+            (item for program in programs for item in program.computed),
+            key=lambda item: -item[1].bytes,
+        ):
+            if name not in largest:
+                memory, address = allocate((type.bytes,), _BYTES, type.bytes)
+                largest[name], self.outputs[places[name]] = memory, address
+        return [
+            {
+                name: largest[name][: type.bytes].view(type.dtype.numpy).reshape(type.shape)
+                for name, type in program.computed
+            }
+            for program in programs
+        ]
 
     def address(self, location: Location) -> int:
-        """Where a buffer is, once inputs and outputs are bound."""
+        """Where a buffer of the program that runs is, once inputs and outputs are bound."""
+        ports = self._model.ports
+        program, tables = ports.programs[self.program], ports.tables
         match location.place:
             case Place.INPUT:
-                return (self.inputs[location.number] or 0) + location.offset
+                name = program.inputs[location.number]
+                if name == SIZES:
+                    return self._sizes.numbers_address + location.offset
+                return (self.inputs[tables.inputs.places[name]] or 0) + location.offset
             case Place.OUTPUT:
-                return (self.outputs[location.number] or 0) + location.offset
+                name = program.outputs[location.number]
+                return (self.outputs[tables.outputs.places[name]] or 0) + location.offset
             case Place.CONSTANT:
-                return (self.constants[location.number] or 0) + location.offset
+                constants = self._model.programs[self.program].constants
+                return (constants[location.number] or 0) + location.offset
             case Place.ARENA:
                 return self.arena_address(location.number)
 
     def arena_address(self, offset: int) -> int:
         """Where a byte of the arena is."""
         return self.arguments[3] + offset
-
-    def _stage(self, port: Port, array: AnyArray) -> int:
-        """Copy an input that the kernels cannot read in place; the address of the copy."""
-        if port.name not in self._staging:
-            self._staging[port.name] = allocate(port.shape, port.dtype, port.bytes)
-        copy, address = self._staging[port.name]
-        np.copyto(copy, array)
-        return address
 
 
 class BoundRun:

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tunefarm.compiler.errors import ArtefactError, InputError
-from tunefarm.compiler.runtime.execution.frame import pointer_table
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
 from tunefarm.compiler.runtime.machine.kernel_session import KernelSession
-from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty, allocate_output
+from tunefarm.compiler.runtime.spec.buffers import (
+    address_of,
+    aligned_empty,
+    allocate_output,
+    pointer_table,
+)
 from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands, kernel_operands
 from tunefarm.compiler.runtime.spec.ports import (
     AnyArray,

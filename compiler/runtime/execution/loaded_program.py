@@ -1,18 +1,21 @@
-"""LoadedProgram: the code of one program in memory, and what its entry takes for constants."""
+"""The code of a model in memory: LoadedProgram, that of one program, and LoadedModel, of all."""
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.machine.control_groups import memory_bytes
-from tunefarm.compiler.runtime.execution.frame import pointer_table
 from tunefarm.compiler.runtime.machine.check_target import check_target
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.mapped_code import defines
 from tunefarm.compiler.runtime.machine.thread_pool import SYMBOLS
-from tunefarm.compiler.runtime.spec.buffers import address_of
+from tunefarm.compiler.runtime.sizes.model_ports import ModelPorts
+from tunefarm.compiler.runtime.sizes.run_sizes import ChooseFunction, SizeCode, UpdateFunction
+from tunefarm.compiler.runtime.spec.buffers import address_of, pointer_table
 from tunefarm.compiler.runtime.spec.executable_spec import (
     ALIGNMENT,
     ENTRY_SYMBOL,
@@ -56,7 +59,7 @@ class LoadedProgram:
         kernels = list(zip(spec.objects, spec.digests, strict=False))
         self._others = {part.symbol: shared[key] for part, key in kernels if key in shared}
         own = [(part, key) for part, key in kernels if key not in shared]
-        sized = (SIZED_ENTRY_SYMBOL, SIZES_SYMBOL) if spec.signature is not None else ()
+        sized = (SIZED_ENTRY_SYMBOL, SIZES_SYMBOL) if not spec.signature.is_fixed else ()
         pool = SYMBOLS if defines(spec.entry, SYMBOLS[0]) else ()
         self._code = LoadedCode(
             (spec.entry, *(part.code for part, _ in own)),
@@ -85,6 +88,41 @@ class LoadedProgram:
         """Where a kernel's function is."""
         other = self._others.get(symbol)
         return self._code.address(symbol) if other is None else other.address
+
+
+class LoadedModel:
+    """The programs of a model, and what its calls use: the `entry` with its `constants`, and the
+    `code` that finds out what follows from sizes.
+
+    Of a model whose sizes are all fixed these are the program's own, and nothing is to be found
+    out. Kernels that programs share are in memory once.
+    """
+
+    def __init__(self, programs: Sequence[LoadedProgram]) -> None:
+        self.programs = tuple(programs)
+        self.ports = ModelPorts.of([program.spec for program in programs])
+        self.entry, self.constants = programs[0].entry, programs[0].constants
+        self.code: SizeCode | None = None
+        if not self.ports.is_fixed:
+            self._link()
+
+    def _link(self) -> None:
+        """Make the code that chooses among the programs, and calls them."""
+        from tunefarm.compiler.runtime.sizes.size_chain import (
+            CHOOSE_SYMBOL,
+            RUN_SYMBOL,
+            UPDATE_SYMBOL,
+            chain_ir,
+            sizes_symbol,
+        )  # static models go without what writes code
+
+        symbols = (CHOOSE_SYMBOL, UPDATE_SYMBOL, RUN_SYMBOL)
+        sizes = {sizes_symbol(n): p.sizes for n, p in enumerate(self.programs) if p.sizes}
+        self._chain = LoadedCode((), symbols, chain_ir(self.ports), imported=sizes)
+        choose, update, self.entry = map(self._chain.address, symbols)
+        self.code = SizeCode(ChooseFunction(choose), UpdateFunction(update))
+        pairs = ((p.entry, ctypes.addressof(p.constants)) for p in self.programs)
+        self.constants = pointer_table([address for pair in pairs for address in pair])
 
 
 def _check_memory(spec: ExecutableSpec) -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
-from tunefarm.compiler.runtime.execution.frame import Frame, Tables, pointer_table
+from tunefarm.compiler.runtime.execution.frame import Frame
 from tunefarm.compiler.runtime.machine.kernel_session import KernelSession
+from tunefarm.compiler.runtime.spec.buffers import Tables, pointer_table
 from tunefarm.compiler.runtime.spec.executable_spec import (
     AgainStep,
     Condition,
@@ -189,10 +190,8 @@ def _calls(
     return calls, tables
 
 
-def _are_greatest(signature: Signature | None, arrays: Sequence[AnyArray]) -> bool:
+def _are_greatest(signature: Signature, arrays: Sequence[AnyArray]) -> bool:
     """Whether arguments are of the maximum sizes of a program, which its kernels are made for."""
-    if signature is None:
-        return True
     return [array.shape for array in arrays] == [port.greatest.shape for port in signature.inputs]
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tunefarm.compiler.runtime.sizes.sized_ports import SizedArray
+from tunefarm.compiler.runtime.sizes.model_ports import ModelPort
 from tunefarm.compiler.runtime.spec.buffers import address_of, allocate
 from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
 from tunefarm.compiler.runtime.spec.ports import AnyArray
@@ -33,7 +33,7 @@ class Places:
 
     __slots__ = ("_arrays", "_ports", "known")
 
-    def __init__(self, ports: Sequence[SizedArray]) -> None:
+    def __init__(self, ports: Sequence[ModelPort]) -> None:
         self._ports = ports
         self._arrays: dict[int, AnyArray] = {}
         self.known = [0] * len(ports)
@@ -49,7 +49,7 @@ class Places:
         return self._arrays[number]
 
     def _made(self, number: int) -> int:
-        port = self._ports[number].port
+        port = self._ports[number]
         array, address = allocate(port.shape, port.dtype, port.bytes)
         self._arrays[number], self.known[number] = array, address
         return address

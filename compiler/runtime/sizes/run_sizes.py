@@ -15,9 +15,10 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 
 from tunefarm.compiler.errors import InputError
-from tunefarm.compiler.runtime.sizes.sized_ports import SizedArray, SizedPorts, distinct
+from tunefarm.compiler.runtime.sizes.model_ports import ModelPort, ModelPorts, distinct
+from tunefarm.compiler.runtime.sizes.size_state import WHOLE
 from tunefarm.compiler.runtime.spec.buffers import address_of
-from tunefarm.compiler.runtime.spec.guards import admit, refusal
+from tunefarm.compiler.runtime.spec.guards import refusal
 from tunefarm.compiler.runtime.spec.ports import AnyArray
 from tunefarm.compiler.types.signature import (
     AxisSource,
@@ -30,6 +31,8 @@ from tunefarm.compiler.types.signature import (
 from tunefarm.compiler.types.sizes import symbols_in, symbols_of, value_of
 
 Shape: TypeAlias = tuple[int, ...]
+
+_NUMBER = Struct("=q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class RunSizes:
 
     `program` is the number of the one that runs; `ways`, `bytes` and `shapes` are what is said of
     ports that are alike, by that number.
-    What was found for a call serves the next one if that has the same sizes.
+    What was found for a call serves the next one if that has the same sizes, and where no size is
+    dynamic (`is_read` is false) it is known before the first.
     """
 
     __slots__ = (
@@ -65,14 +69,17 @@ class RunSizes:
         "_unpack",
         "address",
         "bytes",
+        "is_read",
         "program",
         "shapes",
         "ways",
     )
 
-    def __init__(self, ports: SizedPorts, code: SizeCode) -> None:
+    def __init__(self, ports: ModelPorts, code: SizeCode | None) -> None:
+        """Without `code` all sizes are fixed."""
         self._ports = ports
         self._code = code
+        self.is_read = code is not None
         layout = ports.state
         state = np.zeros(layout.length, np.int64)
         self._state = state.data
@@ -86,9 +93,10 @@ class RunSizes:
         self._get = itemgetter(0, *lists, *(place.shape for place in layout.ports))
         self._found: list[int] | None = None
         self.program = 0
-        self.ways: Shape = ()
-        self.bytes: Shape = ()
-        self.shapes: list[Shape] = []
+        rooms = [port.rooms[0] for port in distinct((*ports.inputs, *ports.outputs))]
+        self.ways: Shape = (WHOLE,) * len(rooms)
+        self.bytes: Shape = tuple(room.bytes for room in rooms)
+        self.shapes: list[Shape] = [room.type.shape for room in rooms]
         self._ranks = [
             (port.alike, [len(room.shape) for room in port.rooms])
             for port in distinct(ports.outputs)
@@ -108,25 +116,40 @@ class RunSizes:
             found += self._read_values(arrays)
         if found == self._found:
             return
-        self._found = None  # nothing is known if this fails
-        self._pack(self._state, 0, *found)
-        if self._code.choose(self.address):
-            refuse_sizes(self._ports, arrays, found)
+        if not self.choose(found):
+            refuse_sizes(self._ports, self.program, arrays, found)
         self._take()
         self._found = found
 
+    def choose(self, found: Sequence[int]) -> bool:
+        """Whether a program is for what a call has found: `program` is the first whose guards admit
+        it, or negative."""
+        self._found = None  # nothing is known if this fails
+        if self._code is None:
+            return True
+        self._pack(self._state, 0, *found)
+        refused = self._code.choose(self.address)
+        (self.program,) = _NUMBER.unpack_from(self._state, self._facts)
+        return not refused
+
+    @property
+    def numbers_address(self) -> int:
+        """Where the numbers of the program that runs are."""
+        return self.address + 8 * self._ports.state.numbers[self.program]
+
     def update(self) -> None:
         """What is known now that the run has computed sizes."""
+        assert self._code is not None  # else no run computes sizes
         self._code.update(self.address)
         self._take()
 
-    def factors(self, port: SizedArray) -> Shape:
+    def factors(self, port: ModelPort) -> Shape:
         """The extents of the factors of an output whose shape is known late."""
         place = self._ports.state.ports[port.alike].factors
         facts = self._unpack(self._state, self._facts)
         return facts[place][-len(port.rooms[self.program].factors) :]
 
-    def refuse_shape(self, port: SizedArray, array: AnyArray) -> NoReturn:
+    def refuse_shape(self, port: ModelPort, array: AnyArray) -> NoReturn:
         """Raise the `InputError` that says which shape the port must have for these sizes."""
         found = self._found or []
         refuse_shape(self._ports, self.program, port, array, self.shapes[port.alike], found)
@@ -144,7 +167,6 @@ class RunSizes:
         is out of its bounds.
         """
         signature = self._ports.programs[self.program].signature
-        assert signature is not None  # else nothing is computed
         for check in signature.checks:
             flags = computed[check.output]
             if flags.item() if flags.size == 1 else flags.any():
@@ -186,23 +208,18 @@ _SHOWN = 16
 """The most elements of an argument that an error shows."""
 
 
-def refuse_sizes(ports: SizedPorts, arrays: Sequence[AnyArray], found: Sequence[int]) -> NoReturn:
-    """Raise the `InputError` of sizes that no program is for; `found` is what was read."""
+def refuse_sizes(
+    ports: ModelPorts, program: int, arrays: Sequence[AnyArray], found: Sequence[int]
+) -> NoReturn:
+    """Raise the `InputError` of sizes that no program is for; `found` is what was read, and
+    `program` the one whose guards admit it, negative without one."""
     for port, array in zip(ports.inputs, arrays, strict=True):
         if array.ndim != len(port.declared.shape):
             refuse_rank(ports, arrays)
-    shapes = {port.name: array.shape for port, array in zip(ports.inputs, arrays, strict=True)}
-    number = next(
-        (n for n, program in enumerate(ports.programs) if admit(program.guards, shapes)), None
-    )
-    if number is None:
-        every = [program.guards for program in ports.programs]
-        raise InputError(
-            refusal(every, shapes), hint="build the model with that size among its --shape values"
-        )
-    signature = ports.programs[number].signature
-    assert signature is not None  # without one nothing else is asked
-    known = _known(ports, number, found)
+    if program < 0:
+        refuse_program(ports, {p.name: a.shape for p, a in zip(ports.inputs, arrays, strict=True)})
+    signature = ports.programs[program].signature
+    known = _known(ports, program, found)
     for source in signature.sources:
         size = known.get(source, source.symbol.low)
         if not source.symbol.low <= size <= source.symbol.high:
@@ -215,12 +232,20 @@ def refuse_sizes(ports: SizedPorts, arrays: Sequence[AnyArray], found: Sequence[
     raise AssertionError("sizes are refused, and nothing is wrong with them")
 
 
-def _known(ports: SizedPorts, program: int, found: Sequence[int]) -> dict[Source, int]:
+def refuse_program(ports: ModelPorts, shapes: Mapping[str, Shape]) -> NoReturn:
+    """Raise the `InputError` of arguments of these shapes, which no guards admit."""
+    every = [program.guards for program in ports.programs]
+    raise InputError(
+        refusal(every, shapes), hint="build the model with that size among its --shape values"
+    )
+
+
+def _known(ports: ModelPorts, program: int, found: Sequence[int]) -> dict[Source, int]:
     """The sizes that a call has found, by the sources of a program."""
     signature = ports.programs[program].signature
     numbers = {port.name: number for number, port in enumerate(ports.inputs)}
     known: dict[Source, int] = {}
-    for source in () if signature is None else signature.sources:
+    for source in signature.sources:
         if isinstance(source, AxisSource):
             known[source] = found[ports.axes.index((numbers[source.input], source.axis))]
         elif isinstance(source, ValueSource):
@@ -243,7 +268,7 @@ def refuse_size(source: Source, size: int) -> NoReturn:
     )
 
 
-def refuse_rank(ports: SizedPorts, arrays: Sequence[AnyArray]) -> NoReturn:
+def refuse_rank(ports: ModelPorts, arrays: Sequence[AnyArray]) -> NoReturn:
     """Raise the `InputError` of the first argument that has too few or too many axes."""
     for port, array in zip(ports.inputs, arrays, strict=True):
         if array.ndim != len(port.declared.shape):
@@ -251,7 +276,7 @@ def refuse_rank(ports: SizedPorts, arrays: Sequence[AnyArray]) -> NoReturn:
     raise AssertionError("an axis is missing, and no argument lacks one")
 
 
-def refuse_value(ports: SizedPorts, number: int, position: int, array: AnyArray) -> NoReturn:
+def refuse_value(ports: ModelPorts, number: int, position: int, array: AnyArray) -> NoReturn:
     """Raise the `InputError` of an argument that does not have the element with a size."""
     port = ports.inputs[number]
     raise InputError(
@@ -261,9 +286,9 @@ def refuse_value(ports: SizedPorts, number: int, position: int, array: AnyArray)
 
 
 def refuse_shape(
-    ports: SizedPorts,
+    ports: ModelPorts,
     program: int,
-    port: SizedArray,
+    port: ModelPort,
     array: AnyArray,
     wanted: Sequence[int],
     found: Sequence[int],
@@ -272,7 +297,9 @@ def refuse_shape(
 
     `found` is what was read of them, and `program` the number of the one that is for it.
     """
-    if array.ndim != len(wanted) and port.port.kind == "input":
+    if array.ndim != len(wanted) and port.kind == "input":
+        _refuse_axes(ports, port, array)
+    if not port.declared.is_dynamic:
         _refuse_axes(ports, port, array)
     symbols = symbols_in(port.rooms[program].shape)
     known = [
@@ -282,18 +309,19 @@ def refuse_shape(
     ]
     reason = f" ({', '.join(known)})" if known else ""
     raise InputError(
-        f"{port.port.kind} {port.name!r} has the shape {list(array.shape)} and must have "
+        f"{port.kind} {port.name!r} has the shape {list(array.shape)} and must have "
         f"{list(wanted)}{reason}; the model was built for {_declared(ports, port)}"
     )
 
 
-def _declared(ports: SizedPorts, port: SizedArray) -> str:
-    return ports.signature.port_text(port.declared)
+def _declared(ports: ModelPorts, port: ModelPort) -> str:
+    declared = port.declared
+    return ports.signature.port_text(declared) if declared.is_dynamic else str(list(port.shape))
 
 
-def _refuse_axes(ports: SizedPorts, port: SizedArray, array: AnyArray) -> NoReturn:
+def _refuse_axes(ports: ModelPorts, port: ModelPort, array: AnyArray) -> NoReturn:
     raise InputError(
-        f"input {port.name!r} has the shape {list(array.shape)}, "
+        f"{port.kind} {port.name!r} has the shape {list(array.shape)}, "
         f"the model was built for {_declared(ports, port)}"
     )
 
@@ -310,7 +338,7 @@ def refuse_equality(item: Equality, left: int, right: int, sizes: Mapping[str, i
 
 
 def refuse_condition(
-    ports: SizedPorts,
+    ports: ModelPorts,
     program: int,
     check: Check,
     argument: AnyArray | None,

@@ -1,13 +1,15 @@
 """The code that knows the sizes of a call: which program is for them, and what follows from them.
 
     i32 tunefarm_choose(state)      found -> the first program whose guards admit it, its symbols,
-                                    numbers and facts; not 0 if there is none, or sizes do not fit
+                                    numbers and facts; not 0 if there is none, where the program is
+                                    -1, or sizes do not fit it
     void tunefarm_tell(state)       the facts again, after a run that has computed sizes
     void tunefarm_run_chosen(inputs, outputs, programs, arena, runtime)
-                                    the entry of a model of several programs
+                                    the entry of a model of such programs
 
-It is made when a model is loaded, which programs there are depends on the CPU; `state` is that of
-`runtime.sizes.size_state`. The last takes tables of all ports (`runtime.sizes.sized_ports`),
+It is made when a model is loaded, which programs there are depends on the CPU; a model of which no
+size is dynamic has none of it. `state` is that of
+`runtime.sizes.size_state`. The last takes tables of all ports (`runtime.sizes.model_ports`),
 makes those of the chosen program, and calls its entry: `programs` has the entry and the constants
 of each, interleaved. The functions of sizes that programs have are `sizes.0` and so on.
 """
@@ -17,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunefarm.compiler.runtime.entry.ir_body import IrBody
-from tunefarm.compiler.runtime.sizes.size_state import PortFacts, Way
-from tunefarm.compiler.runtime.sizes.sized_ports import (
+from tunefarm.compiler.runtime.sizes.model_ports import (
+    ModelPort,
+    ModelPorts,
     ProgramSizes,
     Room,
-    SizedArray,
-    SizedPorts,
     distinct,
 )
+from tunefarm.compiler.runtime.sizes.size_state import PortFacts, Way
 from tunefarm.compiler.runtime.spec.size_table import SizeTable, bytes_of_dense, copied_ports
 from tunefarm.compiler.types.signature import SIZES, AxisSource, ResultSource, Signature
 from tunefarm.compiler.types.sizes import Dimension, Size
@@ -42,20 +44,20 @@ def sizes_symbol(number: int) -> str:
     return f"sizes.{number}"
 
 
-def chain_ir(ports: SizedPorts) -> str:
+def chain_ir(ports: ModelPorts) -> str:
     """LLVM IR of the functions for the programs of these ports."""
     chain = _Chain(ports)
-    sized = [n for n, program in enumerate(ports.programs) if program.signature is not None]
+    sized = [n for n, table in enumerate(ports.state.tables) if table.dimensions]
     declared = "".join(f"declare void @{sizes_symbol(n)}(ptr, ptr)\n" for n in sized)
     facts = "".join(map(chain.facts_function, range(len(ports.programs))))
-    run = _Entry(ports).text() if len(ports.programs) > 1 else ""
-    return f"{declared}{facts}{chain.choose_function()}{chain.update_function()}{run}"
+    functions = f"{chain.choose_function()}{chain.update_function()}{_Entry(ports).text()}"
+    return f"{declared}{facts}{functions}"
 
 
 class _Chain:
     """Chooses a program and writes what follows."""
 
-    def __init__(self, ports: SizedPorts) -> None:
+    def __init__(self, ports: ModelPorts) -> None:
         self._ports, self._state = ports, ports.state
         observed = [*(("axis", *item) for item in ports.axes)]
         observed += [("value", *item) for item in ports.values]
@@ -68,16 +70,19 @@ class _Chain:
         for number, program in enumerate(self._ports.programs):
             body.line(f"program{number}:")
             self._guards(body, number, program)
-            if program.signature is not None:
-                self._sizes(body, number, program.signature)
-            body.line(f"store i64 {number}, ptr {_slot(body, '%state', self._state.facts)}")
+            self._say(body, number)
+            self._sizes(body, number, program.signature)
             body.line(f"call void @facts.{number}(ptr %state)")
             body.line("ret i32 0")
         body.line(f"program{len(self._ports.programs)}:")
+        self._say(body, -1)
         body.line("br label %refused")
         body.line("refused:")
         body.line("ret i32 1")
         return f"define i32 @{CHOOSE_SYMBOL}(ptr %state) {{\n{body}\n}}\n"
+
+    def _say(self, body: IrBody, number: int) -> None:
+        body.line(f"store i64 {number}, ptr {_slot(body, '%state', self._state.facts)}")
 
     def _guards(self, body: IrBody, number: int, program: ProgramSizes) -> None:
         """Go on to the next program unless all guards admit what was found."""
@@ -100,9 +105,9 @@ class _Chain:
                 found = self._load_found(body, "value", source.input, source.position)
             _within(body, found, source.symbol.low, source.symbol.high, "refused")
             body.line(f"store i64 {found}, ptr {slot}")
-        body.line(f"call void @{sizes_symbol(number)}(ptr {symbols}, ptr {numbers})")
         table = self._state.tables[number]
-        assert table is not None
+        if table.dimensions:
+            body.line(f"call void @{sizes_symbol(number)}(ptr {symbols}, ptr {numbers})")
         for item in signature.equalities:
             sides = [_operand(body, numbers, table, side) for side in (item.left, item.right)]
             same, fits = body.value(f"icmp eq i64 {sides[0]}, {sides[1]}"), body.new_label()
@@ -137,10 +142,10 @@ class _Chain:
 class _PortFactsCode:
     """Writes what is known of ports that are alike."""
 
-    def __init__(self, body: IrBody, facts: str, numbers: str, table: SizeTable | None) -> None:
+    def __init__(self, body: IrBody, facts: str, numbers: str, table: SizeTable) -> None:
         self._body, self._facts, self._numbers, self._table = body, facts, numbers, table
 
-    def write(self, port: SizedArray, room: Room, place: PortFacts) -> None:
+    def write(self, port: ModelPort, room: Room, place: PortFacts) -> None:
         extents = [self._operand(dimension) for dimension in room.shape]
         for offset, extent in enumerate(extents, start=place.shape.start):
             self._store(extent, offset)
@@ -153,7 +158,7 @@ class _PortFactsCode:
         way = self._select(self._begins(extents, room), Way.BEGINS, str(int(Way.COPIED)))
         count = self._operand(bytes_of_dense(port.declared.dtype, room.shape))
         self._store(count, place.bytes)
-        if port.port.kind == "output":
+        if port.kind == "output":
             way = self._way_out(room, way, count)
         way = self._select(whole, Way.WHOLE, way)
         self._store(str(int(Way.LATE)) if room.late else way, place.way)
@@ -208,15 +213,14 @@ class _PortFactsCode:
 
 
 class _Entry:
-    """The entry of several programs."""
+    """The entry that calls that of the chosen program."""
 
-    def __init__(self, ports: SizedPorts) -> None:
+    def __init__(self, ports: ModelPorts) -> None:
         self._ports, self._state, self._tables = ports, ports.state, ports.tables
 
     def text(self) -> str:
         body = IrBody()
-        (slot,) = self._tables.state
-        state = body.value(f"load ptr, ptr {_slot(body, '%inputs', slot, 'ptr')}")
+        state = self._entry_of(body, "%inputs", self._tables.state)
         chosen = body.value(f"load i64, ptr {_slot(body, state, self._state.facts)}")
         arguments = "ptr %inputs, ptr %outputs, ptr %programs, ptr %arena, ptr %runtime"
         programs = range(len(self._ports.programs))
@@ -240,12 +244,11 @@ class _Entry:
         written = [
             self._entry_of(body, "%outputs", outputs.places[name]) for name in program.outputs
         ]
-        if (signature := program.signature) is not None:
-            dense = [inputs.dense[port.name] for port in copied_ports(signature.inputs)]
-            read += [symbols, numbers]
-            read += [self._entry_of(body, "%inputs", place) for place in dense]
-            dense = [outputs.dense[port.name] for port in copied_ports(signature.outputs)]
-            written += [self._entry_of(body, "%outputs", place) for place in dense]
+        dense = [inputs.dense[port.name] for port in copied_ports(program.signature.inputs)]
+        read += [symbols, numbers]
+        read += [self._entry_of(body, "%inputs", place) for place in dense]
+        dense = [outputs.dense[port.name] for port in copied_ports(program.signature.outputs)]
+        written += [self._entry_of(body, "%outputs", place) for place in dense]
         tables = [_table_of(body, pointers) for pointers in (read, written)]
         entry = self._entry_of(body, "%programs", 2 * number)
         constants = self._entry_of(body, "%programs", 2 * number + 1)
@@ -287,11 +290,10 @@ def _within(body: IrBody, value: str, low: int, high: int, otherwise: str) -> No
     body.line(f"{inside}:")
 
 
-def _operand(body: IrBody, numbers: str, table: SizeTable | None, dimension: Dimension) -> str:
+def _operand(body: IrBody, numbers: str, table: SizeTable, dimension: Dimension) -> str:
     """A dimension: a number, or one that is loaded from a program's numbers."""
     if not isinstance(dimension, Size):
         return str(dimension)
-    assert table is not None
     return body.value(f"load i64, ptr {_slot(body, numbers, table.numbers[dimension])}")
 
 

@@ -1,4 +1,4 @@
-"""The state of a frame with run-time sizes: a vector of 64-bit integers that code and calls share.
+"""The state of a frame: a vector of 64-bit integers that code and calls share.
 
     found      what a call has read: extents of arguments, and elements of them
     facts      what follows: the program, how each kind of port comes to its caller, bytes, shapes
@@ -18,7 +18,7 @@ from tunefarm.compiler.runtime.spec.size_table import SizeTable
 from tunefarm.compiler.types.signature import Signature
 
 if TYPE_CHECKING:
-    from tunefarm.compiler.runtime.sizes.sized_ports import SizedArray
+    from tunefarm.compiler.runtime.sizes.model_ports import ModelPort
 
 
 class Way(IntEnum):
@@ -58,13 +58,13 @@ class SizeState:
     ports: tuple[PortFacts, ...]
     symbols: tuple[int, ...]
     numbers: tuple[int, ...]
-    tables: tuple[SizeTable | None, ...]
+    tables: tuple[SizeTable, ...]
     length: int
 
     @staticmethod
     def of(
-        signatures: Sequence[Signature | None],
-        ports: Sequence[SizedArray],
+        signatures: Sequence[Signature],
+        ports: Sequence[ModelPort],
         found: int,
     ) -> SizeState:
         """The state of programs with these signatures; `ports` are those that differ, by their
@@ -77,19 +77,19 @@ class SizeState:
             end = shape.stop + factors
             bytes = 1 + len(ports) + number
             placed.append(PortFacts(1 + number, bytes, shape, slice(shape.stop, end)))
-        tables = [None if item is None else SizeTable.of(item) for item in signatures]
+        tables = tuple(map(SizeTable.of, signatures))
         offset, symbols, numbers = found + end, [], []
         for signature, table in zip(signatures, tables, strict=True):
             symbols.append(offset)
-            offset += 0 if signature is None else len(signature.sources)
+            offset += len(signature.sources)
             numbers.append(offset)
-            offset += 0 if table is None else len(table.dimensions)
+            offset += len(table.dimensions)
         return SizeState(
             found,
             end,
             tuple(placed),
             tuple(symbols),
             tuple(numbers),
-            tuple(tables),
+            tables,
             offset + 1,
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from tunefarm.compiler.types.tensor_type import Array
 
 # Bytes from which on an output starts at a cache line; for less that costs more than it brings.
 _WORTH_ALIGNING = 4096
+
+Tables: TypeAlias = ctypes.Array[ctypes.c_void_p]
 
 _byte_at: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 _address = ctypes.addressof
@@ -41,6 +43,11 @@ def allocate_output(
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
     """An uninitialised C-contiguous array, aligned to `ALIGNMENT`."""
     return allocate(shape, dtype, math.prod(shape) * dtype.itemsize)[0]
+
+
+def pointer_table(addresses: Sequence[int]) -> Tables:
+    """Pointers one after the other; room for one at least."""
+    return (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
 
 
 def address_of(array: Array) -> int:

@@ -261,9 +261,9 @@ class ExecutableSpec:
     `guards` for which sizes it is, where an artifact has programs for several. `metadata` is what
     the model's file says of the model.
 
-    `signature` is there if some sizes are dynamic: `inputs`, `outputs` and `steps` are those of the
-    padded program then, and the entry's code has the functions of
-    `tunefarm.compiler.runtime.entry.sized_entry` as well.
+    `signature` is how callers see it, without symbols where all sizes are fixed. Where some are
+    dynamic `inputs`, `outputs` and `steps` are those of the padded program, and the entry's code
+    has the functions of `tunefarm.compiler.runtime.entry.sized_entry` as well.
 
     `operands` are the types of each kernel's operands, then that of its result, in the order of
     `kernels`; nothing in files from before they were kept.
@@ -289,12 +289,12 @@ class ExecutableSpec:
     objects: tuple[ObjectPart, ...]
     digests: tuple[str, ...]
     entry: bytes
+    signature: Signature
     fallback: bool = False
     numerics: str = "default"
     denormals: Denormals = KEEP
     structure: Structure = NO_STRUCTURE
     guards: tuple[SizeGuard, ...] = ()
-    signature: Signature | None = None
     functions: tuple[FunctionLink, ...] = ()
     operands: tuple[tuple[TensorType, ...], ...] = ()
     metadata: Metadata = NO_METADATA

@@ -45,14 +45,6 @@ class SizeGuard:
         return SizeGuard(symbol, input, axis, low, high)
 
 
-def admit(guards: Sequence[SizeGuard], shapes: Mapping[str, Shape]) -> bool:
-    """Whether all guards admit the arguments, whose shapes are by input name.
-
-    An argument that is missing is left to the program, whose error says so.
-    """
-    return all(guard.input not in shapes or guard.admits(shapes[guard.input]) for guard in guards)
-
-
 def sizes_text(guards: Sequence[SizeGuard]) -> str:
     """What the guards admit, each symbol once: `batch=4, seq=1..64`; "" if there are none."""
     return ", ".join(dict.fromkeys(map(str, guards)))

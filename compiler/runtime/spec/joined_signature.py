@@ -16,9 +16,8 @@ from itertools import combinations
 from math import gcd
 
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.types.dims import Dims, whole_dims
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.signature import (
-    SIZES,
     AxisSource,
     Equality,
     Signature,
@@ -35,24 +34,8 @@ from tunefarm.compiler.types.sizes import (
     replaced,
     symbols_of,
 )
-from tunefarm.compiler.types.tensor_type import TensorType
 
 Bounds = tuple[int, int]
-
-
-def ports_of_program(spec: ExecutableSpec) -> tuple[tuple[SizedPort, ...], tuple[SizedPort, ...]]:
-    """Inputs and outputs of a program as its callers see them."""
-    if spec.signature is not None:
-        return spec.signature.inputs, spec.signature.outputs
-
-    def fixed(ports: Sequence[tuple[str, TensorType]]) -> tuple[SizedPort, ...]:
-        return tuple(
-            SizedPort(name, type.dtype, type.shape, whole_dims(type.shape))
-            for name, type in ports
-            if name != SIZES
-        )
-
-    return fixed(spec.inputs), fixed(spec.outputs)
 
 
 def joined_signature(programs: Sequence[ExecutableSpec]) -> Signature:
@@ -61,10 +44,7 @@ def joined_signature(programs: Sequence[ExecutableSpec]) -> Signature:
     Its ports are padded to the maximum sizes; it has no `sizes` and `checks`, which are each
     program's own.
     """
-    first = programs[0]
-    if len(programs) == 1 and first.signature is not None:
-        return first.signature
-    return _Join(programs).signature()
+    return programs[0].signature if len(programs) == 1 else _Join(programs).signature()
 
 
 def program_ranges(
@@ -92,7 +72,7 @@ class _Join:
     def signature(self) -> Signature:
         narrowed = [_narrowed_symbols(program) for program in self.programs]
         self._value_sources(narrowed)
-        ports = [ports_of_program(program) for program in self.programs]
+        ports = [(p.signature.inputs, p.signature.outputs) for p in self.programs]
         inputs = [self._port(0, n, ports, narrowed) for n in range(len(ports[0][0]))]
         outputs = [self._port(1, n, ports, narrowed) for n in range(len(ports[0][1]))]
         ranges = {s: _ranges(values) for s, values in self.values.items()}
@@ -110,13 +90,12 @@ class _Join:
         each = [
             {
                 (replaced(item.left, own), replaced(item.right, own))
-                for item in (program.signature.equalities if program.signature else ())
+                for item in program.signature.equalities
             }
             for program, own in zip(self.programs, narrowed, strict=True)
         ]
         by_name = {symbol.name: _size(symbol) for symbol in self.values}
-        first = self.programs[0].signature
-        for item in first.equalities if first is not None else ():
+        for item in self.programs[0].signature.equalities:
             left, right = (_renamed(side, by_name) for side in (item.left, item.right))
             if not (symbols_of(left) | symbols_of(right)) <= self.values.keys():
                 continue
@@ -127,7 +106,7 @@ class _Join:
         """Symbols that are no extents are as each program has them."""
         found: dict[str, list[Source]] = {}
         for program in self.programs:
-            for source in () if program.signature is None else program.signature.sources:
+            for source in program.signature.sources:
                 if not isinstance(source, AxisSource):
                     found.setdefault(source.symbol.name, []).append(source)
         for name, sources in found.items():
@@ -244,7 +223,7 @@ def _owned(
 def _narrowed_symbols(program: ExecutableSpec) -> dict[Symbol, Dimension]:
     """A program's symbols, with the bounds that its guards leave them."""
     found: dict[Symbol, Dimension] = {}
-    for source in () if program.signature is None else program.signature.sources:
+    for source in program.signature.sources:
         low, high = source.symbol.low, source.symbol.high
         for guard in program.guards if isinstance(source, AxisSource) else ():
             if isinstance(source, AxisSource) and (guard.input, guard.axis) == (

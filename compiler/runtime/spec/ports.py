@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias, TypeGuard
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -49,11 +49,6 @@ def ports_of(kind: str, types: Iterable[tuple[str, TensorType]]) -> tuple[Port, 
     )
 
 
-def fits(given: object, port: Port) -> TypeGuard[AnyArray]:
-    """Whether this is an array of NumPy's of the port's type."""
-    return type(given) is np.ndarray and given.dtype == port.dtype and given.shape == port.shape
-
-
 def checked(port: Port, given: object) -> AnyArray:
     """What was given as an array of the port's type, over the same memory where there is one.
 
@@ -82,7 +77,13 @@ def as_elements(port: Port, given: object) -> AnyArray:
 
 def checked_output(port: Port, given: object) -> AnyArray:
     """What was given for an output as an array that kernels can write to, else `InputError`."""
-    array = given if fits(given, port) else checked(port, given)
+    array = checked(port, given)
+    check_writable(port, array, given)
+    return array
+
+
+def check_writable(port: Port, array: AnyArray, given: object) -> None:
+    """Raise `InputError` unless kernels can write to the array that was given for an output."""
     flags = array.flags
     if not isinstance(given, np.ndarray) and not hasattr(given, "__dlpack__"):
         problem = "is no array"  # it was copied into one, which nobody would see
@@ -93,7 +94,7 @@ def checked_output(port: Port, given: object) -> AnyArray:
     elif not flags.aligned:
         problem = "does not start at a multiple of its elements' size"
     else:
-        return array
+        return
     raise InputError(f"output {port.name!r} {problem}, the model cannot be run into it")
 
 

@@ -77,8 +77,7 @@ def _problem(spec: ExecutableSpec) -> str:
             return f"{step}: {problem}"
     if loops.open:
         return f"{loops.open[-1]}: the loop has no end"
-    sized = spec.signature
-    problem = "" if sized is None else signature_problem(sized, spec.inputs, spec.outputs)
+    problem = signature_problem(spec.signature, spec.inputs, spec.outputs)
     return problem or _guard_problem(spec)
 
 

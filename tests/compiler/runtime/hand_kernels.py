@@ -32,6 +32,7 @@ from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import Algorithm
+from tunefarm.compiler.types.signature import fixed_signature
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
 # out[i] = in0[i] + in1[i] by way of the workspace, which is filled first
@@ -189,12 +190,14 @@ def make_spec(
     plan = plan_memory(program, workspaces)
     steps = run_steps(program, compiled, constants, plan)
     objects = tuple(ObjectPart(item.symbol, item.object_code) for item in compiled.values())
+    inputs = tuple((name, program.types[name]) for name in program.inputs)
+    outputs = tuple((name, program.types[name]) for name in program.outputs)
     spec = ExecutableSpec(
         name=program.name,
         target=host_target(),
         threads=threads,
-        inputs=tuple((name, program.types[name]) for name in program.inputs),
-        outputs=tuple((name, program.types[name]) for name in program.outputs),
+        inputs=inputs,
+        outputs=outputs,
         arena_bytes=plan.arena_bytes,
         arena_lower_bound=plan.lower_bound,
         steps=steps,
@@ -203,6 +206,7 @@ def make_spec(
         objects=objects,
         digests=part_digests(objects, constants.arrays),
         entry=b"",
+        signature=fixed_signature(inputs, outputs),
     )
     return sealed(spec)
 

@@ -15,7 +15,6 @@ from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
 from tunefarm.tuner.building.size_values import guards_of, programs_of
 
 _CONSTANTS = "<int64 zero = {0}, int64 one = {1}, int64[1] first = {0}>"
@@ -68,7 +67,7 @@ def test_sizes_that_decide_ranks_have_a_program_each(body: str) -> None:
     graphs = [import_model_proto(model, each.shapes) for each in sizes]
     guards = guards_of(graphs, sizes)
     specs = [compile_model(g, guards=own).spec for g, own in zip(graphs, guards, strict=True)]
-    check(model, SizedPrograms(specs), (1, 2) if nested else (2, 3))
+    check(model, Executable(specs[0], others=specs[1:]), (1, 2) if nested else (2, 3))
 
 
 @pytest.mark.nightly

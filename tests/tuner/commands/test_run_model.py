@@ -18,7 +18,6 @@ from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.profile import COPY, KernelTime, Profile, StepTime
-from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.types.extents import Given
 from tunefarm.tuner.commands.run_model import run_model, run_trace, sizes_of
@@ -121,7 +120,7 @@ def test_a_size_chooses_among_programs() -> None:
         graph = maker.graph(maker.node("relu", maker.input(rows, 3)))
         guard = SizeGuard("batch", "x0", 0, rows, rows)
         specs.append(compile_model(graph, guards=[guard]).spec)
-    several = SizedPrograms(specs)
+    several = Executable(specs[0], others=specs[1:])
     for rows in (1, 4):
         outputs, result = run_model(several, {}, shapes={"batch": (rows,)})
         assert [array.shape for array in outputs.values()] == [(rows, 3)]

@@ -49,7 +49,7 @@ def test_the_runtime_has_what_runs_models_and_nothing_that_builds_them(repositor
         "compiler/__init__.py",
         "compiler/foreign_functions.py",
         "compiler/run_artefact.py",
-        "compiler/runtime/execution/sized_programs.py",
+        "compiler/runtime/execution/loaded_program.py",
         "compiler/runtime/execution/try_function.py",
         "compiler/session/inference_session.py",
         "configs/errors.py",

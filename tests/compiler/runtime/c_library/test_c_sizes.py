@@ -31,7 +31,6 @@ from tunefarm.compiler.runtime.c_library.c_interface import CPort, c_interface
 from tunefarm.compiler.runtime.c_library.c_sizes import CSizes
 from tunefarm.compiler.runtime.c_library.export_c import export_library, export_object
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
 from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
@@ -199,7 +198,7 @@ def parts(target: Target | None = None) -> list[ExecutableSpec]:
 
 def test_library_of_values_and_ranges_gives_what_the_executable_gives(tmp_path: Path) -> None:
     specs = parts()
-    library, executable = SizedLibrary(specs, tmp_path), SizedPrograms(specs)
+    library, executable = SizedLibrary(specs, tmp_path), Executable(specs[0], others=specs[1:])
     sizes = {}
     for length in (1, 4, 6, 9, 13, 20):
         x = drawn(2, length, 5)
@@ -248,7 +247,7 @@ def test_library_for_several_cpus_chooses_by_sizes_among_those_for_this_one(
 
 def test_ranks_that_sizes_decide_stand_in_the_struct(tmp_path: Path) -> None:
     specs = squeezed_programs()
-    library, executable = SizedLibrary(specs, tmp_path), SizedPrograms(specs)
+    library, executable = SizedLibrary(specs, tmp_path), Executable(specs[0], others=specs[1:])
     for rows in (1, 2, 5):
         inputs = {"x": drawn(rows, 3), "keep": np.array([True, False, True])}
         found = library.call(inputs)
@@ -271,7 +270,7 @@ def test_shapes_that_all_programs_have_are_no_part_of_the_struct(tmp_path: Path)
         graph = maker.graph(maker.node("add", x, y), maker.node("relu", y))
         guard = SizeGuard("batch", "x0", 0, rows, rows)
         specs.append(compile_model(graph, guards=[guard]).spec)
-    library, executable = SizedLibrary(specs, tmp_path), SizedPrograms(specs)
+    library, executable = SizedLibrary(specs, tmp_path), Executable(specs[0], others=specs[1:])
     for rows in (1, 4):
         inputs = {"x0": drawn(rows, 3), "x1": drawn(3)}
         for name, array in executable.run(inputs).items():

@@ -31,13 +31,12 @@ from tunefarm.compiler.errors import ArtefactError, InputError, VerifyError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram, SharedKernels
-from tunefarm.compiler.runtime.execution.sized_programs import SizedPrograms
-from tunefarm.compiler.runtime.sizes import run_sizes
+from tunefarm.compiler.runtime.sizes.model_ports import ModelPorts
 from tunefarm.compiler.runtime.sizes.size_chain import CHOOSE_SYMBOL as CHOOSE
 from tunefarm.compiler.runtime.sizes.size_chain import RUN_SYMBOL as RUN
 from tunefarm.compiler.runtime.sizes.size_chain import chain_ir
-from tunefarm.compiler.runtime.sizes.sized_ports import SizedPorts
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.session.inference_session import InferenceSession
@@ -77,7 +76,7 @@ def inputs(rows: int) -> dict[str, Any]:
 @pytest.mark.parametrize("rows", SIZES)
 def test_the_program_for_the_arguments_size_runs(path: Path, rows: int) -> None:
     loaded = compiler.load(path)
-    assert isinstance(loaded, SizedPrograms)
+    assert len(loaded.programs) > 1
     given = inputs(rows)
     (expected,) = compiler.build(model(rows)).run(given).values()
     (found,) = loaded.run(given).values()
@@ -111,7 +110,7 @@ def test_programs_are_tried_in_order_so_that_buckets_may_overlap(tmp_path: Path)
     path = tmp_path / "buckets.tuned"
     artefact.save(small, path, [sealed(wide)])
     loaded = compiler.load(path)
-    assert isinstance(loaded, SizedPrograms)
+    assert len(loaded.programs) > 1
     assert loaded.program_for_shapes({"x0": (4, 64)}).spec.guards == small.guards
     assert loaded.program_for_shapes({"x0": (16, 64)}).spec.guards == wide.guards
     assert loaded.sizes == ("batch=4", "batch=1..16")
@@ -121,11 +120,12 @@ PARTS = ((1, 1), (4, 6), (9, 9), (12, 20), (18, 30))
 
 
 @pytest.fixture(scope="module")
-def mixed() -> SizedPrograms:
+def mixed() -> Executable:
     """Values and ranges of one size, with gaps; the last two overlap."""
     guards = [SizeGuard("length", "x", 1, *ends) for ends in PARTS]
     parts = zip(PARTS, guards, strict=True)
-    return SizedPrograms([compile_model(part_graph(*p), guards=[g]).spec for p, g in parts])
+    first, *others = (compile_model(part_graph(*p), guards=[g]).spec for p, g in parts)
+    return Executable(first, others=others)
 
 
 def check_part(outputs: dict[str, Any], x: Any) -> None:
@@ -137,7 +137,7 @@ def check_part(outputs: dict[str, Any], x: Any) -> None:
 @settings(max_examples=60, deadline=None)
 @hypothesis.given(st.integers(0, 32), st.booleans(), st.integers(0, 9))
 def test_values_and_ranges_are_one_executable(
-    mixed: SizedPrograms, length: int, strided: bool, seed: int
+    mixed: Executable, length: int, strided: bool, seed: int
 ) -> None:
     x = np.random.default_rng(seed).standard_normal((2, length, 5), np.float32)
     given = np.repeat(x, 2, axis=2)[:, :, ::2] if strided else x
@@ -153,22 +153,21 @@ def test_values_and_ranges_are_one_executable(
 
 
 def test_no_program_is_chosen_outside_of_code(
-    mixed: SizedPrograms, monkeypatch: pytest.MonkeyPatch
+    mixed: Executable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a program was looked for in Python")
 
-    monkeypatch.setattr(SizedPrograms, "programs", property(refuse))
-    monkeypatch.setattr(SizedPrograms, "program_for_shapes", refuse)
-    monkeypatch.setattr(run_sizes, "admit", refuse)
+    monkeypatch.setattr(Executable, "programs", property(refuse))
+    monkeypatch.setattr(Executable, "program_for_shapes", refuse)
     for low, high in PARTS:
         for length in (low, high):
             x = np.ones((2, length, 5), np.float32)
             check_part(mixed.run({"x": x}), x)
 
 
-def test_one_entry_compares_and_calls_the_entry_of_one_program(mixed: SizedPrograms) -> None:
-    text = chain_ir(SizedPorts.of([program.spec for program in mixed.programs]))
+def test_one_entry_compares_and_calls_the_entry_of_one_program(mixed: Executable) -> None:
+    text = chain_ir(ModelPorts.of([program.spec for program in mixed.programs]))
     choose, run = (text.split(f"@{name}(", 1)[1].split("\n}", 1)[0] for name in (CHOOSE, RUN))
     assert choose.count("icmp sge") == len(PARTS) + sum(low < high for low, high in PARTS)
     for number in range(len(PARTS)):
@@ -177,7 +176,7 @@ def test_one_entry_compares_and_calls_the_entry_of_one_program(mixed: SizedProgr
         assert program.count("call void %") == 1
 
 
-def test_arrays_given_bound_and_profiled_are_those_of_any_size(mixed: SizedPrograms) -> None:
+def test_arrays_given_bound_and_profiled_are_those_of_any_size(mixed: Executable) -> None:
     assert str(mixed.inputs["x"]) == "f32[2, 30, 5]"
     assert "x: f32[2, length:1|4..6|9|12..30, 5]" in repr(mixed)
     assert mixed.inputs_at()["x"].shape == (2, 16, 5)
@@ -217,7 +216,7 @@ def test_sizes_that_each_program_computes_itself_are_told(tmp_path: Path) -> Non
 def test_sizes_that_elements_say_are_those_of_the_program_that_runs() -> None:
     guards = [SizeGuard("n", "x", 0, most, most) for most in (6, 9)]
     specs = [compile_model(taken_graph(g.low), guards=[g]).spec for g in guards]
-    both = SizedPrograms(specs)
+    both = Executable(specs[0], others=specs[1:])
     assert both.chosen_sizes({"n": 6})["count"] % 2 == 0  # as it must be
     assert both.outputs_at({"count": 8})["relu_2"].shape == (8,)
     for most, count in ((6, 4), (9, 8), (9, 0), (6, 6)):
@@ -261,7 +260,8 @@ def test_kernels_that_programs_share_are_loaded_once() -> None:
     for part in spec.objects:
         assert first.kernel_address(part.symbol) == second.kernel_address(part.symbol)
     guards = [SizeGuard("length", "x", 1, *ends) for ends in ((0, 2), (3, 7))]
-    both = SizedPrograms([sealed(replace(spec, guards=(guard,))) for guard in guards])
+    one, other = (sealed(replace(spec, guards=(guard,))) for guard in guards)
+    both = Executable(one, others=[other])
     for length in (0, 2, 3, 7):
         x = np.random.default_rng(length).standard_normal((3, length, 5), np.float32)
         np.testing.assert_array_equal(next(iter(both.run({"x": x}).values())), np.maximum(x, 0))
@@ -281,7 +281,7 @@ def test_each_target_has_all_sizes(tmp_path: Path) -> None:
     artefact.save(programs[0], path, programs[1:])
     for fallback, target in ((False, host), (True, baseline_target(host))):
         loaded = compiler.load(path, fallback=fallback)
-        assert isinstance(loaded, SizedPrograms)
+        assert len(loaded.programs) > 1
         assert {program.spec.target for program in loaded.programs} == {target}
         assert loaded.run(inputs(4)).keys() == loaded.outputs.keys()
 

@@ -1,27 +1,24 @@
-"""What calls of a model with run-time sizes need to know of its ports: made once, when it loads.
+"""What calls of a model need to know of its ports: made once, when it loads.
 
 A model has one program or several, each for other sizes. The ports are those of all together; what
 differs is the room that each has: the place that a program pads the port's arrays to. What a call
-is to know of its sizes, code writes into the frame's state, see `runtime.sizes.size_chain`.
+is to know of its sizes, code writes into the frame's state, see `runtime.sizes.size_chain`; of a
+model whose sizes are all fixed it is known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
-from tunefarm.compiler.runtime.entry.sized_entry import SizedTables
 from tunefarm.compiler.runtime.sizes.size_state import SizeState
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
-from tunefarm.compiler.runtime.spec.joined_signature import joined_signature, ports_of_program
+from tunefarm.compiler.runtime.spec.joined_signature import joined_signature
 from tunefarm.compiler.runtime.spec.port_layout import layout_of
-from tunefarm.compiler.runtime.spec.ports import Port, ports_of
+from tunefarm.compiler.runtime.spec.ports import Port
 from tunefarm.compiler.runtime.spec.size_table import copied_ports, is_late
-from tunefarm.compiler.types.signature import SIZES, AxisSource, Signature, SizedPort, ValueSource
+from tunefarm.compiler.types.signature import AxisSource, Signature, SizedPort, ValueSource
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -47,22 +44,15 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class SizedArray:
-    """One input or output; `port` is as large as the largest of its `rooms`, one for each program.
+class ModelPort(Port):
+    """One input or output of a model, as large as the largest of its `rooms`, one for each program.
 
-    `name` to `unaligned` are those of the port, which every call looks at. Ports of one kind that
-    are the same but for their names and places have the same number `alike`, those of outputs go on
-    behind the inputs'. `number` counts ports of a kind, `dense` is the place of its dense array in
-    the tables, -1 if its sizes are fixed.
+    Ports of one kind that are the same but for their names and places have the same number `alike`,
+    those of outputs go on behind the inputs'. `dense` is the place of its dense array in the
+    tables, -1 if its sizes are fixed.
     """
 
-    number: int
-    port: Port
     declared: SizedPort
-    name: str
-    dtype: np.dtype[Any]
-    position: int
-    unaligned: int
     alike: int
     dense: int
     rooms: tuple[Room, ...]
@@ -86,14 +76,14 @@ class ProgramSizes:
     """
 
     guards: tuple[SizeGuard, ...]
-    signature: Signature | None
+    signature: Signature
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     computed: tuple[tuple[str, TensorType], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SizedPorts:
+class ModelPorts:
     """All ports of a model, and where its sizes are read.
 
     `axes` are (input, axis), `values` (input, position): what a call looks at to know its sizes.
@@ -101,20 +91,38 @@ class SizedPorts:
 
     signature: Signature
     programs: tuple[ProgramSizes, ...]
-    inputs: tuple[SizedArray, ...]
-    outputs: tuple[SizedArray, ...]
+    inputs: tuple[ModelPort, ...]
+    outputs: tuple[ModelPort, ...]
     axes: tuple[tuple[int, int], ...]
     values: tuple[tuple[int, int], ...]
     tables: _CallTables
     state: SizeState
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether no size is dynamic: there is one program, and nothing to find out in a call."""
+        return len(self.programs) == 1 and self.signature.is_fixed
+
+    @property
     def computes(self) -> bool:
         """Whether a run computes sizes, or conditions on arguments."""
         return any(program.computed for program in self.programs)
 
+    def found_at(
+        self, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]
+    ) -> list[int]:
+        """What a call with arguments of these shapes reads; `sizes` are those of symbols that
+        elements of arguments say."""
+        values = {
+            (source.input, source.position): sizes.get(source.symbol.name, source.symbol.low)
+            for source in self.signature.sources
+            if isinstance(source, ValueSource)
+        }
+        found = [shapes[self.inputs[number].name][axis] for number, axis in self.axes]
+        return found + [values.get((self.inputs[n].name, place), 0) for n, place in self.values]
+
     @staticmethod
-    def of(specs: Sequence[ExecutableSpec]) -> SizedPorts:
+    def of(specs: Sequence[ExecutableSpec]) -> ModelPorts:
         """The ports of a model that consists of these programs."""
         signature = joined_signature(specs)
         axes, values = _observed(specs, signature)
@@ -127,10 +135,10 @@ class SizedPorts:
             distinct((*inputs, *outputs)),
             len(axes) + len(values),
         )
-        return SizedPorts(signature, programs, inputs, outputs, axes, values, tables, state)
+        return ModelPorts(signature, programs, inputs, outputs, axes, values, tables, state)
 
 
-def distinct(ports: Sequence[SizedArray]) -> list[SizedArray]:
+def distinct(ports: Sequence[ModelPort]) -> list[ModelPort]:
     """The first of each that are alike, by that number."""
     firsts = {port.alike: port for port in reversed(ports)}
     return [firsts[number] for number in sorted(firsts)]
@@ -144,7 +152,7 @@ def _observed(
     values: list[tuple[int, int]] = []
     for spec in specs:
         axes += [(numbers[guard.input], guard.axis) for guard in spec.guards]
-        for source in () if spec.signature is None else spec.signature.sources:
+        for source in spec.signature.sources:
             if isinstance(source, AxisSource):
                 axes.append((numbers[source.input], source.axis))
             elif isinstance(source, ValueSource):
@@ -153,7 +161,7 @@ def _observed(
 
 
 def _program_sizes(spec: ExecutableSpec) -> ProgramSizes:
-    ports = {port.name for port in ports_of_program(spec)[1]}
+    ports = {port.name for port in spec.signature.outputs}
     return ProgramSizes(
         spec.guards,
         spec.signature,
@@ -169,7 +177,7 @@ def _arrays(
     specs: Sequence[ExecutableSpec],
     tables: _CallTables,
     first: int,
-) -> tuple[SizedArray, ...]:
+) -> tuple[ModelPort, ...]:
     """The ports of one kind, as large as the largest of their rooms; `first` is the minimum number
     of those that are alike."""
     places = tables.inputs if kind == "input" else tables.outputs
@@ -178,29 +186,29 @@ def _arrays(
     for number, port in enumerate(declared):
         rooms = tuple(_room(kind, number, spec) for spec in specs)
         largest = max((room.type for room in rooms), key=lambda type: type.bytes)
-        (plain,) = ports_of(kind, [(port.name, largest)])
-        plain = replace(plain, position=places.places[port.name])
         dense = places.dense.get(port.name, -1)
         group = alike.setdefault((rooms, dense < 0), first + len(alike))
         made.append(
-            SizedArray(
-                number,
-                plain,
-                port,
-                port.name,
-                plain.dtype,
-                plain.position,
-                plain.unaligned,
-                group,
-                dense,
-                rooms,
+            ModelPort(
+                kind=kind,
+                position=number,
+                name=port.name,
+                type=largest,
+                dtype=largest.dtype.numpy,
+                shape=largest.shape,
+                bytes=largest.bytes,
+                unaligned=largest.dtype.bytes - 1,
+                declared=port,
+                alike=group,
+                dense=dense,
+                rooms=rooms,
             )
         )
     return tuple(made)
 
 
 def _room(kind: str, number: int, spec: ExecutableSpec) -> Room:
-    inputs, outputs = ports_of_program(spec)
+    inputs, outputs = spec.signature.inputs, spec.signature.outputs
     port = (inputs if kind == "input" else outputs)[number]
     factors = [factor for axis in port.padded for factor in axis]
     itemsize = port.dtype.numpy.itemsize
@@ -210,7 +218,7 @@ def _room(kind: str, number: int, spec: ExecutableSpec) -> Room:
         port.type,
         port.type.bytes,
         _strides(port.type.shape, itemsize) if whole else None,
-        spec.signature is not None and is_late(spec.signature, port),
+        is_late(spec.signature, port),
         kind == "output" and any(_feeds(port, input) for input in inputs),
         tuple(true for true, _ in factors),
         _strides([extent for _, extent in factors], itemsize),
@@ -256,60 +264,35 @@ class _PortTable:
 
 @dataclass(frozen=True, slots=True)
 class _CallTables:
-    """Both tables of pointers that a call fills; entries of `inputs` that hold vectors of the
-    state: of symbols and numbers of the only program, or the state itself.
+    """Both tables of pointers that a call fills, which has the state at `state` of the first.
 
-    One program reads its tables itself, so that they are those of `runtime.entry.sized_entry`. Of
-    several each has its own, made from tables of all ports by `runtime.sizes.size_chain`: places of
-    the ports, then dense arrays of those that some program pads, then the state or what is
-    computed.
+    They hold places of the ports, then dense arrays of those that some program pads, then the state
+    or what is computed. A fixed program reads its own tables at their beginnings, those of others
+    are made of them by `runtime.sizes.size_chain`.
     """
 
     inputs: _PortTable
     outputs: _PortTable
-    symbols: tuple[int, ...] = ()
-    numbers: tuple[int, ...] = ()
-    state: tuple[int, ...] = ()
+    state: int
 
     @staticmethod
     def of(programs: Sequence[ExecutableSpec], signature: Signature) -> _CallTables:
         """The tables of a model of these programs, whose signature together is this."""
-        first = programs[0]
-        if len(programs) == 1 and first.signature is not None:
-            return _of_one(first, first.signature)
-        inputs = _open_ports([ports_of_program(program)[0] for program in programs])
-        outputs = _open_ports([ports_of_program(program)[1] for program in programs])
-        read = _table([port.name for port in signature.inputs], inputs, [_STATE])
-        ports = [port.name for port in signature.outputs]
-        computed = dict.fromkeys(name for program in programs for name, _ in program.outputs)
-        written = _table(ports, outputs, [name for name in computed if name not in ports])
-        return _CallTables(read, written, state=(read.count - 1,))
+        read = _table(signature.inputs, [p.signature.inputs for p in programs], [_STATE])
+        names = {port.name for port in signature.outputs}
+        written = dict.fromkeys(name for program in programs for name, _ in program.outputs)
+        computed = [name for name in written if name not in names]
+        outputs = _table(signature.outputs, [p.signature.outputs for p in programs], computed)
+        return _CallTables(read, outputs, read.count - 1)
 
 
-def _of_one(program: ExecutableSpec, signature: Signature) -> _CallTables:
-    inputs, outputs = ([name for name, _ in ports] for ports in (program.inputs, program.outputs))
-    tables = SizedTables.of(signature, len(inputs), len(outputs))
-    sizes = [inputs.index(SIZES)] if SIZES in inputs else []
-    dense_in, dense_out = tables.dense_inputs, tables.dense_outputs
-    return _CallTables(
-        _PortTable(_numbered(inputs), dense_in, len(inputs) + 2 + len(dense_in)),
-        _PortTable(_numbered(outputs), dense_out, len(outputs) + len(dense_out)),
-        symbols=(tables.symbols,),
-        numbers=(tables.numbers, *sizes),
-    )
-
-
-def _open_ports(programs: Sequence[Sequence[SizedPort]]) -> list[str]:
-    """The names of ports that some program pads."""
-    return list(dict.fromkeys(port.name for ports in programs for port in copied_ports(ports)))
-
-
-def _table(ports: Sequence[str], dense: Sequence[str], further: Sequence[str]) -> _PortTable:
+def _table(
+    ports: Sequence[SizedPort], programs: Sequence[Sequence[SizedPort]], further: Sequence[str]
+) -> _PortTable:
+    """The places of ports and `further` ones, with dense arrays of ports that a program pads."""
+    padded = dict.fromkeys(port.name for own in programs for port in copied_ports(own))
+    dense = {name: len(ports) + i for i, name in enumerate(padded)}
     count = len(ports) + len(dense)
-    places = {**_numbered(ports), **{name: count + i for i, name in enumerate(further)}}
-    beside = {name: len(ports) + i for i, name in enumerate(dense)}
-    return _PortTable(places, beside, count + len(further))
-
-
-def _numbered(names: Sequence[str]) -> dict[str, int]:
-    return {name: number for number, name in enumerate(names)}
+    places = {port.name: number for number, port in enumerate(ports)}
+    places |= {name: count + i for i, name in enumerate(further)}
+    return _PortTable(places, dense, count + len(further))
