@@ -262,7 +262,7 @@ def test_headers_tell_the_numbers_of_words() -> None:
         node("LabelEncoder", ["x"], ["y"], domain=ML, keys_strings=["p"], values_strings=["*/"])
     ]
     _, executable = build(nodes, [port("x", STRING, 2)], [port("y", STRING, 2)])
-    header = header_text(c_interface(executable.spec), [executable.spec.target], "cc")
+    header = header_text(c_interface([executable.spec]), [executable.spec.target], "cc")
     known = executable.spec.structure.words
     assert f'{known.index("p")} "p"' in header
     assert f'{known.index("*/")} "*/"' in header.replace("<0x2a>", "*")

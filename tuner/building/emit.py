@@ -85,7 +85,7 @@ def write_programs(
 
 
 def _c_command(request: BuildRequest, spec: ExecutableSpec) -> str:
-    interface, output = c_interface(spec, request.name), request.output
+    interface, output = c_interface([spec], request.name), request.output
     compiler = find_toolchain(spec.target, request.compiler).command
     functions = _linked(spec)
     if request.form == OBJECT:

@@ -1,12 +1,14 @@
-"""An example program in C for a built model: read or fill the inputs, run, show the outputs.
-
-With dynamic shapes sizes come from the command line.
-"""
+"""An example program in C for a built model: read or fill the inputs, run, show the outputs."""
 
 from __future__ import annotations
 
-from tunefarm.compiler.runtime.c_library.c_interface import C_TYPES, CInterface, CPort, in_comment
-from tunefarm.compiler.runtime.c_library.c_sizes import CSizes
+from tunefarm.compiler.runtime.c_library.c_interface import (
+    C_TYPES,
+    CInterface,
+    CPort,
+    c_string,
+    in_comment,
+)
 from tunefarm.compiler.types.chosen_sizes import choose_sizes
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import ResultSource, ValueSource
@@ -64,78 +66,122 @@ static void write_file(const char *path, const void *memory, size_t bytes)
 
 def example_text(interface: CInterface) -> str:
     """A program of standard C11 that uses every part of the interface."""
-    name, macro = interface.name, interface.macro
+    name, macro, signature = interface.name, interface.macro, interface.signature
     inputs, outputs = interface.inputs, interface.outputs
-    files = [f"{port.member}.bin" for port in (*inputs, *outputs)]
-    variables = [
-        *((f"input_{i}", port) for i, port in enumerate(inputs)),
-        *((f"output_{i}", port) for i, port in enumerate(outputs)),
-    ]
-    allocated = "\n".join(
-        f"    {port.c_type} *const {variable} = allocate({interface.size_macro(port, 'BYTES')});"
+    symbols = [s.symbol.name for s in signature.sources if not isinstance(s, ResultSource)]
+    places = {symbol: f"sizes[{number}]" for number, symbol in enumerate(symbols)}
+    variables = [(f"input_{i}", port) for i, port in enumerate(inputs)]
+    variables += [(f"output_{i}", port) for i, port in enumerate(outputs)]
+    allocated = "".join(
+        f"    {port.c_type} *const {variable} = allocate({interface.size_macro(port, 'BYTES')});\n"
         for variable, port in variables
     )
-    assigned = "\n".join(f"    io.{port.member} = {variable};" for variable, port in variables)
-    freed = "\n".join(f"    free({variable});" for variable, _ in variables)
-    filled = "\n".join(_fill(interface, port, i) for i, port in enumerate(inputs))
-    shown = "\n".join(_show(interface, port, i) for i, port in enumerate(outputs))
+    assigned = "".join(f"    io.{port.member} = {variable};\n" for variable, port in variables)
+    assigned += "".join(
+        f"    io.{port.member}_shape[{axis}] = {_expression(dimension, places)};\n"
+        for port in inputs
+        if port.declared.is_dynamic
+        for axis, dimension in enumerate(port.declared.shape)
+    )
+    freed = "".join(f"    free({variable});\n" for variable, _ in variables)
+    filled = "".join(_fill(interface, i, places) for i in range(len(inputs)))
+    shown = "".join(_show(interface, i) for i in range(len(outputs)))
     helpers = ALLOCATE + (_READ_FILE if inputs else "") + _WRITE_FILE
-    return f"""/* Runs the model on raw files, elements in the machine's order and nothing else:
+    middle = ", ".join(str(size) for size in map(choose_sizes(signature, {}).get, symbols))
+    sizes = f"    int64_t sizes[] = {{{middle}}};\n" if symbols else ""
+    usage = " ".join([*(f"[{symbol}" for symbol in map(in_comment, symbols)), _files(interface)])
+    usage += "]" * len(symbols)
+    at = "NULL" if interface.is_dynamic else ""
+    all_sizes = f"""\
+    code = {name}_sizes(&io); /* the output shapes, for programs that allocate outputs */
+    if (code == {macro}_OK)
+        code = {name}_run(&io, workspace);
+"""
+    run = all_sizes if interface.is_dynamic else f"    code = {name}_run(&io, workspace);\n"
+    return f"""/* Runs the model, on raw files of elements in the machine's order and nothing else:
 
-       ./{name}_example {" ".join(files)}
+       ./{name}_example {usage}
 
-   Without files the inputs are filled with a pattern. Without output files the first values of
-   each output are printed. {name}.h has the command that compiles this. */
+   Dynamic dimensions are given on the command line, or in the middle of their ranges. Without files
+   the inputs are filled with a pattern. Without output files shapes and first values are printed.
+   {name}.h has the command that compiles this. */
 #include "{name}.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum {{ INPUTS = {len(inputs)}, OUTPUTS = {len(outputs)}, ALIGNMENT = {macro}_ALIGNMENT }};
+enum {{
+    INPUTS = {len(inputs)},
+    OUTPUTS = {len(outputs)},
+    SIZES = {len(symbols)},
+    ALIGNMENT = {macro}_ALIGNMENT
+}};
 
 {helpers}int main(int argc, char **argv)
 {{
-    const int files = argc - 1;
-    struct {name}_io io;
-    void *const workspace = allocate({name}_workspace_bytes());
-{allocated}
-    int code;
+    const int files = argc - 1 > SIZES ? argc - 1 - SIZES : 0;
+    char **const paths = argv + SIZES + 1;
+{sizes}    struct {name}_io io;
+    void *const workspace = allocate({name}_workspace_bytes({at}));
+{allocated}    int code = {macro}_OK;
 
     if (files != 0 && files != INPUTS && files != INPUTS + OUTPUTS) {{
-        fprintf(stderr, "usage: %s [{_usage(files, len(inputs))}]\\n", argv[0]);
+        fprintf(stderr, "usage: %s %s\\n", argv[0], {c_string(usage)});
         return 2;
     }}
-{filled}
-
-{assigned}
-    code = {name}_run(&io, workspace);
-    if (code != {macro}_OK) {{
+{_READ_SIZES if symbols else ""}{assigned}{filled}
+{run}    if (code != {macro}_OK) {{
         fprintf(stderr, "{name}_run: %s\\n", {name}_error(code));
-        return 1;
+        goto end;
     }}
 {shown}
-
-{freed}
-    free(workspace);
-    return 0;
+end:
+{freed}    free(workspace);
+    return code == {macro}_OK ? 0 : 1;
 }}
 """
 
 
-def _usage(files: list[str], inputs: int) -> str:
-    outputs = f"[{' '.join(files[inputs:])}]"
-    return " ".join([*files[:inputs], outputs]) if inputs else " ".join(files[inputs:])
+def _files(interface: CInterface) -> str:
+    """The files as a command line has them."""
+    inputs, outputs = (
+        " ".join(f"{port.member}.bin" for port in ports)
+        for ports in (interface.inputs, interface.outputs)
+    )
+    return f"[{inputs} [{outputs}]]" if inputs else f"[{outputs}]"
 
 
-def _fill(interface: CInterface, port: CPort, number: int) -> str:
-    size = interface.size_macro(port, "BYTES")
-    count = interface.size_macro(port, "COUNT")
+def _fill(interface: CInterface, number: int, places: dict[str, str]) -> str:
+    """Code that reads an input from its file, or makes one up."""
+    port = interface.inputs[number]
+    said = "".join(
+        f"        input_{number}[{s.position}] = ({port.c_type}){places[s.symbol.name]};\n"
+        for s in interface.signature.sources
+        if isinstance(s, ValueSource) and s.input == port.name
+    )
     return f"""
-    if (files > 0)
-        read_file(argv[{number + 1}], input_{number}, {size});
-    else
-        for (size_t i = 0; i < {count}; i++)
-            input_{number}[i] = {pattern_of(port)};"""
+    if (files > 0) {{
+        read_file(paths[{number}], input_{number}, {_bytes(interface, port)});
+    }} else {{
+        for (size_t i = 0; i < {interface.size_macro(port, "COUNT")}; i++)
+            input_{number}[i] = {pattern_of(port)};
+{said}    }}
+"""
+
+
+def _bytes(interface: CInterface, port: CPort) -> str:
+    """The bytes of an array, at its shape in the struct where that is dynamic."""
+    if not port.declared.is_dynamic:
+        return interface.size_macro(port, "BYTES")
+    return f"{_count(interface, port)} * sizeof({port.c_type})"
+
+
+def _count(interface: CInterface, port: CPort) -> str:
+    """The elements of an array, at its shape in the struct where that is dynamic."""
+    if not port.declared.is_dynamic:
+        return interface.size_macro(port, "COUNT")
+    shape = (f"(size_t)io.{port.member}_shape[{n}]" for n in range(len(port.declared.shape)))
+    return " * ".join(shape) or "(size_t)1"
 
 
 def pattern_of(port: CPort) -> str:
@@ -146,21 +192,6 @@ def pattern_of(port: CPort) -> str:
     if dtype is DType.BOOL:
         return "i % 2 != 0"
     return "0" if dtype.bytes > 1 or dtype.bits < 8 else f"({port.c_type})(i % 7)"
-
-
-def _show(interface: CInterface, port: CPort, number: int) -> str:
-    size = interface.size_macro(port, "BYTES")
-    count = interface.size_macro(port, "COUNT")
-    form, cast = format_of(port.type.dtype)
-    return f"""
-    if (files == INPUTS + OUTPUTS) {{
-        write_file(argv[INPUTS + {number + 1}], output_{number}, {size});
-    }} else {{
-        printf("{port.member} (%zu elements):", {count});
-        for (size_t i = 0; i < {count} && i < {SHOWN}; i++)
-            printf(" {form}", ({cast})output_{number}[i]);
-        printf("\\n");
-    }}"""
 
 
 def format_of(dtype: DType) -> tuple[str, str]:
@@ -178,119 +209,43 @@ _READ_SIZES = """\
 """
 
 
-def sized_example_text(interface: CInterface) -> str:
-    """A program of standard C11 that uses every part of the interface."""
-    name, macro, sizes = interface.name, interface.macro, CSizes.of(interface)
-    chosen = choose_sizes(sizes.signature, {})
-    symbols = [s.symbol.name for s in sizes.signature.sources if not isinstance(s, ResultSource)]
-    places = {symbol: f"sizes[{number}]" for number, symbol in enumerate(symbols)}
-    allocated = "\n".join(
-        f"    {port.c_type} *const {kind}_{i} = allocate({interface.size_macro(port, 'BYTES')});"
-        for kind, ports in (("input", interface.inputs), ("output", interface.outputs))
-        for i, port in enumerate(ports)
-    )
-    filled = "".join(
-        f"    for (size_t i = 0; i < {interface.size_macro(port, 'COUNT')}; i++)\n"
-        f"        input_{i}[i] = {pattern_of(port)};\n"
-        for i, port in enumerate(interface.inputs)
-    )
-    numbers = {port.name: i for i, port in enumerate(interface.inputs)}
-    filled += "".join(
-        f"    input_{numbers[s.input]}[{s.position}] = "
-        f"({interface.inputs[numbers[s.input]].c_type}){places[s.symbol.name]};\n"
-        for s in sizes.signature.sources
-        if isinstance(s, ValueSource)
-    )
-    assigned = "".join(
-        f"    io.{port.member} = {kind}_{i};\n"
-        for kind, ports in (("input", interface.inputs), ("output", interface.outputs))
-        for i, port in enumerate(ports)
-    )
-    assigned += "".join(
-        f"    io.{port.member}_shape[{axis}] = {_expression(dimension, places)};\n"
-        for port, sized in sizes.inputs
-        if sized.symbols
-        for axis, dimension in enumerate(sized.shape)
-    )
-    shown = "".join(_show_sized(sizes, i) for i in range(len(interface.outputs)))
-    freed = "".join(f"    free(input_{i});\n" for i in range(len(interface.inputs)))
-    freed += "".join(f"    free(output_{i});\n" for i in range(len(interface.outputs)))
-    usage = "".join(f" [{symbol}]" for symbol in map(in_comment, symbols))
-    said = ", with dynamic dimensions from the command line" if symbols else ""
-    middle = ", ".join(str(chosen[symbol]) for symbol in symbols)
-    declared = f"    int64_t sizes[] = {{{middle}}};\n" if symbols else ""
-    return f"""/* Runs the model on inputs that are filled with a pattern{said}:
-
-       ./{name}_example{usage}
-
-   Prints the shape and the first values of each output. {name}.h has the command that compiles
-   this. */
-#include "{name}.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-
-enum {{ ALIGNMENT = {macro}_ALIGNMENT{f", SIZES = {len(symbols)}" if symbols else ""} }};
-
-{ALLOCATE}int main({"int argc, char **argv" if symbols else "void"})
-{{
-{declared}    struct {name}_io io;
-    void *const workspace = allocate({name}_workspace_bytes(NULL));
-{allocated}
-    int code;
-
-{_READ_SIZES if symbols else ""}{filled}{assigned}
-    code = {name}_sizes(&io); /* the output shapes, for programs that allocate outputs */
-    if (code == {macro}_OK)
-        code = {name}_run(&io, workspace);
-    if (code != {macro}_OK) {{
-        fprintf(stderr, "{name}_run: %s\\n", {name}_error(code));
-        goto end;
-    }}
-{shown}
-end:
-{freed}    free(workspace);
-    return code == {macro}_OK ? 0 : 1;
-}}
+def _show(interface: CInterface, number: int) -> str:
+    """Code that writes an output to its file, or prints its shape and the first values."""
+    port = interface.outputs[number]
+    declared, (form, cast) = port.declared, format_of(port.type.dtype)
+    begin = count = ""
+    if declared.others:  # sizes decide its rank
+        count = f"count_{number}"
+        begin = f"""
+    size_t {count} = 1;
+    for (int64_t axis = 0; axis < io.{port.member}_rank; axis++)
+        {count} *= (size_t)io.{port.member}_shape[axis];"""
+        printed = f"""\
+        printf("{port.member} [");
+        for (int64_t axis = 0; axis < io.{port.member}_rank; axis++)
+            printf(axis ? ", %lld" : "%lld", (long long)io.{port.member}_shape[axis]);
+        printf("]:");
 """
-
-
-def _show_sized(sizes: CSizes, number: int) -> str:
-    port, sized = sizes.outputs[number]
-    form, cast = format_of(port.type.dtype)
-    if sized.others:
-        return _show_ranked(port, number, form, cast)
-    extents = [
-        f"io.{port.member}_shape[{axis}]" if sized.symbols else str(extent)
-        for axis, extent in enumerate(sized.shape)
-    ]
-    count = " * ".join(f"(size_t){extent}" for extent in extents) or "(size_t)1"
-    forms = ", ".join("%lld" for _ in extents)
-    values = "".join(f", (long long){extent}" for extent in extents)
-    return f"""
-    printf("{port.member} [{forms}]:"{values});
-{_values(number, count, form, cast)}"""
-
-
-def _show_ranked(port: CPort, number: int, form: str, cast: str) -> str:
-    """Of an output whose rank the sizes decide."""
-    return f"""
-    size_t count_{number} = 1;
-    printf("{port.member} [");
-    for (int64_t axis = 0; axis < io.{port.member}_rank; axis++) {{
-        printf(axis ? ", %lld" : "%lld", (long long)io.{port.member}_shape[axis]);
-        count_{number} *= (size_t)io.{port.member}_shape[axis];
+    else:
+        count = _count(interface, port)
+        extents = [
+            f"io.{port.member}_shape[{axis}]" if declared.is_dynamic else str(extent)
+            for axis, extent in enumerate(declared.shape)
+        ]
+        forms = ", ".join("%lld" for _ in extents)
+        values = "".join(f", (long long){extent}" for extent in extents)
+        printed = f"""\
+        printf("{port.member} [{forms}]:"{values});
+"""
+    size = f"{count} * sizeof({port.c_type})" if declared.others else _bytes(interface, port)
+    return f"""{begin}
+    if (files == INPUTS + OUTPUTS) {{
+        write_file(paths[INPUTS + {number}], output_{number}, {size});
+    }} else {{
+{printed}        for (size_t i = 0; i < {count} && i < {SHOWN}; i++)
+            printf(" {form}", ({cast})output_{number}[i]);
+        printf("\\n");
     }}
-    printf("]:");
-{_values(number, f"count_{number}", form, cast)}"""
-
-
-def _values(number: int, count: str, form: str, cast: str) -> str:
-    """The first values of an output."""
-    return f"""\
-    for (size_t i = 0; i < {count} && i < {SHOWN}; i++)
-        printf(" {form}", ({cast})output_{number}[i]);
-    printf("\\n");
 """
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunefarm.compiler.runtime.c_library.c_interface import CInterface
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, c_string
 from tunefarm.compiler.runtime.spec.executable_spec import (
     REPORT_BYTES,
     ExecutableSpec,
     FunctionLink,
     FunctionStep,
-    RunStep,
     extents_bytes,
 )
 
@@ -34,75 +32,41 @@ def functions_code(interface: CInterface, programs: Sequence[ExecutableSpec]) ->
     spec = programs[0]
     if not spec.functions:
         return FunctionsCode()
-    steps = spec.steps if len(programs) == 1 else ()  # of several each has its own
     symbols = "\n".join(_declaration(symbol) for symbol in interface.called)
     contexts = "".join(_context(*item) for item in enumerate(spec.functions))
-    cases = (_case(*item, spec.functions) for item in enumerate(steps))
-    names = "\n".join(filter(None, cases))
-    macro = interface.macro
     places = ", ".join(str(program.arena_bytes - REPORT_BYTES) for program in programs)
-    sizes, notify = _sizes_code(steps)
-    report = f"reports[{'0' if len(programs) == 1 else 'program_number()'}]"
+    extents = ", ".join(str(extents_bytes(program.steps)) for program in programs)
+    steps = "".join(
+        f"    {{{number}, {place + 1}, {_text(step, spec.functions)}, {_inputs(step)}, "
+        f"{{{_ranks(step)}}}}},\n"
+        for number, program in enumerate(programs)
+        for place, step in enumerate(program.steps)
+        if isinstance(step, FunctionStep)
+    )
+    called = [s for p in programs for s in p.steps if isinstance(s, FunctionStep)]
+    most = max((len(step.types) - step.outputs for step in called), default=0)
     return FunctionsCode(
         declarations=f"""\
 #include <stdio.h>
 
 {symbols}
 {contexts}
-/* Where in the workspace each program has its report. */
-static const size_t reports[] = {{{places}}};
+/* Where in the workspace each program has its report, and the bytes of extents before it. */
+static const size_t reports[] = {{{places}}}, extents_bytes[] = {{{extents}}};
 static _Thread_local char failure[{2 * REPORT_BYTES}]; /* of the thread's last run that failed */
 
-static const char *failed_step(int32_t step)
+/* Calls of functions: with dynamic shapes the ranks of the inputs, else none. */
+static const struct {{
+    int32_t program, step;
+    const char *text;
+    int32_t inputs, ranks[{max(1, most)}];
+}} calls[] = {{
+{steps}}};
+
+static void say(char *text, int room, const int64_t *extents, int32_t inputs, const int32_t *ranks)
 {{
-    switch (step) {{
-{names}
-    default:
-        return "a function failed";
-    }}
-}}
+    int used = inputs > 0 ? snprintf(text, room, ", called with") : 0;
 
-{sizes}""",
-        error_case=f"""\
-    case {macro}_ERROR_FUNCTION:
-        return failure[0] ? failure : "a function that the model calls failed";
-""",
-        after=f"""\
-    /* The failed step + 1, the function's code, and its text behind. */
-    const int32_t *report = (const int32_t *)((const char *)workspace + {report});
-    if (report[0] != 0) {{
-{notify}                 (const char *)(report + 2));
-        return {macro}_ERROR_FUNCTION;
-    }}
-""",
-    )
-
-
-_PLAIN = """\
-        snprintf(failure, sizeof failure, "%s: code %d %s", failed_step(report[0]), (int)report[1],
-"""
-
-
-def _sizes_code(steps: Sequence[RunStep]) -> tuple[str, str]:
-    """What says which sizes a step was called with, where they are open, and its use."""
-    cases = "\n".join(_sizes_case(*item) for item in enumerate(steps) if _is_open(item[1]))
-    if not cases:
-        return "", _PLAIN
-    return (
-        f"""\
-/* The shapes of a failed step's inputs, of which `extents` come one after the other. */
-static void say_sizes(int32_t step, const int64_t *extents, char *text, int room)
-{{
-    const int32_t *ranks;
-    int inputs, used;
-
-    text[0] = '\\0';
-    switch (step) {{
-{cases}
-    default:
-        return;
-    }}
-    used = snprintf(text, room, ", called with");
     for (int i = 0; i < inputs && used < room; i++) {{
         used += snprintf(text + used, room - used, "%s [", i > 0 ? "," : "");
         for (int32_t axis = 0; axis < ranks[i] && used < room; axis++)
@@ -113,32 +77,50 @@ static void say_sizes(int32_t step, const int64_t *extents, char *text, int room
     }}
 }}
 
+/* Whether a function has failed; keeps which one, its code, and its text behind these. */
+static int has_failed(int program, const void *workspace)
+{{
+    const char *place = (const char *)workspace + reports[program];
+    const int32_t *report = (const int32_t *)place;
+    const int64_t *extents = (const int64_t *)(place - extents_bytes[program]);
+    char sizes[{REPORT_BYTES // 2}] = "";
+
+    if (report[0] == 0)
+        return 0;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {{
+        if (calls[i].program != program || calls[i].step != report[0])
+            continue;
+        say(sizes, sizeof sizes, extents, calls[i].inputs, calls[i].ranks);
+        snprintf(failure, sizeof failure, "%s%s: code %d %s", calls[i].text, sizes, (int)report[1],
+                 (const char *)(report + 2));
+    }}
+    return 1;
+}}
 """,
-        f"""\
-        char sizes[{REPORT_BYTES // 2}];
-        say_sizes(report[0], (const int64_t *)((const char *)report - {extents_bytes(steps)}),
-                  sizes, sizeof sizes);
-        snprintf(failure, sizeof failure, "%s%s: code %d %s", failed_step(report[0]), sizes,
-                 (int)report[1],
+        error_case=f"""\
+    case {interface.macro}_ERROR_FUNCTION:
+        return failure[0] ? failure : "a function that the model calls failed";
+""",
+        after=f"""\
+    if (has_failed(program, workspace))
+        return {interface.macro}_ERROR_FUNCTION;
 """,
     )
 
 
-def _is_open(step: RunStep) -> bool:
-    return isinstance(step, FunctionStep) and bool(step.axes)
+def _inputs(step: FunctionStep) -> int:
+    """The number of inputs whose shapes are said: those of calls on dynamic shapes."""
+    return len(step.types) - step.outputs if step.axes else 0
 
 
-def _sizes_case(number: int, step: RunStep) -> str:
-    assert isinstance(step, FunctionStep)
-    inputs = step.types[: len(step.types) - step.outputs]
-    ranks = ", ".join(str(0 if type is None else len(type.shape)) for type in inputs) or "0"
-    return f"""\
-    case {number + 1}: {{
-        static const int32_t own[] = {{{ranks}}};
-        ranks = own;
-        inputs = {len(inputs)};
-        break;
-    }}"""
+def _ranks(step: FunctionStep) -> str:
+    ranks = (0 if type is None else len(type.shape) for type in step.types[: _inputs(step)])
+    return ", ".join(map(str, ranks)) or "0"
+
+
+def _text(step: FunctionStep, functions: Sequence[FunctionLink]) -> str:
+    """Which call failed, as C."""
+    return c_string(f"function {functions[step.function].name} failed in node '{step.node}'")
 
 
 def function_rows(functions: Sequence[FunctionLink]) -> list[str]:
@@ -163,11 +145,3 @@ def _context(number: int, link: FunctionLink) -> str:
         return ""
     content = ", ".join(str(byte) for byte in bytes.fromhex(link.context))
     return f"static const unsigned char context_{number}[] = {{{content}}};\n"
-
-
-def _case(number: int, step: object, functions: Sequence[FunctionLink]) -> str:
-    if not isinstance(step, FunctionStep):
-        return ""
-    text = f"function {functions[step.function].name} failed in node '{step.node}'"
-    plain = "".join(char if char.isascii() and char.isprintable() else "?" for char in text)
-    return f"    case {number + 1}:\n        return {json.dumps(plain)};"

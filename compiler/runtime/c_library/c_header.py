@@ -10,10 +10,12 @@ from typing import Final
 
 from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CPort, in_comment
 from tunefarm.compiler.runtime.c_library.c_kernels import kernels_header
-from tunefarm.compiler.runtime.c_library.c_sizes import CSizes
 from tunefarm.compiler.runtime.machine.cpu_features import checked_features
 from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
 from tunefarm.compiler.target import Target
+
+FIRST_SIZE_ERROR = 16
+"""The code of the first error about sizes: that there is no program for them."""
 
 _TEMPLATE = """
 #ifndef {macro}_H
@@ -30,12 +32,13 @@ extern "C" {{
 #define {macro}_ALIGNMENT {alignment} /* bytes; of the workspace, and best for inputs and outputs */
 #define {macro}_THREADS {threads} /* maximum of a run, the calling thread included */
 
-/* Elements and bytes of each input and output. */
-{sizes}
+/* Elements and bytes of each input and output, the maximum where its shape is dynamic. */
+{port_sizes}
 
-/* Pointers to the inputs and outputs. Tensors are dense, in row-major order. An output must not
-   overlap an input or another output. Any address is valid; a buffer that is not aligned to
-   {macro}_ALIGNMENT is copied. */
+/* Pointers to the inputs and outputs, with their shapes where these are dynamic: the caller sets
+   those of the inputs, and the library writes those of the outputs. Tensors are dense at these
+   shapes, in row-major order. An output must not overlap an input or another output. Any address is
+   valid; a buffer that is not aligned to {macro}_ALIGNMENT is copied. */
 struct {name}_io {{
 {members}
 }};
@@ -44,18 +47,19 @@ enum {{
     {macro}_OK = 0,
     {macro}_ERROR_NULL = 1,      /* io, a pointer in it, or the workspace is null */
     {macro}_ERROR_WORKSPACE = 2, /* the workspace is not aligned to {macro}_ALIGNMENT */
-    {macro}_ERROR_CPU = 3{comma}       /* this CPU lacks instructions that the code needs */
-{function}}};
+    {macro}_ERROR_CPU = 3,       /* this CPU lacks instructions that the code needs */
+    {macro}_ERROR_FUNCTION = 4   /* a custom operator failed */{size_error}
+}};
 
-/* Bytes of the workspace that a run needs. */
-size_t {name}_workspace_bytes(void);
+{workspace}
 
-/* Runs the model; {macro}_OK, or an error code and nothing was computed. The workspace need not be
-   initialised, nothing in it outlasts the call. Several threads may call this at once, each with a
-   workspace and outputs of its own. */
-int {name}_run(const struct {name}_io *io, void *workspace);
+{sizes}/* Runs the model; {macro}_OK, or an error code and the outputs are not to be used. The
+   workspace need not be initialised, nothing in it outlasts the call. Several threads may call this
+   at once, each with a workspace and outputs of its own. */
+int {name}_run({const}struct {name}_io *io, void *workspace);
 
-{error_comment}
+/* The message of an error code, also of an unknown one. For {macro}_ERROR_FUNCTION: the last
+   failure in the calling thread. */
 const char *{name}_error(int code);
 {kernels}
 #ifdef __cplusplus
@@ -64,6 +68,30 @@ const char *{name}_error(int code);
 
 #endif
 """
+
+_FIXED = {
+    "const": "const ",
+    "size_error": "",
+    "sizes": "",
+    "workspace": """\
+/* Bytes of the workspace that a run needs. */
+size_t {name}_workspace_bytes(void);""",
+}
+_DYNAMIC = {
+    "const": "",
+    "size_error": """,
+    {macro}_ERROR_SIZES = {first}    /* this and above: shapes do not fit, see {name}_error */""",
+    "sizes": """\
+/* Checks the shapes of the inputs and writes those of the outputs: upper bounds where the model
+   computes them. Reads only those inputs whose elements are sizes. */
+int {name}_sizes(struct {name}_io *io);
+
+""",
+    "workspace": """\
+/* Bytes of the workspace that a run needs at the input shapes in `io`; for NULL, at any shapes. */
+size_t {name}_workspace_bytes(const struct {name}_io *io);""",
+}
+"""What depends on whether sizes do: a struct with shapes is written to."""
 
 
 YOUR_FUNCTIONS: Final = "your_functions.c"
@@ -96,45 +124,28 @@ def header_text(interface: CInterface, targets: Sequence[Target], command: str) 
 
     `targets` are those of the library's programs, in the order in which they are tried.
     """
-    sizes = "\n".join(
+    name, macro = interface.name, interface.macro
+    port_sizes = "\n".join(
         f"#define {interface.size_macro(port, 'COUNT')} ((size_t){port.elements})\n"
         f"#define {interface.size_macro(port, 'BYTES')} ((size_t){port.type.bytes})"
         for port in (*interface.inputs, *interface.outputs)
     )
-    members = "\n".join(
-        [
-            *(_member(port, "input", "const ") for port in interface.inputs),
-            *(_member(port, "output", "") for port in interface.outputs),
-        ]
-    )
+    members = [line for port in interface.inputs for line in _members(interface, port, "input")]
+    members += [line for port in interface.outputs for line in _members(interface, port, "output")]
+    texts = _DYNAMIC if interface.is_dynamic else _FIXED
     return introduction(interface, targets, command) + _TEMPLATE.format(
-        name=interface.name,
-        macro=interface.macro,
+        name=name,
+        macro=macro,
         alignment=ALIGNMENT,
         threads=interface.threads,
-        sizes=sizes,
-        members=members,
+        port_sizes=port_sizes,
+        members="\n".join(members),
         kernels=kernels_header(interface),
-        **_errors(interface),
+        **{
+            what: text.format(name=name, macro=macro, first=FIRST_SIZE_ERROR)
+            for what, text in texts.items()
+        },
     )
-
-
-def _errors(interface: CInterface) -> dict[str, str]:
-    """The header's texts on custom operators and on their failures."""
-    if not interface.called:
-        return {
-            "comma": " ",
-            "function": "",
-            "error_comment": "/* The message of an error code: a constant string, also for an "
-            "unknown code. */",
-        }
-    code = f"    {interface.macro}_ERROR_FUNCTION = 4 /* a custom operator failed */\n"
-    return {
-        "comma": ",",
-        "function": code,
-        "error_comment": "/* The message of an error code, also of an unknown one. For "
-        "ERROR_FUNCTION: the last failure\n   in the calling thread. */",
-    }
 
 
 def introduction(interface: CInterface, targets: Sequence[Target], command: str) -> str:
@@ -211,89 +222,17 @@ def _threads(threads: int) -> list[str]:
     ]
 
 
-def _member(port: CPort, kind: str, const: str) -> str:
-    size = f"{port.type.bytes} bytes" + (", each 0 or 1" if port.c_type == "bool" else "")
-    comment = f"{kind} {in_comment(port.name)}: {port.type}, {size}"
-    return f"    /* {comment} */\n    {const}{port.c_type} *{port.member};"
-
-
-FIRST_SIZE_ERROR = 16
-
-_SIZED_TEMPLATE = """
-#ifndef {macro}_H
-#define {macro}_H
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#ifdef __cplusplus
-extern "C" {{
-#endif
-
-#define {macro}_ALIGNMENT {alignment} /* bytes; of the workspace */
-#define {macro}_THREADS {threads} /* maximum of a run, the calling thread included */
-
-/* The maximum number of elements and bytes of each input and output. */
-{sizes}
-
-/* Pointers to the inputs and outputs, with their shapes where these are dynamic: the caller sets
-   those of the inputs, and the library writes those of the outputs. Tensors are dense at these
-   shapes, in row-major order, at any address. An output must not overlap an input or another
-   output. */
-struct {name}_io {{
-{members}
-}};
-
-enum {{
-    {macro}_OK = 0,
-    {macro}_ERROR_NULL = 1,      /* io, a pointer in it, or the workspace is null */
-    {macro}_ERROR_WORKSPACE = 2, /* the workspace is not aligned to {macro}_ALIGNMENT */
-    {macro}_ERROR_CPU = 3,       /* this CPU lacks instructions that the code needs */
-    {macro}_ERROR_FUNCTION = 4,  /* a custom operator failed */
-    {macro}_ERROR_SIZES = {first}    /* this and above: a shape does not fit, see {name}_error */
-}};
-
-/* Bytes of the workspace that a run needs at the input shapes in `io`; for NULL, at any shapes. */
-size_t {name}_workspace_bytes(const struct {name}_io *io);
-
-/* Checks the shapes of the inputs and writes those of the outputs: upper bounds where the model
-   computes them. Reads only those inputs whose elements are sizes. */
-int {name}_sizes(struct {name}_io *io);
-
-/* Runs the model and writes the shapes of the outputs; {macro}_OK, or an error code and the outputs
-   are not to be used. The workspace need not be initialised, nothing in it outlasts the call.
-   Several threads may call this at once, each with a struct, a workspace and outputs of its own. */
-int {name}_run(struct {name}_io *io, void *workspace);
-
-/* The message of an error code, also of an unknown one. */
-const char *{name}_error(int code);
-{kernels}
-#ifdef __cplusplus
-}}
-#endif
-
-#endif
-"""
-
-
-def sized_header_text(interface: CInterface, targets: Sequence[Target], command: str) -> str:
-    """The header, as `runtime.c_library.c_header.header_text` makes it where shapes are fixed."""
-    sizes = CSizes.of(interface)
-    ports = (*interface.inputs, *interface.outputs)
-    members = [line for p, s in sizes.inputs for line in sizes.members(p, s, "input")]
-    members += [line for p, s in sizes.outputs for line in sizes.members(p, s, "output")]
-    return introduction(interface, targets, command) + _SIZED_TEMPLATE.format(
-        name=interface.name,
-        macro=interface.macro,
-        alignment=ALIGNMENT,
-        threads=interface.threads,
-        sizes="\n".join(
-            f"#define {interface.size_macro(port, 'COUNT')} ((size_t){port.elements})\n"
-            f"#define {interface.size_macro(port, 'BYTES')} ((size_t){port.type.bytes})"
-            for port in ports
-        ),
-        members="\n".join(members),
-        first=FIRST_SIZE_ERROR,
-        kernels=kernels_header(interface),
-    )
+def _members(interface: CInterface, port: CPort, kind: str) -> list[str]:
+    """The struct's members of a port: its pointer, its shape if that is dynamic, and its rank."""
+    declared = port.declared
+    const = "const " if kind == "input" else ""
+    each = ", each 0 or 1" if port.c_type == "bool" else ""
+    most = "at most " if declared.is_dynamic else ""
+    text = interface.signature.port_text(declared)
+    comment = f"{kind} {in_comment(port.name)}: {text}, {most}{port.type.bytes} bytes{each}"
+    lines = [f"    /* {comment} */", f"    {const}{port.c_type} *{port.member};"]
+    if declared.is_dynamic:
+        lines.append(f"    int64_t {port.member}_shape[{max(1, declared.rank)}];")
+    if declared.others:
+        lines.append(f"    int64_t {port.member}_rank; /* the number of its dimensions in use */")
+    return lines

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.runtime.machine.thread_pool import is_supported_on
-from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec
-from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands
+from tunefarm.compiler.runtime.sizes.model_ports import ModelPorts
+from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.guards import sizes_text
+from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands, kernel_operands
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import Signature, SizedPort
 from tunefarm.compiler.types.tensor_type import TensorType
@@ -71,11 +74,20 @@ _LONGEST = 100  # characters of a model's name: it is part of file names
 
 @dataclass(frozen=True, slots=True)
 class CPort:
-    """An input or output: its name in the model, and the struct member that points to it."""
+    """An input or output: the struct member that points to it, and what it is to the model."""
 
-    name: str
     member: str
-    type: TensorType
+    declared: SizedPort
+
+    @property
+    def name(self) -> str:
+        """Its name in the model."""
+        return self.declared.name
+
+    @property
+    def type(self) -> TensorType:
+        """The type that it is padded to."""
+        return self.declared.type
 
     @property
     def c_type(self) -> str:
@@ -84,38 +96,60 @@ class CPort:
 
     @property
     def elements(self) -> int:
-        """How many elements a caller passes."""
+        """How many elements a caller passes at most."""
         return self.type.bytes // self.type.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CKernels:
+    """The kernels of a program that are exported as functions of their own, by names that begin
+    with `name`; `sizes` says what the program is for, where there are several, whose `number` it
+    is, and `machine` that of its CPU."""
+
+    name: str
+    kernels: tuple[KernelOperands, ...]
+    number: int = 0
+    machine: int = 0
+    sizes: str = ""
+
+    @property
+    def macro(self) -> str:
+        """What the names of macros start with."""
+        return self.name.upper()
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The symbols of the functions."""
+        names = [f"{self.name}_kernel_at"] if self.kernels else []
+        for symbol in map(self.symbol, self.kernels):
+            names += [symbol, f"{symbol}_workspace_bytes"]
+        return tuple(names)
+
+    def symbol(self, kernel: KernelOperands) -> str:
+        """The function of one of the kernels."""
+        return f"{self.name}_kernel_{identifier(kernel.name, 'kernel')}"
 
 
 @dataclass(frozen=True, slots=True)
 class CInterface:
     """What the generated C files are made from; `name` is a C identifier.
 
-    `threads` is 1 where no kernel has a parallel loop or there is no pool for it, `title` is the
-    model's name as it was given. `called` are symbols of functions that are not in the library.
-    With a `signature` ports are its ports, of the types that they are padded to, and `computed` are
-    the types of the outputs that are no ports. `is_part` marks a program of a library of several
-    for sizes, which starts no threads itself and checks no CPU. What is text in the model holds
-    numbers of `words`. `kernels` are those that are exported as functions of their own, of a
-    library of several programs those of its `parts`, each with the sizes that it is for; `unable`
-    is what says of a part that the CPU cannot run its kernels.
+    `ports` are those of all programs together. `threads` is 1 where no kernel has a parallel loop
+    or there is no pool for it, `title` is the model's name as it was given. `called` are symbols of
+    functions that are not in the library. What is text in the model holds numbers of `words`.
+    `kernels` are those of each program that are exported.
     """
 
     name: str
     title: str
+    ports: ModelPorts
     inputs: tuple[CPort, ...]
     outputs: tuple[CPort, ...]
     threads: int
-    called: tuple[str, ...] = ()
-    signature: Signature | None = None
-    computed: tuple[tuple[str, TensorType], ...] = ()
-    is_part: bool = False
-    texts: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    kernels: tuple[KernelOperands, ...] = ()
-    parts: tuple[tuple[str, CInterface], ...] = ()
-    unable: str = ""
+    called: tuple[str, ...]
+    texts: tuple[str, ...]
+    words: tuple[str, ...]
+    kernels: tuple[CKernels, ...] = ()
 
     @property
     def macro(self) -> str:
@@ -123,42 +157,36 @@ class CInterface:
         return self.name.upper()
 
     @property
+    def signature(self) -> Signature:
+        """How the model is called."""
+        return self.ports.signature
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether a run depends on sizes: they, and conditions on them, have codes of errors."""
+        return not all(p.signature.is_fixed for p in (self.ports, *self.ports.programs))
+
+    @property
     def functions(self) -> tuple[str, ...]:
         """The symbols of the library."""
-        sizes = () if self.signature is None else ("sizes",)
-        names = ("error", "run", *sizes, "workspace_bytes")
-        kernels = [name for _, part in self.parts for name in part.kernel_functions]
+        names = ("error", "run", *(("sizes",) if self.is_dynamic else ()), "workspace_bytes")
         own = (f"{self.name}_{what}" for what in names)
-        return (*own, *self.kernel_functions, *kernels)
-
-    @property
-    def kernel_functions(self) -> tuple[str, ...]:
-        """The symbols of the kernels that are exported from this program alone."""
-        names = [f"{self.name}_kernel_at"] if self.kernels else []
-        for kernel in self.kernels:
-            symbol = self.kernel_symbol(kernel)
-            names += [symbol, f"{symbol}_workspace_bytes"]
-        return tuple(names)
-
-    def kernel_symbol(self, kernel: KernelOperands) -> str:
-        """The function of one of the kernels."""
-        return f"{self.name}_kernel_{identifier(kernel.name, 'kernel')}"
-
-    @property
-    def starts_threads(self) -> bool:
-        """Whether a run starts threads unless they are there."""
-        return self.threads > 1 and not self.is_part
+        return (*own, *(name for kernels in self.kernels for name in kernels.functions))
 
     def size_macro(self, port: CPort, what: str) -> str:
         """The macro with a port's size; `what` is BYTES or COUNT."""
         return f"{self.macro}_{port.member.upper()}_{what}"
 
 
-def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
-    """How `spec` looks from C; `name` is the model's name, by default the spec's.
+def c_interface(
+    programs: Sequence[ExecutableSpec], name: str | None = None, *, kernels: bool = False
+) -> CInterface:
+    """How programs of a model look from C together; `name` is the model's name, by default the
+    first one's. With `kernels` those of each program are exported.
 
     Raises `ExportError` for a model that begins with operators of strings.
     """
+    spec = programs[0]
     prefix = spec.structure.prefix
     if prefix.steps:
         raise ExportError(
@@ -168,35 +196,40 @@ def c_interface(spec: ExecutableSpec, name: str | None = None) -> CInterface:
             f"{', '.join(prefix.results)} yourself; or load the artifact with tunefarm.load",
         )
     title = spec.name if name is None else name
+    identified, ports = model_title(title), ModelPorts.of(programs)
     taken: set[str] = set()
-    sized = None if spec.signature.is_fixed else spec.signature
-    inputs = _ports(_seen(spec.inputs, sized.inputs if sized else None), "input", taken)
-    outputs = _ports(_seen(spec.outputs, sized.outputs if sized else None), "output", taken)
-    seen = {port.name for port in outputs}
-    parallel = any(kernel.parallel for kernel in spec.kernels)
-    has_pool = parallel and is_supported_on(spec.target.triple)
     return CInterface(
-        model_title(title),
+        identified,
         title,
-        inputs,
-        outputs,
-        spec.threads if has_pool else 1,
+        ports,
+        _ports(ports.signature.inputs, "input", taken),
+        _ports(ports.signature.outputs, "output", taken),
+        max(map(_threads, programs)),
         tuple(dict.fromkeys(link.symbol for link in spec.functions)),
-        sized,
-        tuple((name, type) for name, type in spec.outputs if name not in seen),
-        texts=spec.structure.texts,
-        words=spec.structure.words,
+        spec.structure.texts,
+        spec.structure.words,
+        _kernels(identified, programs, ports) if kernels else (),
     )
 
 
-def _seen(
-    values: Iterable[tuple[str, TensorType]], ports: Sequence[SizedPort] | None
-) -> Iterable[tuple[str, TensorType]]:
-    """The values that are ports."""
-    if ports is None:
-        return values
-    names = {port.name for port in ports}
-    return [value for value in values if value[0] in names]
+def _threads(spec: ExecutableSpec) -> int:
+    parallel = any(kernel.parallel for kernel in spec.kernels)
+    return spec.threads if parallel and is_supported_on(spec.target.triple) else 1
+
+
+def _kernels(
+    name: str, programs: Sequence[ExecutableSpec], ports: ModelPorts
+) -> tuple[CKernels, ...]:
+    """The kernels of each program: of several by names of their own."""
+    if len(programs) == 1:
+        return (CKernels(name, tuple(kernel_operands(programs[0]).values())),)
+    found = []
+    for number, (spec, program) in enumerate(zip(programs, ports.programs, strict=True)):
+        sizes = sizes_text(spec.guards) or "all sizes"
+        sizes = f"{spec.target.cpu}, {sizes}" if ports.machines > 1 else sizes
+        own = tuple(kernel_operands(spec).values())
+        found.append(CKernels(f"{name}_program{number}", own, number, program.machine, sizes))
+    return tuple(found)
 
 
 def model_title(name: str) -> str:
@@ -217,22 +250,20 @@ def identifier(text: str, kind: str) -> str:
     return f"{name}_" if name in _RESERVED else name
 
 
-def _ports(
-    values: Iterable[tuple[str, TensorType]], kind: str, taken: set[str]
-) -> tuple[CPort, ...]:
+def _ports(declared: Iterable[SizedPort], kind: str, taken: set[str]) -> tuple[CPort, ...]:
     """Members that differ from each other, and from those in `taken`, by more than case.
 
     Macros are made of them in upper case.
     """
     ports = []
-    for name, type in values:
-        wanted = identifier(name, kind)
+    for port in declared:
+        wanted = identifier(port.name, kind)
         member, number = wanted, 1
         while member.upper() in taken:
             number += 1
             member = f"{wanted.rstrip('_')}_{number}"
         taken.add(member.upper())
-        ports.append(CPort(name, member, type))
+        ports.append(CPort(member, port))
     return tuple(ports)
 
 
@@ -243,23 +274,7 @@ def in_comment(text: str) -> str:
     return f'"{quoted}"'
 
 
-def error_function(interface: CInterface, lacking: str, cases: str) -> str:
-    """The function that says what an error code means; `cases` are those of the model."""
-    macro = interface.macro
-    return f"""\
-const char *{interface.name}_error(int code)
-{{
-    switch (code) {{
-    case {macro}_OK:
-        return "no error";
-    case {macro}_ERROR_NULL:
-        return "io, a pointer in it, or the workspace is null";
-    case {macro}_ERROR_WORKSPACE:
-        return "the workspace is not aligned to {ALIGNMENT} bytes";
-    case {macro}_ERROR_CPU:
-        return "{lacking}";
-{cases}    default:
-        return "unknown error code";
-    }}
-}}
-"""
+def c_string(text: str) -> str:
+    """Text as a C string, without what no C compiler reads as it stands."""
+    plain = "".join(char if char.isascii() and char.isprintable() else "?" for char in text)
+    return json.dumps(plain).replace("??", "?\\?")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunefarm.compiler.machine.float_state import float_state_c
-from tunefarm.compiler.runtime.c_library.c_interface import CInterface, in_comment
-from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.c_library.c_interface import CInterface, CKernels, in_comment
+from tunefarm.compiler.runtime.c_library.c_programs import LinkedProgram
 from tunefarm.compiler.runtime.spec.kernel_operands import KernelOperands
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.types.numerics import FLUSH, Denormals
+from tunefarm.compiler.types.numerics import FLUSH
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
@@ -18,34 +18,17 @@ def kernels_header(interface: CInterface) -> str:
 
     Of a library of several programs it is what those of each are by names of its own.
     """
-    if interface.parts:
-        return "".join(
-            f"\n/* The kernels of the program for {in_comment(sizes)}. */\n"
-            f"{_of_program(part, interface.macro)}"
-            for sizes, part in interface.parts
-        )
-    return _of_program(interface, interface.macro)
+    return "".join(
+        (f"\n/* The kernels of the program for {in_comment(own.sizes)}. */\n" if own.sizes else "")
+        + _kernels(own, interface.macro)
+        for own in interface.kernels
+        if own.kernels
+    )
 
 
-def _of_program(interface: CInterface, whole: str) -> str:
-    """The kernels of one program; macros of the library begin with `whole`."""
-    if not interface.kernels:
-        return ""
-    once = _ONCE if interface.is_part else "{}"
-    return once.format(_kernels(interface, whole), macro=interface.macro)
-
-
-_ONCE = """
-#ifndef {macro}_KERNELS
-{0}
-#endif
-"""
-"""The library's header and that of the part both have it."""
-
-
-def _kernels(interface: CInterface, whole: str) -> str:
-    name, macro = interface.name, interface.macro
-    each = "\n".join(_declaration(interface, kernel) for kernel in interface.kernels)
+def _kernels(own: CKernels, whole: str) -> str:
+    name, macro = own.name, own.macro
+    each = "\n".join(_declaration(own, kernel) for kernel in own.kernels)
     return f"""
 /* The kernels of a run, to call separately. Inputs and output are dense, in row-major order, and
    aligned to their element types; the output must not overlap an input. Constants are bound to
@@ -62,7 +45,7 @@ struct {name}_kernel {{
     int (*run)(const void *const *inputs, void *output, void *workspace);
 }};
 
-#define {macro}_KERNELS {len(interface.kernels)}
+#define {macro}_KERNELS {len(own.kernels)}
 
 /* The kernel with this number, in order of first use; NULL from {macro}_KERNELS on. */
 const struct {name}_kernel *{name}_kernel_at(size_t number);
@@ -70,53 +53,58 @@ const struct {name}_kernel *{name}_kernel_at(size_t number);
 {each}"""
 
 
-def kernels_text(interface: CInterface, program: ExecutableSpec, is_unable: str, start: str) -> str:
+def kernels_text(interface: CInterface, programs: Sequence[LinkedProgram], start: str) -> str:
     """GNU C11 that defines what `kernels_header` declares, behind the model's own functions.
 
-    They are those of `program`. `is_unable` is the condition of a CPU that cannot run the code,
     `start` starts threads.
     """
-    if not interface.kernels:
+    exported = [own for own in interface.kernels if own.kernels]
+    if not exported:
         return ""
-    name, macro = interface.name, interface.macro
-    begin = ""
-    if interface.is_part:
-        is_unable = interface.unable
-        begin = f"extern int {is_unable.split('(')[0]}(void);\n"
-    symbols = "\n".join(
-        f"extern void {symbol}(const void *const *, void *, const struct runtime *);"
-        for symbol in dict.fromkeys(kernel.symbol for kernel in interface.kernels)
+    specs = [programs[own.number].spec for own in exported]
+    flushing = next((s.target.triple for s in specs if s.denormals == FLUSH), "")
+    floats = f"{float_state_c(flushing)}\n" if flushing else ""
+    symbols = dict.fromkeys(
+        programs[own.number].symbols[kernel.symbol] for own in exported for kernel in own.kernels
     )
+    declared = "\n".join(
+        f"extern void {symbol}(const void *const *, void *, const struct runtime *);"
+        for symbol in symbols
+    )
+    each = "".join(_text(interface, own, programs[own.number], start) for own in exported)
+    return f"\n{declared}\n\n{floats}{each}"
+
+
+def _text(interface: CInterface, own: CKernels, program: LinkedProgram, start: str) -> str:
+    """The functions of one program's kernels; what is static has the program's number."""
+    name, macro, number = own.name, interface.macro, own.number
     sizes = "\n".join(
-        f"static const size_t kernel_bytes_{number}[] = {{{_bytes(kernel.inputs)}}};"
-        for number, kernel in enumerate(interface.kernels)
+        f"static const size_t kernel_bytes_{number}_{place}[] = {{{_bytes(kernel.inputs)}}};"
+        for place, kernel in enumerate(own.kernels)
     )
     rows = "\n".join(
-        f'    {{"{_name(kernel)}", {len(kernel.inputs)}, kernel_bytes_{number}, '
-        f"{kernel.output.bytes}, {kernel.workspace_bytes}, {interface.kernel_symbol(kernel)}}},"
-        for number, kernel in enumerate(interface.kernels)
+        f'    {{"{_name(kernel)}", {len(kernel.inputs)}, kernel_bytes_{number}_{place}, '
+        f"{kernel.output.bytes}, {kernel.workspace_bytes}, {own.symbol(kernel)}}},"
+        for place, kernel in enumerate(own.kernels)
     )
     functions = "\n".join(
-        _functions(interface, number, kernel, start, program.denormals)
-        for number, kernel in enumerate(interface.kernels)
+        _functions(macro, own, place, program, start) for place in range(len(own.kernels))
     )
     return f"""
-{begin}{symbols}
+{_tiles(program.spec.target, number)}
+{sizes}
 
-{_tiles(program.target)}
-{_floats(program)}{sizes}
-
-static const struct {name}_kernel kernels[] = {{
+static const struct {name}_kernel kernels_{number}[] = {{
 {rows}
 }};
 
 const struct {name}_kernel *{name}_kernel_at(size_t number)
 {{
-    return number < {macro}_KERNELS ? &kernels[number] : NULL;
+    return number < {own.macro}_KERNELS ? &kernels_{number}[number] : NULL;
 }}
 
-static int check_kernel(const struct {name}_kernel *kernel, const void *const *inputs,
-                        const void *output, const void *workspace)
+static int check_kernel_{number}(const struct {name}_kernel *kernel, const void *const *inputs,
+                                 const void *output, const void *workspace)
 {{
     if (inputs == NULL && kernel->inputs > 0)
         return {macro}_ERROR_NULL;
@@ -129,7 +117,7 @@ static int check_kernel(const struct {name}_kernel *kernel, const void *const *i
         return {macro}_ERROR_NULL;
     if (!is_aligned(workspace))
         return {macro}_ERROR_WORKSPACE;
-    if ({is_unable})
+    if (program_number() != {own.machine})
         return {macro}_ERROR_CPU;
     return {macro}_OK;
 }}
@@ -137,13 +125,13 @@ static int check_kernel(const struct {name}_kernel *kernel, const void *const *i
 {functions}"""
 
 
-def _declaration(interface: CInterface, kernel: KernelOperands) -> str:
+def _declaration(own: CKernels, kernel: KernelOperands) -> str:
     count = len(kernel.calls)
     called = "once" if count == 1 else f"{count} times"
     lines = [f"{in_comment(kernel.name)}, which a run calls {called}."]
     lines += [f"inputs[{n}]: {_described(type)}" for n, type in enumerate(kernel.inputs)]
     comment = "\n   ".join([*lines, f"output: {_described(kernel.output)}"])
-    symbol = interface.kernel_symbol(kernel)
+    symbol = own.symbol(kernel)
     return (
         f"/* {comment} */\n"
         f"int {symbol}(const void *const *inputs, void *output, void *workspace);\n"
@@ -155,20 +143,19 @@ def _described(type: TensorType) -> str:
     return f"{type}, {type.bytes} bytes"
 
 
-def _functions(
-    interface: CInterface, number: int, kernel: KernelOperands, start: str, denormals: Denormals
-) -> str:
-    symbol, macro = interface.kernel_symbol(kernel), interface.macro
+def _functions(macro: str, own: CKernels, place: int, program: LinkedProgram, start: str) -> str:
+    number, kernel = own.number, own.kernels[place]
+    symbol = own.symbol(kernel)
     flush = restore = ""
-    if denormals == FLUSH:
+    if program.spec.denormals == FLUSH:
         flush = "    const unsigned long long floats = flush_floats();\n"
         restore = "    set_floats(floats);\n"
     given = iter(range(len(kernel.inputs)))
     buffers = [
-        f"(const unsigned char *)constants[{place.number}] + {place.offset}"
+        f"(const unsigned char *)constants_{number}[{location.number}] + {location.offset}"
         if is_bound
         else f"inputs[{next(given)}]"
-        for place, is_bound in zip(kernel.calls[0].buffers, kernel.bound, strict=False)
+        for location, is_bound in zip(kernel.calls[0].buffers, kernel.bound, strict=False)
     ]
     return f"""\
 size_t {symbol}_workspace_bytes(void)
@@ -178,39 +165,33 @@ size_t {symbol}_workspace_bytes(void)
 
 int {symbol}(const void *const *inputs, void *output, void *workspace)
 {{
-    const int code = check_kernel(&kernels[{number}], inputs, output, workspace);
+    const int code = check_kernel_{number}(&kernels_{number}[{place}], inputs, output, workspace);
     if (code != {macro}_OK)
         return code;
 
     const void *buffers[] = {{{", ".join([*buffers, "output"])}}};
-{start}    begin_tiles();
-{flush}    {kernel.symbol}(buffers, workspace, &runtime);
-{restore}    end_tiles();
+{start}    begin_tiles_{number}();
+{flush}    {program.symbols[kernel.symbol]}(buffers, workspace, &runtime);
+{restore}    end_tiles_{number}();
     return {macro}_OK;
 }}
 """
 
 
-def _tiles(target: Target) -> str:
+def _tiles(target: Target, number: int) -> str:
     """Functions that set up the matrix tiles of the target for kernels, and release them."""
     begin = end = ""
     shapes = ""
     if target.matrix_tiles is not None:
         content = ", ".join(map(str, target.matrix_tiles.configuration()))
-        shapes = f"static const unsigned char tile_shapes[] = {{{content}}};\n\n"
-        begin = '    __asm__ volatile("ldtilecfg %0" : : "m"(tile_shapes) : "memory");\n'
+        shapes = f"static const unsigned char tile_shapes_{number}[] = {{{content}}};\n\n"
+        begin = '    __asm__ volatile("ldtilecfg %0" : : "m"(TILES) : "memory");\n'
+        begin = begin.replace("TILES", f"tile_shapes_{number}")
         end = '    __asm__ volatile("tilerelease" : : : "memory");\n'
     return (
-        f"{shapes}static void begin_tiles(void)\n{{\n{begin}}}\n\n"
-        f"static void end_tiles(void)\n{{\n{end}}}\n"
+        f"{shapes}static void begin_tiles_{number}(void)\n{{\n{begin}}}\n\n"
+        f"static void end_tiles_{number}(void)\n{{\n{end}}}\n"
     )
-
-
-def _floats(program: ExecutableSpec) -> str:
-    """Functions that have denormal numbers flushed, where they are."""
-    if program.denormals != FLUSH:
-        return ""
-    return f"{float_state_c(program.target.triple)}\n"
 
 
 def _name(kernel: KernelOperands) -> str:

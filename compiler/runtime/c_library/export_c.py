@@ -17,35 +17,25 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
 from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.llvm.machine import object_code
-from tunefarm.compiler.runtime.c_library.c_choice import (
-    is_chosen_by_size,
-    joined_interface,
-    part_interface,
-)
-from tunefarm.compiler.runtime.c_library.c_example import example_text, sized_example_text
+from tunefarm.compiler.runtime.c_library.c_example import example_text
 from tunefarm.compiler.runtime.c_library.c_header import (
     YOUR_FUNCTIONS,
     compile_command,
     header_text,
     object_command,
-    sized_header_text,
 )
-from tunefarm.compiler.runtime.c_library.c_implementation import (
-    choosing_text,
-    constants_text,
-    implementation_text,
-)
+from tunefarm.compiler.runtime.c_library.c_implementation import constants_text, implementation_text
 from tunefarm.compiler.runtime.c_library.c_interface import CInterface, c_interface, model_title
 from tunefarm.compiler.runtime.c_library.c_programs import (
     ConstantLayout,
+    LinkedProgram,
     check_programs,
-    entry_symbol,
+    linked_programs,
 )
 from tunefarm.compiler.runtime.machine.thread_pool import pool_ir
 from tunefarm.compiler.runtime.machine.toolchain import (
@@ -55,9 +45,9 @@ from tunefarm.compiler.runtime.machine.toolchain import (
     localise,
     run_tool,
 )
-from tunefarm.compiler.runtime.spec.executable_spec import ENTRY_SYMBOL, ExecutableSpec
-from tunefarm.compiler.runtime.spec.kernel_operands import kernel_operands
-from tunefarm.compiler.target import Target, baseline_target
+from tunefarm.compiler.runtime.sizes.size_chain import chain_ir
+from tunefarm.compiler.runtime.spec.executable_spec import SIZES_SYMBOL, ExecutableSpec
+from tunefarm.compiler.target import baseline_target
 from tunefarm.compiler.types.tensor_type import bytes_of
 
 # What code reaches its constants by is 32 bits wide.
@@ -123,8 +113,8 @@ def export_library(
     command = compile_command(interface.name, tools.command, _functions(interface))
     targets = list(dict.fromkeys(program.target for program in programs))
     texts = {
-        header: _header(interface, targets, command),
-        example: _example(interface),
+        header: header_text(interface, targets, command),
+        example: example_text(interface),
     }
     with (
         _new_folder(Path(folder)),
@@ -177,7 +167,7 @@ def export_object(
         shlex.quote(target.name), interface.threads, tools.command, _functions(interface)
     )
     targets = list(dict.fromkeys(program.target for program in programs))
-    texts = {f"{interface.name}.h": _header(interface, targets, command)}
+    texts = {f"{interface.name}.h": header_text(interface, targets, command)}
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tune-") as scratch:
             work = Path(scratch)
@@ -191,15 +181,6 @@ def export_object(
 
 def _functions(interface: CInterface) -> str:
     return YOUR_FUNCTIONS if interface.called else ""
-
-
-def _header(interface: CInterface, targets: Sequence[Target], command: str) -> str:
-    make = header_text if interface.signature is None else sized_header_text
-    return make(interface, targets, command)
-
-
-def _example(interface: CInterface) -> str:
-    return (example_text if interface.signature is None else sized_example_text)(interface)
 
 
 def _interface(programs: Sequence[ExecutableSpec], name: str | None, kernels: bool) -> CInterface:
@@ -217,21 +198,17 @@ def _interface(programs: Sequence[ExecutableSpec], name: str | None, kernels: bo
         )
     if kernels:
         _check_kernels(programs)
-    if is_chosen_by_size(programs):
-        return joined_interface(programs, name, kernels)
-    exported = tuple(kernel_operands(programs[0]).values()) if kernels else ()
-    found = [c_interface(program, name) for program in programs]
-    return replace(max(found, key=lambda interface: interface.threads), kernels=exported)
+    return c_interface(programs, name, kernels=kernels)
 
 
 def _check_kernels(programs: Sequence[ExecutableSpec]) -> None:
     """Raise `ExportError` unless a library of these programs can export their kernels.
 
-    Programs of several targets have them by the same names, those for sizes by names of their own;
-    a file may have no types of operands, and a model no kernels.
+    Those of programs for sizes have names of their own; a file may have no types of operands, and a
+    model no kernels.
     """
     name = programs[0].name
-    if len(programs) > 1 and not is_chosen_by_size(programs):
+    if len(programs) > 1 and all(p.signature.is_fixed and not p.guards for p in programs):
         raise ExportError(
             "kernels are exported for one target",
             hint="name one target, or leave --kernels out",
@@ -258,49 +235,55 @@ def _write_parts(
     """
     for file, text in texts.items():
         (work / file).write_text(text, encoding="utf-8")
-    by_size = is_chosen_by_size(programs)
-    if by_size:
-        parts = _write_size_parts(interface, programs, work, tools)
-    else:
-        parts = _write_programs(programs, work, tools)
+    linked = linked_programs(programs)
+    parts = _write_programs(linked, work, tools)
+    target = programs[0].target
+    if len(programs) > 1:
+        target = baseline_target(target)  # what all programs share
+    codes = {"choice": chain_ir(interface.ports, lambda n: linked[n].symbols[SIZES_SYMBOL])}
     if interface.threads > 1:
-        target = programs[0].target
-        if len(programs) > 1:
-            target = baseline_target(target)  # it serves all of them
-        (work / "pool.o").write_bytes(object_code(pool_ir(target.triple.split("-")[0]), target))
-        parts.append("pool.o")
+        codes["pool"] = pool_ir(target.triple.split("-")[0])
+    for name, code in codes.items():
+        (work / f"{name}.o").write_bytes(object_code(code, target))
+        parts.append(f"{name}.o")
     _write_constants(ConstantLayout.of(programs), work / "constants.bin")
     (work / "constants.s").write_text(constants_text("constants.bin"), encoding="utf-8")
-    if by_size:
-        headers = [f"{part_interface(interface, p, n).name}.h" for n, p in enumerate(programs)]
-        text = choosing_text(interface, programs, headers)
-    else:
-        text = implementation_text(interface, programs)
-    compile_c(work, tools, "model", text)
+    compile_c(work, tools, "model", implementation_text(interface, programs))
     run_tool(work, *tools.compiler, "-c", "-o", "constants.o", "constants.s")
     return ["model.o", *parts, "constants.o"]
 
 
-def _write_programs(programs: Sequence[ExecutableSpec], work: Path, tools: Toolchain) -> list[str]:
+def _write_programs(programs: Sequence[LinkedProgram], work: Path, tools: Toolchain) -> list[str]:
     """Write the programs' code; the object files' names.
 
-    Kernels of several programs have the same names: each program is one file then, in which
-    nothing can be seen but its entry function, by a name of its own.
+    Of several nothing can be seen but kernels and entry functions, by their names in the library.
     """
-    files = []
+    files: dict[str, str] = {}
     for number, program in enumerate(programs):
-        objects = [program.entry, *(part.code for part in program.objects)]
-        parts = [f"program{number}_part{part}.o" for part in range(len(objects))]
-        for part, code in zip(parts, objects, strict=True):
-            (work / part).write_bytes(code)
-        if len(programs) == 1:
-            return parts
-        file, entry = f"program{number}.o", entry_symbol(programs, number)
-        run_tool(work, *tools.compiler, "-r", "-nostdlib", "-o", file, *parts)
-        localise(work, tools, file, [ENTRY_SYMBOL])
-        run_tool(work, tools.objcopy, f"--redefine-sym={ENTRY_SYMBOL}={entry}", file)
-        files.append(file)
-    return files
+        for part in program.spec.objects:
+            symbol = program.symbols[part.symbol]
+            if symbol not in files:
+                files[symbol] = _write_object(part.code, f"kernel{len(files)}.o", work)
+                if len(programs) > 1:
+                    _rename(files[symbol], program, [symbol], work, tools)
+        entry = files[program.entry] = _write_object(program.spec.entry, f"entry{number}.o", work)
+        if len(programs) > 1:
+            _rename(entry, program, program.entry_functions, work, tools)
+    return list(files.values())
+
+
+def _write_object(code: bytes, file: str, work: Path) -> str:
+    (work / file).write_bytes(code)
+    return file
+
+
+def _rename(
+    file: str, program: LinkedProgram, kept: Sequence[str], work: Path, tools: Toolchain
+) -> None:
+    """Have an object file call symbols as the library does, and define only those that are kept."""
+    renames = (f"--redefine-sym={own}={name}" for own, name in program.symbols.items())
+    run_tool(work, tools.objcopy, *renames, file)
+    localise(work, tools, file, kept)
 
 
 def _write_constants(layout: ConstantLayout, path: Path) -> None:
@@ -330,57 +313,3 @@ def _move(work: Path, places: dict[str, Path]) -> tuple[Path, ...]:
     for file, place in places.items():
         os.replace(work / file, place)
     return tuple(places.values())
-
-
-def _write_size_parts(
-    interface: CInterface, programs: Sequence[ExecutableSpec], work: Path, tools: Toolchain
-) -> list[str]:
-    """Write the headers and the code of all programs into `work`; the object files' names.
-
-    Nothing can be seen of a part but its functions. Kernels that parts share are there once: each
-    is named after its code.
-    """
-    kernels = _write_kernels(programs, work, tools)
-    layout = ConstantLayout.of(programs)
-    files = list(kernels.values())
-    for number, program in enumerate(programs):
-        own = part_interface(interface, program, number)
-        header = header_text if program.signature.is_fixed else sized_header_text
-        (work / f"{own.name}.h").write_text(header(own, [program.target], ""), encoding="utf-8")
-        compile_c(
-            work, tools, own.name, implementation_text(own, [program], layout.of_program(number))
-        )
-        entry, file = f"{own.name}_entry.o", f"part{number}.o"
-        (work / entry).write_bytes(program.entry)
-        renamed = (
-            f"--redefine-sym={part.symbol}={_kernel(digest)}"
-            for part, digest in zip(program.objects, program.digests, strict=False)
-        )
-        renames = list(renamed)
-        run_tool(work, tools.objcopy, *renames, entry)
-        run_tool(work, tools.objcopy, *renames, f"{own.name}.o")
-        run_tool(work, *tools.compiler, "-r", "-nostdlib", "-o", file, f"{own.name}.o", entry)
-        localise(work, tools, file, own.functions)
-        files.append(file)
-    return files
-
-
-def _write_kernels(
-    programs: Sequence[ExecutableSpec], work: Path, tools: Toolchain
-) -> dict[str, str]:
-    """Write each distinct kernel of all programs; the object files' names by digest."""
-    files: dict[str, str] = {}
-    for program in programs:
-        for part, digest in zip(program.objects, program.digests, strict=False):
-            if digest in files:
-                continue
-            files[digest] = file = f"kernel{len(files)}.o"
-            (work / file).write_bytes(part.code)
-            renamed = f"--redefine-sym={part.symbol}={_kernel(digest)}"
-            run_tool(work, tools.objcopy, renamed, file)
-            localise(work, tools, file, [_kernel(digest)])
-    return files
-
-
-def _kernel(digest: str) -> str:
-    return f"kernel_{digest[:32]}"

@@ -207,7 +207,8 @@ class Executable:
         sizes = RunSizes(self._ports, self._model.code)
         types = types_at(self.signature.inputs, chosen)
         shapes = {name: type.shape for name, type in types.items()}
-        return sizes.program if sizes.choose(self._ports.found_at(shapes, chosen)) else None
+        refused = sizes.choose(self._ports.found_at(shapes, chosen))
+        return None if refused else sizes.program
 
     @property
     def kernels(self) -> tuple[KernelReport, ...]:

@@ -18,7 +18,14 @@ from tunefarm.compiler.runtime.spec.joined_signature import joined_signature
 from tunefarm.compiler.runtime.spec.port_layout import layout_of
 from tunefarm.compiler.runtime.spec.ports import Port
 from tunefarm.compiler.runtime.spec.size_table import copied_ports, is_late
-from tunefarm.compiler.types.signature import AxisSource, Signature, SizedPort, ValueSource
+from tunefarm.compiler.types.signature import (
+    AxisSource,
+    Equality,
+    ResultSource,
+    Signature,
+    SizedPort,
+    ValueSource,
+)
 from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -72,7 +79,8 @@ class ModelPort(Port):
 class ProgramSizes:
     """A program as calls see it: which arguments it is for, and what it computes itself.
 
-    `computed` are the outputs that are no ports, with their types.
+    `computed` are the outputs that are no ports, with their types. `machine` is the number of the
+    CPU that it is made for, of those that the model is built for.
     """
 
     guards: tuple[SizeGuard, ...]
@@ -80,6 +88,7 @@ class ProgramSizes:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     computed: tuple[tuple[str, TensorType], ...]
+    machine: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,22 @@ class ModelPorts:
     def is_fixed(self) -> bool:
         """Whether no size is dynamic: there is one program, and nothing to find out in a call."""
         return len(self.programs) == 1 and self.signature.is_fixed
+
+    @property
+    def machines(self) -> int:
+        """The number of CPUs that there are programs for: of several, who calls says which it has,
+        behind what it reads."""
+        return 1 + max(program.machine for program in self.programs)
+
+    @property
+    def checks(self) -> tuple[tuple[int, AxisSource | ValueSource | Equality], ...]:
+        """What must hold of sizes before a run, each with the number of the program that asks."""
+        return tuple(
+            (number, item)
+            for number, program in enumerate(self.programs)
+            for item in (*program.signature.sources, *program.signature.equalities)
+            if not isinstance(item, ResultSource)
+        )
 
     @property
     def computes(self) -> bool:
@@ -127,13 +152,16 @@ class ModelPorts:
         signature = joined_signature(specs)
         axes, values = _observed(specs, signature)
         tables = _CallTables.of(specs, signature)
-        programs = tuple(_program_sizes(spec) for spec in specs)
+        machines = list(dict.fromkeys((spec.target, spec.fallback) for spec in specs))
+        programs = tuple(
+            _program_sizes(spec, machines.index((spec.target, spec.fallback))) for spec in specs
+        )
         inputs = _arrays("input", signature.inputs, specs, tables, 0)
         outputs = _arrays("output", signature.outputs, specs, tables, len(distinct(inputs)))
         state = SizeState.of(
             [program.signature for program in programs],
             distinct((*inputs, *outputs)),
-            len(axes) + len(values),
+            len(axes) + len(values) + (len(machines) > 1),
         )
         return ModelPorts(signature, programs, inputs, outputs, axes, values, tables, state)
 
@@ -160,7 +188,7 @@ def _observed(
     return tuple(dict.fromkeys(axes)), tuple(dict.fromkeys(values))
 
 
-def _program_sizes(spec: ExecutableSpec) -> ProgramSizes:
+def _program_sizes(spec: ExecutableSpec, machine: int) -> ProgramSizes:
     ports = {port.name for port in spec.signature.outputs}
     return ProgramSizes(
         spec.guards,
@@ -168,6 +196,7 @@ def _program_sizes(spec: ExecutableSpec) -> ProgramSizes:
         tuple(name for name, _ in spec.inputs),
         tuple(name for name, _ in spec.outputs),
         tuple((name, type) for name, type in spec.outputs if name not in ports),
+        machine,
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.runtime.sizes.model_ports import ModelPort, ModelPorts, distinct
-from tunefarm.compiler.runtime.sizes.size_state import WHOLE
+from tunefarm.compiler.runtime.sizes.size_state import FIRST_CHECK, WHOLE
 from tunefarm.compiler.runtime.spec.buffers import address_of
 from tunefarm.compiler.runtime.spec.guards import refusal
 from tunefarm.compiler.runtime.spec.ports import AnyArray
@@ -116,21 +116,23 @@ class RunSizes:
             found += self._read_values(arrays)
         if found == self._found:
             return
-        if not self.choose(found):
-            refuse_sizes(self._ports, self.program, arrays, found)
+        if refused := self.choose(found):
+            refuse_sizes(self._ports, refused, arrays, found)
         self._take()
         self._found = found
 
-    def choose(self, found: Sequence[int]) -> bool:
-        """Whether a program is for what a call has found: `program` is the first whose guards admit
-        it, or negative."""
+    def choose(self, found: Sequence[int]) -> int:
+        """Find the `program` for what a call has found, the first whose guards admit it, or -1.
+
+        0, or the reason to refuse the call, see `runtime.sizes.size_chain`.
+        """
         self._found = None  # nothing is known if this fails
         if self._code is None:
-            return True
+            return 0
         self._pack(self._state, 0, *found)
         refused = self._code.choose(self.address)
         (self.program,) = _NUMBER.unpack_from(self._state, self._facts)
-        return not refused
+        return refused
 
     @property
     def numbers_address(self) -> int:
@@ -209,27 +211,20 @@ _SHOWN = 16
 
 
 def refuse_sizes(
-    ports: ModelPorts, program: int, arrays: Sequence[AnyArray], found: Sequence[int]
+    ports: ModelPorts, refused: int, arrays: Sequence[AnyArray], found: Sequence[int]
 ) -> NoReturn:
-    """Raise the `InputError` of sizes that no program is for; `found` is what was read, and
-    `program` the one whose guards admit it, negative without one."""
+    """Raise the `InputError` of sizes that were refused; `found` is what was read."""
     for port, array in zip(ports.inputs, arrays, strict=True):
         if array.ndim != len(port.declared.shape):
             refuse_rank(ports, arrays)
-    if program < 0:
+    if refused < FIRST_CHECK:
         refuse_program(ports, {p.name: a.shape for p, a in zip(ports.inputs, arrays, strict=True)})
-    signature = ports.programs[program].signature
+    program, item = ports.checks[refused - FIRST_CHECK]
     known = _known(ports, program, found)
-    for source in signature.sources:
-        size = known.get(source, source.symbol.low)
-        if not source.symbol.low <= size <= source.symbol.high:
-            refuse_size(source, size)
-    sizes = {source.symbol.name: size for source, size in known.items()}
-    for item in signature.equalities:
-        left, right = value_of(item.left, sizes), value_of(item.right, sizes)
-        if left != right:
-            refuse_equality(item, left, right, sizes)
-    raise AssertionError("sizes are refused, and nothing is wrong with them")
+    if isinstance(item, Equality):
+        sizes = {source.symbol.name: size for source, size in known.items()}
+        refuse_equality(item, value_of(item.left, sizes), value_of(item.right, sizes), sizes)
+    refuse_size(item, known[item])
 
 
 def refuse_program(ports: ModelPorts, shapes: Mapping[str, Shape]) -> NoReturn:

@@ -2,21 +2,22 @@
 
     i32 tunefarm_choose(state)      found -> the first program whose guards admit it, its symbols,
                                     numbers and facts; not 0 if there is none, where the program is
-                                    -1, or sizes do not fit it
+                                    -1, or sizes do not fit it: which of `ModelPorts.checks`
     void tunefarm_tell(state)       the facts again, after a run that has computed sizes
     void tunefarm_run_chosen(inputs, outputs, programs, arena, runtime)
                                     the entry of a model of such programs
 
-It is made when a model is loaded, which programs there are depends on the CPU; a model of which no
-size is dynamic has none of it. `state` is that of
-`runtime.sizes.size_state`. The last takes tables of all ports (`runtime.sizes.model_ports`),
-makes those of the chosen program, and calls its entry: `programs` has the entry and the constants
-of each, interleaved. The functions of sizes that programs have are `sizes.0` and so on.
+It is made when a model is loaded, which programs there are depends on the CPU, where a model with
+fixed sizes does without; and for a C library, whose programs are those for all CPUs: the number of
+that which runs it stands behind what was found. `state` is that of `runtime.sizes.size_state`. The
+last takes tables of all ports (`runtime.sizes.model_ports`), makes those of the chosen program, and
+calls its entry: `programs` has the entry and the constants of each, interleaved. The functions of
+sizes that programs have are `sizes.0` and so on, or have other names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tunefarm.compiler.runtime.entry.ir_body import IrBody
 from tunefarm.compiler.runtime.sizes.model_ports import (
@@ -26,7 +27,7 @@ from tunefarm.compiler.runtime.sizes.model_ports import (
     Room,
     distinct,
 )
-from tunefarm.compiler.runtime.sizes.size_state import PortFacts, Way
+from tunefarm.compiler.runtime.sizes.size_state import FIRST_CHECK, NO_PROGRAM, PortFacts, Way
 from tunefarm.compiler.runtime.spec.size_table import SizeTable, bytes_of_dense, copied_ports
 from tunefarm.compiler.types.signature import SIZES, AxisSource, ResultSource, Signature
 from tunefarm.compiler.types.sizes import Dimension, Size
@@ -44,9 +45,10 @@ def sizes_symbol(number: int) -> str:
     return f"sizes.{number}"
 
 
-def chain_ir(ports: ModelPorts) -> str:
-    """LLVM IR of the functions for the programs of these ports."""
-    chain = _Chain(ports)
+def chain_ir(ports: ModelPorts, sizes_symbol: Callable[[int], str] = sizes_symbol) -> str:
+    """LLVM IR of the functions for the programs of these ports; `sizes_symbol` names the functions
+    of sizes that these have."""
+    chain = _Chain(ports, sizes_symbol)
     sized = [n for n, table in enumerate(ports.state.tables) if table.dimensions]
     declared = "".join(f"declare void @{sizes_symbol(n)}(ptr, ptr)\n" for n in sized)
     facts = "".join(map(chain.facts_function, range(len(ports.programs))))
@@ -57,11 +59,12 @@ def chain_ir(ports: ModelPorts) -> str:
 class _Chain:
     """Chooses a program and writes what follows."""
 
-    def __init__(self, ports: ModelPorts) -> None:
-        self._ports, self._state = ports, ports.state
+    def __init__(self, ports: ModelPorts, sizes_symbol: Callable[[int], str]) -> None:
+        self._ports, self._state, self._sizes_symbol = ports, ports.state, sizes_symbol
         observed = [*(("axis", *item) for item in ports.axes)]
         observed += [("value", *item) for item in ports.values]
         self._found = {item: number for number, item in enumerate(observed)}
+        self._refused = {item: f"refused{number}" for number, item in enumerate(ports.checks)}
         self._numbers = {port.name: number for number, port in enumerate(ports.inputs)}
 
     def choose_function(self) -> str:
@@ -76,16 +79,20 @@ class _Chain:
             body.line("ret i32 0")
         body.line(f"program{len(self._ports.programs)}:")
         self._say(body, -1)
-        body.line("br label %refused")
-        body.line("refused:")
-        body.line("ret i32 1")
+        body.line(f"ret i32 {NO_PROGRAM}")
+        for check in range(len(self._ports.checks)):
+            body.line(f"refused{check}:")
+            body.line(f"ret i32 {FIRST_CHECK + check}")
         return f"define i32 @{CHOOSE_SYMBOL}(ptr %state) {{\n{body}\n}}\n"
 
     def _say(self, body: IrBody, number: int) -> None:
         body.line(f"store i64 {number}, ptr {_slot(body, '%state', self._state.facts)}")
 
     def _guards(self, body: IrBody, number: int, program: ProgramSizes) -> None:
-        """Go on to the next program unless all guards admit what was found."""
+        """Go on to the next program unless all guards admit what was found, on its CPU."""
+        if self._ports.machines > 1:
+            machine = body.value(f"load i64, ptr {_slot(body, '%state', len(self._found))}")
+            _within(body, machine, program.machine, program.machine, f"program{number + 1}")
         for guard in program.guards:
             found = self._load_found(body, "axis", guard.input, guard.axis)
             _within(body, found, guard.low, guard.high, f"program{number + 1}")
@@ -97,21 +104,22 @@ class _Chain:
         for place, source in enumerate(signature.sources):
             slot = _slot(body, symbols, place)
             if isinstance(source, ResultSource):
-                body.line(f"store i64 {source.symbol.low}, ptr {slot}")
+                body.line(f"store i64 {source.symbol.high}, ptr {slot}")
                 continue
             if isinstance(source, AxisSource):
                 found = self._load_found(body, "axis", source.input, source.axis)
             else:
                 found = self._load_found(body, "value", source.input, source.position)
-            _within(body, found, source.symbol.low, source.symbol.high, "refused")
+            refused = self._refused[number, source]
+            _within(body, found, source.symbol.low, source.symbol.high, refused)
             body.line(f"store i64 {found}, ptr {slot}")
         table = self._state.tables[number]
         if table.dimensions:
-            body.line(f"call void @{sizes_symbol(number)}(ptr {symbols}, ptr {numbers})")
+            body.line(f"call void @{self._sizes_symbol(number)}(ptr {symbols}, ptr {numbers})")
         for item in signature.equalities:
             sides = [_operand(body, numbers, table, side) for side in (item.left, item.right)]
             same, fits = body.value(f"icmp eq i64 {sides[0]}, {sides[1]}"), body.new_label()
-            body.line(f"br i1 {same}, label %{fits}, label %refused")
+            body.line(f"br i1 {same}, label %{fits}, label %{self._refused[number, item]}")
             body.line(f"{fits}:")
 
     def _load_found(self, body: IrBody, kind: str, input: str, place: int) -> str:

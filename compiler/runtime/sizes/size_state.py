@@ -35,6 +35,10 @@ WHOLE, BEGINS, COPIED, LENT, LATE = map(int, Way)
 """The same as plain numbers, which calls compare in a fraction of the time."""
 
 
+NO_PROGRAM, FIRST_CHECK = 1, 2
+"""What refusals say: that no program is for the sizes, and from which on which check failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class PortFacts:
     """Where the facts of ports that are alike stand: their way, the bytes of dense arrays, their

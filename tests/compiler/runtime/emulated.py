@@ -48,7 +48,7 @@ def example_outputs(
     spec: ExecutableSpec, folder: Path, name: str, inputs: Mapping[str, Array], cpu: str = "max"
 ) -> dict[str, Array]:
     """What the model's example writes for these inputs."""
-    interface = c_interface(spec, name)
+    interface = c_interface([spec], name)
     files = [f"{port.member}.bin" for port in (*interface.inputs, *interface.outputs)]
     for file, (value, _) in zip(files, spec.inputs, strict=False):
         (folder / file).write_bytes(inputs[value].tobytes())

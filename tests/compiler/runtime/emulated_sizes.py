@@ -10,7 +10,6 @@ import numpy as np
 from tests.compiler.runtime.c_models import run
 from tests.compiler.runtime.emulated import COMPILER, run_emulated
 from tunefarm.compiler.runtime.c_library.c_interface import c_interface
-from tunefarm.compiler.runtime.c_library.c_sizes import CSizes
 from tunefarm.compiler.runtime.c_library.export_c import export_library
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.types.signature import SizedPort
@@ -83,15 +82,15 @@ def sized_outputs(
     spec: ExecutableSpec, folder: Path, calls: Sequence[Mapping[str, Array]], poisoned: int
 ) -> list[list[Array]]:
     """The outputs of each call; before the first `poisoned` ones the workspace is NaN."""
-    sizes = CSizes.of(c_interface(spec, "model"))
+    interface = c_interface([spec], "model")
     export_library(spec, folder, "model")
     before, after = [], []
-    for n, (port, sized) in enumerate(sizes.inputs):
+    for n, port in enumerate(interface.inputs):
         before.append(_INPUT.format(n=n, member=port.member))
-        before += [_SHAPE.format(member=port.member)] if sized.symbols else []
-    for n, (port, sized) in enumerate(sizes.outputs):
+        before += [_SHAPE.format(member=port.member)] if port.declared.symbols else []
+    for n, port in enumerate(interface.outputs):
         before.append(_OUTPUT.format(n=n, member=port.member, bytes=port.type.bytes))
-        after += [_WRITTEN.format(member=port.member)] if sized.symbols else []
+        after += [_WRITTEN.format(member=port.member)] if port.declared.symbols else []
         after.append(_RESULT.format(n=n, bytes=port.type.bytes))
     (folder / "main.c").write_text(_MAIN % ("".join(before), "".join(after)))
     linked = ("-L.", "-lmodel", "-Wl,-rpath,$ORIGIN", "-o", "program")
@@ -99,7 +98,8 @@ def sized_outputs(
     given = bytearray(np.int64(len(calls)).tobytes())
     for number, call in enumerate(calls):
         given += np.int64(number < poisoned).tobytes()
-        for port, sized in sizes.inputs:
+        for port in interface.inputs:
+            sized = port.declared
             array = np.ascontiguousarray(call[port.name], sized.dtype.numpy)
             given += np.int64(array.nbytes).tobytes() + array.tobytes()
             given += np.array(array.shape, np.int64).tobytes() if sized.symbols else b""
@@ -108,7 +108,8 @@ def sized_outputs(
     found, at, results = (folder / "found.bin").read_bytes(), 0, []
     for _ in calls:
         outputs = []
-        for port, sized in sizes.outputs:
+        for port in interface.outputs:
+            sized = port.declared
             shape, at = _shape(found, at, sized, port.type.shape)
             count = int(np.prod(shape))
             outputs.append(np.frombuffer(found, sized.dtype.numpy, count, at).reshape(shape))

@@ -53,14 +53,14 @@ def test_names_become_identifiers(text: str, expected: str) -> None:
 
 
 def test_names_that_become_the_same_are_numbered(tmp_path: Path) -> None:
-    interface = c_interface(compiled(odd_mlp(), tmp_path), "odd mlp")
+    interface = c_interface([compiled(odd_mlp(), tmp_path)], "odd mlp")
     assert [port.member for port in interface.inputs] == ["input_1", "input_1_2"]
     assert [port.member for port in interface.outputs] == ["class_", "out_a", "out_a_2"]
     assert interface.functions == ("odd_mlp_error", "odd_mlp_run", "odd_mlp_workspace_bytes")
 
 
 def test_names_that_differ_by_case_alone_have_macros_of_their_own(tmp_path: Path) -> None:
-    interface = c_interface(compiled(renamed("x", "X"), tmp_path), "n")
+    interface = c_interface([compiled(renamed("x", "X"), tmp_path)], "n")
     ports = (*interface.inputs, *interface.outputs)
     assert [interface.size_macro(port, "BYTES") for port in ports] == ["N_X_BYTES", "N_X_2_BYTES"]
 
@@ -73,7 +73,7 @@ def test_no_name_upsets_the_files(name: str, tmp_path: Path) -> None:
     spec = compiled(renamed(name, f"{name} "), tmp_path)
     header = export_library(spec, tmp_path, name)[0]
     compile_example(tmp_path, header.stem)
-    assert "(3 elements): 0.5 0.4375 0.375" in run(tmp_path, f"./{header.stem}_example")
+    assert "[3]: 0.5 0.4375 0.375" in run(tmp_path, f"./{header.stem}_example")
 
 
 @pytest.mark.parametrize("name", ["m", "c", "pthread", "string"])
@@ -170,7 +170,7 @@ def test_c_code_does_without_tiles_that_the_kernel_denies(
 def test_c_library_says_what_tiles_need(tmp_path: Path) -> None:
     spec = compiled(renamed("x", "y"), tmp_path)
     target = replace(spec.target, features=("amx-tile", *spec.target.features))
-    text = implementation_text(c_interface(spec, "tiled"), [replace(spec, target=target)])
+    text = implementation_text(c_interface([spec], "tiled"), [replace(spec, target=target)])
     assert "or its kernel does not permit matrix tiles: amx-tile" in text
 
 

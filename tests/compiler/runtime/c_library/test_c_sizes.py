@@ -26,16 +26,13 @@ from tests.compiler.runtime.sized_graphs import (
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import compile_model
-from tunefarm.compiler.runtime.c_library.c_choice import joined_interface
-from tunefarm.compiler.runtime.c_library.c_interface import CPort, c_interface
-from tunefarm.compiler.runtime.c_library.c_sizes import CSizes
+from tunefarm.compiler.runtime.c_library.c_interface import c_interface
 from tunefarm.compiler.runtime.c_library.export_c import export_library, export_object
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.target import Target, baseline_target, host_target
-from tunefarm.compiler.types.signature import SizedPort
 from tunefarm.compiler.types.tensor_type import Array
 
 RNG = np.random.default_rng(5)
@@ -56,9 +53,8 @@ class SizedLibrary:
         self._library = ctypes.CDLL(str(paths[1]))
         self._library.sized_error.restype = ctypes.c_char_p
         self._library.sized_workspace_bytes.restype = ctypes.c_size_t
-        several = len(specs) > 1
-        interface = joined_interface(specs, "sized") if several else c_interface(specs[0], "sized")
-        self.sizes = CSizes.of(interface)
+        interface = c_interface(specs, "sized")
+        self.inputs, self.outputs = interface.inputs, interface.outputs
         count = self._library.sized_workspace_bytes(None)
         self.workspace = aligned_empty((count,), np.dtype(np.uint8))
 
@@ -66,7 +62,7 @@ class SizedLibrary:
         """The outputs at the shapes that were written; `ValueError` with an error's text."""
         self.workspace[...] = 0xFF
         self.bytes = 0
-        outputs = {p.name: np.full(p.type.bytes + 1, 0xA5, np.uint8) for p, _ in self.sizes.outputs}
+        outputs = {p.name: np.full(p.type.bytes + 1, 0xA5, np.uint8) for p in self.outputs}
         arrays = {**inputs, **outputs}
         fields = list(self._fields())
         struct = type("IO", (ctypes.Structure,), {"_fields_": [(n, t) for n, t, _ in fields]})()
@@ -81,19 +77,20 @@ class SizedLibrary:
         if code:
             raise ValueError(self._library.sized_error(code).decode())
         results = {}
-        for port, sized in self.sizes.outputs:
+        for port in self.outputs:
             open_shape = getattr(struct, f"{port.member}_shape", None)
             shape = tuple(open_shape) if open_shape is not None else port.type.shape
             shape = shape[: getattr(struct, f"{port.member}_rank", len(shape))]
             size = int(np.prod(shape)) * port.type.dtype.bytes
             assert (outputs[port.name][size:] == 0xA5).all(), "bytes behind an output were written"
-            results[port.name] = outputs[port.name][:size].view(sized.dtype.numpy).reshape(shape)
+            results[port.name] = (
+                outputs[port.name][:size].view(port.type.dtype.numpy).reshape(shape)
+            )
         return results
 
     def _fields(self) -> Iterator[tuple[str, type, str]]:
-        port: CPort
-        sized: SizedPort
-        for port, sized in self.sizes.ports:
+        for port in (*self.inputs, *self.outputs):
+            sized = port.declared
             yield port.member, ctypes.c_void_p, port.name
             if sized.is_dynamic:
                 yield f"{port.member}_shape", ctypes.c_int64 * max(1, sized.rank), port.name

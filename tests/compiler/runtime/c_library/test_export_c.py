@@ -62,7 +62,7 @@ def assert_same_bits(ours: dict[str, Array], expected: dict[str, Array]) -> None
 
 def run_example(folder: Path, name: str, spec: ExecutableSpec) -> dict[str, Array]:
     """The outputs that the compiled example writes for the inputs that it reads."""
-    interface = c_interface(spec, name)
+    interface = c_interface([spec], name)
     files = [f"{port.member}.bin" for port in (*interface.inputs, *interface.outputs)]
     for file, array in zip(files, random_inputs(spec).values(), strict=False):
         (folder / file).write_bytes(array.tobytes())
@@ -108,9 +108,9 @@ def test_the_headers_own_command_compiles_the_example(tmp_path: Path) -> None:
     run(tmp_path, "sh", "-c", command)
     lines = run(tmp_path, "./odd_mlp_example").splitlines()
     assert [line.split(":")[0] for line in lines] == [
-        "class_ (1024 elements)",
-        "out_a (1024 elements)",
-        "out_a_2 (1 elements)",
+        "class_ [64, 16]",
+        "out_a [64, 16]",
+        "out_a_2 []",
     ]
     assert len(lines[0].split(":")[1].split()) == 8
 
@@ -202,7 +202,7 @@ def test_a_model_without_inputs_has_an_example(tmp_path: Path) -> None:
     spec = compiled(without_inputs(), tmp_path)
     export_library(spec, tmp_path, "constant")
     compile_example(tmp_path, "constant")
-    assert run(tmp_path, "./constant_example") == "y (3 elements): 0 1 2\n"
+    assert run(tmp_path, "./constant_example") == "y [3]: 0 1 2\n"
 
 
 # Threads.
