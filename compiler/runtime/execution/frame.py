@@ -116,40 +116,47 @@ class Frame:
         They are of any sizes within the bounds. What is contiguous is read in place, the rest is
         copied. Raises `InputError` for what does not fit.
         """
-        ports, sizes, table = self._input_ports, self._sizes, self.inputs
-        arrays = self._arrays(given)
-        if sizes.is_read:
-            sizes.read(arrays)
-        shapes, ways = sizes.shapes, sizes.ways
-        for port, array in zip(ports, arrays, strict=True):
-            if array.shape != shapes[port.alike]:
-                sizes.refuse_shape(port, array)
-            if port.dense < 0:
-                address = address_of(array)
-                if address & port.unaligned or not array.flags.c_contiguous:
-                    address = self._stage(port, array)
-                table[port.position] = address
-            else:
-                self._bind_padded(port, array, ways[port.alike])
-        return arrays
-
-    def _arrays(self, given: Mapping[str, object]) -> list[AnyArray]:
-        """The arguments in the model's order, with the elements of their types."""
         if type(given) is not dict:
             check_mapping("inputs", given)
-        ports = self._input_ports
-        if len(given) != len(ports):
-            refuse_names(ports, given)
+        if len(given) != len(self._input_ports):
+            refuse_names(self._input_ports, given)
         arrays: list[AnyArray] = []
-        for port in ports:
+        for port in self._input_ports:
             value = given.get(port.name)
             if type(value) is np.ndarray and value.dtype == port.dtype:
-                arrays.append(value)
+                array = value
             elif port.name in given:
-                arrays.append(as_elements(port, value))
+                array = as_elements(port, value)
             else:
-                refuse_names(ports, given)
+                refuse_names(self._input_ports, given)
+            arrays.append(array)
+            if port.is_fixed:
+                self._bind_whole(port, array, port.shape)
+        if self._sizes.is_read:
+            self._bind_dynamic(arrays)
         return arrays
+
+    def _bind_dynamic(self, arrays: Sequence[AnyArray]) -> None:
+        """Find what follows of the arguments' sizes, and point the code to those that have some."""
+        sizes = self._sizes
+        sizes.read(arrays)
+        shapes, ways = sizes.shapes, sizes.ways
+        for port, array in zip(self._input_ports, arrays, strict=True):
+            if port.dense >= 0:
+                if array.shape != shapes[port.alike]:
+                    sizes.refuse_shape(port, array)
+                self._bind_padded(port, array, ways[port.alike])
+            elif not port.is_fixed:
+                self._bind_whole(port, array, shapes[port.alike])
+
+    def _bind_whole(self, port: ModelPort, array: AnyArray, shape: tuple[int, ...]) -> None:
+        """Point the code to an argument that is its own place where it lies as it should."""
+        if array.shape != shape:
+            self._sizes.refuse_shape(port, array)
+        address = address_of(array)
+        if address & port.unaligned or not array.flags.c_contiguous:
+            address = self._stage(port, array)
+        self.inputs[port.position] = address
 
     def _bind_padded(self, port: ModelPort, array: AnyArray, way: int) -> None:
         """Point the code to an argument that may be smaller than its place."""
@@ -208,15 +215,14 @@ class Frame:
         """
         if given is not None:
             return self._bind_given(given, inputs, over)
-        sizes, table = self._sizes, self.outputs
         results: dict[str, AnyArray] = {}
+        table = self.outputs
         for port in self._output_ports:
             if port.name in over:
                 continue
-            alike = port.alike
-            if sizes.ways[alike] == WHOLE and port.dense < 0:
+            if port.is_fixed:
                 results[port.name], table[port.position] = allocate_output(
-                    sizes.shapes[alike], port.dtype, sizes.bytes[alike]
+                    port.shape, port.dtype, port.bytes
                 )
             else:
                 results[port.name] = self._make(port)
@@ -279,14 +285,15 @@ class Frame:
 
     def _checked_output(self, port: ModelPort, given: object) -> AnyArray:
         """What was given for an output, of the shape that it has at the sizes of the inputs."""
-        if port.rooms[self._sizes.program].late:
+        shape = port.shape if port.is_fixed else self._sizes.shapes[port.alike]
+        if not port.is_fixed and port.rooms[self._sizes.program].late:
             raise InputError(
                 f"output {port.name!r} cannot be given: its shape, {port.declared}, is known after "
                 "the run only",
                 hint="take it from what the run returns",
             )
         array = as_elements(port, given)
-        if array.shape != self._sizes.shapes[port.alike]:
+        if array.shape != shape:
             self._sizes.refuse_shape(port, array)
         check_writable(port, array, given)
         return array

@@ -56,10 +56,11 @@ class ModelPort(Port):
 
     Ports of one kind that are the same but for their names and places have the same number `alike`,
     those of outputs go on behind the inputs'. `dense` is the place of its dense array in the
-    tables, -1 if its sizes are fixed.
+    tables, -1 if no program pads it. `is_fixed` marks those of one shape.
     """
 
     declared: SizedPort
+    is_fixed: bool
     alike: int
     dense: int
     rooms: tuple[Room, ...]
@@ -228,6 +229,7 @@ def _arrays(
                 bytes=largest.bytes,
                 unaligned=largest.dtype.bytes - 1,
                 declared=port,
+                is_fixed=not port.is_dynamic,
                 alike=group,
                 dense=dense,
                 rooms=rooms,

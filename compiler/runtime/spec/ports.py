@@ -65,6 +65,8 @@ def checked(port: Port, given: object) -> AnyArray:
 
 def as_elements(port: Port, given: object) -> AnyArray:
     """As `checked`, for an array of any shape."""
+    if type(given) is np.ndarray and given.dtype == port.dtype:
+        return given
     array = _as_array(f"{port.kind} {port.name!r}", given)
     if array.dtype != port.dtype:
         raise InputError(
