@@ -43,8 +43,6 @@ def entry_of(spec: ExecutableSpec, seal: bytes = b"", tiles: TilePalette | None 
     """LLVM IR of all entry functions of `spec`: `entry_ir`, and those for run-time sizes."""
     flushing = spec.target.triple if spec.denormals == FLUSH else ""
     text = entry_ir(spec.steps, seal, tiles, function_slots(spec), flushing)
-    if spec.signature.is_fixed:
-        return text
     inputs, outputs = ([name for name, _ in ports] for ports in (spec.inputs, spec.outputs))
     return text + sized_entry_ir(spec.signature, inputs, outputs)
 

@@ -14,7 +14,6 @@ their places. An array that is its own place, the same pointer twice, is not cop
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.runtime.entry.ir_body import IrBody, SizeEmitter
 from tunefarm.compiler.runtime.entry.row_copies import copy_function
@@ -29,30 +28,13 @@ from tunefarm.compiler.types.signature import ResultSource, Signature, SizedPort
 from tunefarm.compiler.types.sizes import Dimension, Size
 
 
-@dataclass(frozen=True, slots=True)
-class SizedTables:
-    """Where things stand in the tables of the sized entry; positions are those of the graph's."""
-
-    symbols: int
-    numbers: int
-    dense_inputs: dict[str, int]
-    dense_outputs: dict[str, int]
-
-    @staticmethod
-    def of(signature: Signature, inputs: int, outputs: int) -> SizedTables:
-        """The places behind so many inputs and outputs of the graph."""
-        dense_inputs = copied_ports(signature.inputs)
-        dense_outputs = copied_ports(signature.outputs)
-        return SizedTables(
-            inputs,
-            inputs + 1,
-            {port.name: inputs + 2 + i for i, port in enumerate(dense_inputs)},
-            {port.name: outputs + i for i, port in enumerate(dense_outputs)},
-        )
-
-
 def sized_entry_ir(signature: Signature, inputs: Sequence[str], outputs: Sequence[str]) -> str:
-    """LLVM IR of both functions behind `entry_ir`; `inputs` and `outputs` are the graph's."""
+    """LLVM IR of both functions behind `entry_ir`; `inputs` and `outputs` are the graph's.
+
+    A program whose sizes are all fixed has neither: its arrays are their own places.
+    """
+    if signature.is_fixed:
+        return ""
     table = SizeTable.of(signature)
     copies = _Copies(table)
     entry = _sized_entry(signature, inputs, outputs, copies)
@@ -99,19 +81,19 @@ class _Copies:
 def _sized_entry(
     signature: Signature, inputs: Sequence[str], outputs: Sequence[str], copies: _Copies
 ) -> str:
-    tables = SizedTables.of(signature, len(inputs), len(outputs))
     body = IrBody()
-    numbers = _entry_of(body, "%inputs", tables.numbers)
+    symbols = len(inputs)  # in the table, and numbers and dense arrays behind it
+    numbers = _entry_of(body, "%inputs", symbols + 1)
     for count, port in enumerate(copied_ports(signature.inputs)):
         place = _entry_of(body, "%inputs", inputs.index(port.name))
-        dense = _entry_of(body, "%inputs", tables.dense_inputs[port.name])
+        dense = _entry_of(body, "%inputs", symbols + 2 + count)
         _copy_unless_same(body, f"in{count}", copies.name(port, out=False), place, dense, numbers)
     arguments = "ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %runtime"
     body.line(f"call void @{ENTRY_SYMBOL}({arguments})")
-    _read_results(body, signature, outputs, tables)
+    _read_results(body, signature, outputs, symbols)
     for count, port in enumerate(copied_ports(signature.outputs)):
         place = _entry_of(body, "%outputs", outputs.index(port.name))
-        dense = _entry_of(body, "%outputs", tables.dense_outputs[port.name])
+        dense = _entry_of(body, "%outputs", len(outputs) + count)
         _copy_unless_same(body, f"out{count}", copies.name(port, out=True), dense, place, numbers)
     body.line("ret void")
     return f"define void @{SIZED_ENTRY_SYMBOL}({arguments}) {{\n{body}\n}}\n"
@@ -134,7 +116,7 @@ def _copy_unless_same(
 
 
 def _read_results(
-    body: IrBody, signature: Signature, outputs: Sequence[str], tables: SizedTables
+    body: IrBody, signature: Signature, outputs: Sequence[str], place_of_symbols: int
 ) -> None:
     """Store the symbols that the program has computed, kept within bounds, and what they change.
 
@@ -143,7 +125,7 @@ def _read_results(
     found = [(i, s) for i, s in enumerate(signature.sources) if isinstance(s, ResultSource)]
     if not found:
         return
-    symbols = _entry_of(body, "%inputs", tables.symbols)
+    symbols = _entry_of(body, "%inputs", place_of_symbols)
     for number, source in found:
         place = _entry_of(body, "%outputs", outputs.index(source.output))
         element = body.value(f"getelementptr i64, ptr {place}, i64 {source.position}")
@@ -153,5 +135,5 @@ def _read_results(
             value = body.value(f"select i1 {outside}, i64 {bound}, i64 {value}")
         slot = body.value(f"getelementptr i64, ptr {symbols}, i64 {number}")
         body.line(f"store i64 {value}, ptr {slot}")
-    numbers = _entry_of(body, "%inputs", tables.numbers)
+    numbers = _entry_of(body, "%inputs", place_of_symbols + 1)
     body.line(f"call void @{SIZES_SYMBOL}(ptr {symbols}, ptr {numbers})")

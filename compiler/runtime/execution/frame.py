@@ -278,6 +278,9 @@ class Frame:
             refuse_shared(port, span, taken)
             taken.append(span)
             results[port.name] = array
+            if port.is_fixed:
+                self.outputs[port.position] = address
+                continue
             is_whole = self._sizes.ways[port.alike] == WHOLE
             place = address if is_whole else self._output_places.address(port.position)
             self._put(port, place, address)
