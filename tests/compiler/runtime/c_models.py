@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.end_to_end.tiny_model import tiny_model
 from tunefarm.compiler.frontend.import_onnx import import_onnx
 from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.c_library.c_interface import c_interface
 from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.types.tensor_type import Array
@@ -146,42 +148,78 @@ def run(folder: Path, *command: str, **environment: str) -> str:
 
 
 class Library:
-    """A shared library called through its three functions."""
+    """A shared library called through its struct; every buffer is as large as the header says."""
 
-    def __init__(self, path: Path, name: str, spec: ExecutableSpec) -> None:
-        library = ctypes.CDLL(str(path))
-        self.spec = spec
-        self._run = getattr(library, f"{name}_run")
-        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-        self._error = getattr(library, f"{name}_error")
-        self._error.restype = ctypes.c_char_p
-        size = getattr(library, f"{name}_workspace_bytes")
-        size.restype = ctypes.c_size_t
-        self.workspace_bytes: int = size()
+    def __init__(self, path: Path, name: str, *programs: ExecutableSpec) -> None:
+        """Of these programs, or of one."""
+        self._library, self._name = ctypes.CDLL(str(path)), name
+        interface = c_interface(programs, name)
+        self.inputs, self.outputs = interface.inputs, interface.outputs
+        self.workspace_bytes: int = self._call("workspace_bytes", ctypes.c_size_t, None)
         self.workspace = aligned_empty((self.workspace_bytes,), np.dtype(np.uint8))
+        self.bytes = 0  # of the workspace that the last call needed
+
+    def _call(self, what: str, result: type, *arguments: object) -> Any:
+        function = getattr(self._library, f"{self._name}_{what}")
+        function.restype = result
+        return function(*arguments)
 
     def call(self, pointers: Sequence[int | None] | None, workspace: int | None) -> int:
-        """The function itself; pointers are the members of the struct, in order."""
-        if pointers is None:
-            return int(self._run(None, workspace))
-        struct = (ctypes.c_void_p * len(pointers))(*pointers)
-        return int(self._run(ctypes.addressof(struct), workspace))
+        """The code of a run; pointers are those of the struct in order, at the maximum shapes."""
+        io = None
+        if pointers is not None:
+            ports = (*self.inputs, *self.outputs)
+            arrays = dict(zip((port.name for port in ports), pointers, strict=True))
+            shapes = {port.name: port.declared.greatest.shape for port in self.inputs}
+            io = ctypes.byref(self._struct(arrays, shapes))
+        return int(self._call("run", ctypes.c_int, io, ctypes.c_void_p(workspace)))
 
     def error(self, code: int) -> str:
-        return bytes(self._error(code)).decode()
+        return bytes(self._call("error", ctypes.c_char_p, code)).decode()
 
     def run(self, inputs: Mapping[str, Array], offset: int = 0) -> dict[str, Array]:
-        """Run on buffers that start `offset` bytes behind a multiple of the alignment."""
-        given = [_at_offset(inputs[name], offset) for name, _ in self.spec.inputs]
-        empty = [np.zeros(type.shape, type.dtype.numpy) for _, type in self.spec.outputs]
-        results = [_at_offset(array, offset) for array in empty]
-        pointers = [address_of(memory) + offset for memory in (*given, *results)]
-        code = self.call(pointers, address_of(self.workspace))
-        assert code == 0, self.error(code)
-        return {
-            name: np.frombuffer(memory[offset:].tobytes(), type.dtype.numpy).reshape(type.shape)
-            for (name, type), memory in zip(self.spec.outputs, results, strict=True)
-        }
+        """The outputs at the shapes that were written; `ValueError` with an error's text.
+
+        Buffers start `offset` bytes behind a multiple of the alignment.
+        """
+        self.workspace[...] = 0xFF
+        poisoned = {p.name: np.full(p.type.bytes + 1, 0xA5, np.uint8) for p in self.outputs}
+        memory = {name: _at_offset(array, offset) for name, array in {**inputs, **poisoned}.items()}
+        addresses = {name: address_of(array) + offset for name, array in memory.items()}
+        io = self._struct(addresses, {name: array.shape for name, array in inputs.items()})
+        self.bytes = self._call("workspace_bytes", ctypes.c_size_t, ctypes.byref(io))
+        workspace = ctypes.c_void_p(address_of(self.workspace))
+        if code := self._call("run", ctypes.c_int, ctypes.byref(io), workspace):
+            raise ValueError(self.error(code))
+        results = {}
+        for port in self.outputs:
+            shape = tuple(getattr(io, f"{port.member}_shape", port.type.shape))
+            shape = shape[: getattr(io, f"{port.member}_rank", len(shape))]
+            size = int(np.prod(shape)) * port.type.dtype.bytes
+            found = memory[port.name][offset:]
+            assert (found[size:] == 0xA5).all(), "bytes behind an output were written"
+            result = np.frombuffer(found[:size].tobytes(), port.type.dtype.numpy)
+            results[port.name] = result.reshape(shape)
+        return results
+
+    def _struct(
+        self, addresses: Mapping[str, int | None], shapes: Mapping[str, tuple[int, ...]]
+    ) -> ctypes.Structure:
+        fields: list[tuple[str, type]] = []
+        for port in (*self.inputs, *self.outputs):
+            fields.append((port.member, ctypes.c_void_p))
+            if port.declared.is_dynamic:
+                extents = ctypes.c_int64 * max(1, port.declared.rank)
+                fields.append((f"{port.member}_shape", extents))
+            if port.declared.others:
+                fields.append((f"{port.member}_rank", ctypes.c_int64))
+        io: ctypes.Structure = type("IO", (ctypes.Structure,), {"_fields_": fields})()
+        for port in (*self.inputs, *self.outputs):
+            setattr(io, port.member, addresses[port.name])
+            if port.name in shapes and port.declared.is_dynamic:
+                extents = ctypes.c_int64 * max(1, port.declared.rank)
+                setattr(io, f"{port.member}_shape", extents(*shapes[port.name]))
+        return io
 
 
 def _at_offset(array: Array, offset: int) -> npt.NDArray[np.uint8]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runnable_targets import unlike_any
-from tests.compiler.runtime.c_models import STRICT, cc, compile_example, run
+from tests.compiler.runtime.c_models import STRICT, Library, cc, compile_example, run
 from tests.compiler.runtime.sized_graphs import (
     cache_graph,
     counted_graph,
@@ -23,13 +22,12 @@ from tests.compiler.runtime.sized_graphs import (
     squeezed_programs,
     taken_graph,
 )
+from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import compile_model
-from tunefarm.compiler.runtime.c_library.c_interface import c_interface
 from tunefarm.compiler.runtime.c_library.export_c import export_library, export_object
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.target import Target, baseline_target, host_target
@@ -42,60 +40,10 @@ def drawn(*shape: int) -> Array:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-class SizedLibrary:
-    """A library called through its struct; every buffer is as large as the header says at most."""
-
-    def __init__(self, graph: Graph | Sequence[ExecutableSpec], folder: Path) -> None:
-        """Of a graph, or of several programs."""
-        specs = [compile_model(graph).spec] if isinstance(graph, Graph) else list(graph)
-        self.spec: ExecutableSpec = specs[0]
-        paths = export_library(self.spec, folder, "sized", others=specs[1:])
-        self._library = ctypes.CDLL(str(paths[1]))
-        self._library.sized_error.restype = ctypes.c_char_p
-        self._library.sized_workspace_bytes.restype = ctypes.c_size_t
-        interface = c_interface(specs, "sized")
-        self.inputs, self.outputs = interface.inputs, interface.outputs
-        count = self._library.sized_workspace_bytes(None)
-        self.workspace = aligned_empty((count,), np.dtype(np.uint8))
-
-    def call(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs at the shapes that were written; `ValueError` with an error's text."""
-        self.workspace[...] = 0xFF
-        self.bytes = 0
-        outputs = {p.name: np.full(p.type.bytes + 1, 0xA5, np.uint8) for p in self.outputs}
-        arrays = {**inputs, **outputs}
-        fields = list(self._fields())
-        struct = type("IO", (ctypes.Structure,), {"_fields_": [(n, t) for n, t, _ in fields]})()
-        for member, kind, name in fields:
-            if kind is ctypes.c_void_p:
-                setattr(struct, member, address_of(arrays[name]))
-            elif name in inputs:
-                setattr(struct, member, kind(*inputs[name].shape))
-        argument = ctypes.byref(struct)
-        self.bytes = self._library.sized_workspace_bytes(argument)
-        code = self._library.sized_run(argument, ctypes.c_void_p(address_of(self.workspace)))
-        if code:
-            raise ValueError(self._library.sized_error(code).decode())
-        results = {}
-        for port in self.outputs:
-            open_shape = getattr(struct, f"{port.member}_shape", None)
-            shape = tuple(open_shape) if open_shape is not None else port.type.shape
-            shape = shape[: getattr(struct, f"{port.member}_rank", len(shape))]
-            size = int(np.prod(shape)) * port.type.dtype.bytes
-            assert (outputs[port.name][size:] == 0xA5).all(), "bytes behind an output were written"
-            results[port.name] = (
-                outputs[port.name][:size].view(port.type.dtype.numpy).reshape(shape)
-            )
-        return results
-
-    def _fields(self) -> Iterator[tuple[str, type, str]]:
-        for port in (*self.inputs, *self.outputs):
-            sized = port.declared
-            yield port.member, ctypes.c_void_p, port.name
-            if sized.is_dynamic:
-                yield f"{port.member}_shape", ctypes.c_int64 * max(1, sized.rank), port.name
-            if sized.others:
-                yield f"{port.member}_rank", ctypes.c_int64, port.name
+def library_of(programs: Graph | Sequence[ExecutableSpec], folder: Path) -> Library:
+    """The library of a graph, or of several programs."""
+    specs = [compile_model(programs).spec] if isinstance(programs, Graph) else programs
+    return Library(export_library(specs[0], folder, "sized", others=specs[1:])[1], "sized", *specs)
 
 
 @pytest.mark.parametrize(
@@ -112,16 +60,15 @@ class SizedLibrary:
 def test_library_gives_what_the_executable_gives(
     graph: Graph, calls: list[Mapping[str, Array]], tmp_path: Path
 ) -> None:
-    library = SizedLibrary(graph, tmp_path)
-    executable = Executable(library.spec)
+    library, executable = library_of(graph, tmp_path), compiler.build(graph)
     for inputs in calls:
-        found = library.call(inputs)
+        found = library.run(inputs)
         for name, array in executable.run(inputs).items():
             np.testing.assert_array_equal(found[name], array)
 
 
 def test_sizes_that_do_not_fit_are_refused_with_a_text(tmp_path: Path) -> None:
-    library = SizedLibrary(rows_graph(), tmp_path)
+    library = library_of(rows_graph(), tmp_path)
     for shape, text in (
         ((5, 1, 5), "batch is out of bounds in axis 0 of input 'x': 1 to 4"),
         ((0, 1, 5), "batch is out of bounds in axis 0 of input 'x': 1 to 4"),
@@ -129,16 +76,16 @@ def test_sizes_that_do_not_fit_are_refused_with_a_text(tmp_path: Path) -> None:
         ((1, 1, 6), "the shape of input 'x' is not the f32[batch:1..4, length:0..7, 5]"),
     ):
         with pytest.raises(ValueError) as error:
-            library.call({"x": drawn(*shape)})
+            library.run({"x": drawn(*shape)})
         assert str(error.value).startswith(text)
 
 
 def test_sizes_and_conditions_that_are_computed_are_checked(tmp_path: Path) -> None:
-    library = SizedLibrary(counted_graph(), tmp_path)
+    library = library_of(counted_graph(), tmp_path)
     with pytest.raises(ValueError, match="the computed size found is out of bounds: 0 to 7"):
-        library.call({"x": drawn(8), "n": np.array([8])})
+        library.run({"x": drawn(8), "n": np.array([8])})
     with pytest.raises(ValueError, match=r"it must not be negative \('n' says so\)"):
-        library.call({"x": drawn(8), "n": np.array([-1])})
+        library.run({"x": drawn(8), "n": np.array([-1])})
 
 
 def test_example_runs_at_the_sizes_that_it_is_given(tmp_path: Path) -> None:
@@ -149,7 +96,6 @@ def test_example_runs_at_the_sizes_that_it_is_given(tmp_path: Path) -> None:
     assert "relu_0 [2, 3, 5]:" in printed and "reduce_sum_2 [2, 5]:" in printed
     assert "[3, 4, 5]:" in run(tmp_path, "./sized_example")
     header, source = "sized.h", "sized_example.c"
-    cc(tmp_path, "-x", "c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", header)
     assert "int64_t x_shape[3];" in (tmp_path / header).read_text()
     export_object(spec, tmp_path / "sized.o", "sized")
     cc(tmp_path, *STRICT, source, "sized.o", "-pthread", "-lm", "-o", "whole")
@@ -195,28 +141,25 @@ def parts(target: Target | None = None) -> list[ExecutableSpec]:
 
 def test_library_of_values_and_ranges_gives_what_the_executable_gives(tmp_path: Path) -> None:
     specs = parts()
-    library, executable = SizedLibrary(specs, tmp_path), Executable(specs[0], others=specs[1:])
+    library, executable = library_of(specs, tmp_path), Executable(specs[0], others=specs[1:])
     sizes = {}
     for length in (1, 4, 6, 9, 13, 20):
         x = drawn(2, length, 5)
-        found = library.call({"x": x})
+        found = library.run({"x": x})
         for name, array in executable.run({"x": x}).items():
             np.testing.assert_array_equal(found[name], array)
         sizes[length] = library.bytes
     assert sizes[1] < sizes[6] < sizes[20] == library.workspace.size
     for length in (0, 2, 7, 21):
         with pytest.raises(ValueError, match=r"no program for these sizes: it was .* length=1; "):
-            library.call({"x": drawn(2, length, 5)})
+            library.run({"x": drawn(2, length, 5)})
     for length in (1, 5):
         with pytest.raises(ValueError, match=r"shapes? of"):
-            library.call({"x": drawn(3, length, 5)})
+            library.run({"x": drawn(3, length, 5)})
     header = (tmp_path / "sized.h").read_text()
     assert "f32[2, length:1|4..6|9..20, 5], at most 800 bytes" in header
     compile_example(tmp_path, "sized")
     assert "y [2, 6, 5]:" in run(tmp_path, "./sized_example", "6")
-    export_object(specs[0], tmp_path / "sized.o", "sized", others=specs[1:])
-    symbols = run(tmp_path, "nm", "--defined-only", "--extern-only", "sized.o").split()[2::3]
-    assert sorted(symbols) == ["sized_error", "sized_run", "sized_sizes", "sized_workspace_bytes"]
 
 
 def test_library_for_several_cpus_chooses_by_sizes_among_those_for_this_one(
@@ -229,25 +172,25 @@ def test_library_for_several_cpus_chooses_by_sizes_among_those_for_this_one(
         for spec, own in zip(reversed(parts()), parts(), strict=True)
     ]
     specs = [*wrong, *parts(baseline_target(host))]
-    library = SizedLibrary(specs, tmp_path)
+    library = library_of(specs, tmp_path)
     for length in (1, 5, 20):
         x = drawn(2, length, 5)
-        np.testing.assert_array_equal(library.call({"x": x})["y"], np.maximum(x, 0))
+        np.testing.assert_array_equal(library.run({"x": x})["y"], np.maximum(x, 0))
     whole = compile_model(rows_graph()).spec
     portable = compile_model(rows_graph(), target=baseline_target(host)).spec
-    both = SizedLibrary([replace(whole, target=newer), portable], tmp_path / "whole")
+    both = library_of([replace(whole, target=newer), portable], tmp_path / "whole")
     x = drawn(3, 4, 5)
-    assert both.call({"x": x}).keys() == Executable(portable).run({"x": x}).keys()
+    assert both.run({"x": x}).keys() == Executable(portable).run({"x": x}).keys()
     with pytest.raises(ValueError, match="batch is out of bounds in axis 0 of input 'x': 1 to 4"):
-        both.call({"x": drawn(5, 1, 5)})
+        both.run({"x": drawn(5, 1, 5)})
 
 
 def test_ranks_that_sizes_decide_stand_in_the_struct(tmp_path: Path) -> None:
     specs = squeezed_programs()
-    library, executable = SizedLibrary(specs, tmp_path), Executable(specs[0], others=specs[1:])
+    library, executable = library_of(specs, tmp_path), Executable(specs[0], others=specs[1:])
     for rows in (1, 2, 5):
         inputs = {"x": drawn(rows, 3), "keep": np.array([True, False, True])}
-        found = library.call(inputs)
+        found = library.run(inputs)
         for name, array in executable.run(inputs).items():
             assert found[name].shape == array.shape
             np.testing.assert_array_equal(found[name], array)
@@ -267,9 +210,9 @@ def test_shapes_that_all_programs_have_are_no_part_of_the_struct(tmp_path: Path)
         graph = maker.graph(maker.node("add", x, y), maker.node("relu", y))
         guard = SizeGuard("batch", "x0", 0, rows, rows)
         specs.append(compile_model(graph, guards=[guard]).spec)
-    library, executable = SizedLibrary(specs, tmp_path), Executable(specs[0], others=specs[1:])
+    library, executable = library_of(specs, tmp_path), Executable(specs[0], others=specs[1:])
     for rows in (1, 4):
         inputs = {"x0": drawn(rows, 3), "x1": drawn(3)}
         for name, array in executable.run(inputs).items():
-            np.testing.assert_array_equal(library.call(inputs)[name], array)
+            np.testing.assert_array_equal(library.run(inputs)[name], array)
     assert "x1_shape" not in (tmp_path / "sized.h").read_text()

@@ -32,6 +32,7 @@ from tests.compiler.runtime.c_models import (
     without_inputs,
 )
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
+from tests.compiler.runtime.sized_graphs import part_graph, rows_graph
 from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.errors import ExportError
 from tunefarm.compiler.frontend.import_onnx import import_onnx
@@ -42,16 +43,37 @@ from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.machine.cpu_features import X86_FEATURES
 from tunefarm.compiler.runtime.spec.buffers import address_of
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
+from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.target import baseline_target, host_target
+from tunefarm.compiler.types.signature import AxisSource
 from tunefarm.compiler.types.tensor_type import Array
 
 HERE = Path(__file__).parent
 ON_X86 = platform.machine() == "x86_64"
 
 
-def load(spec: ExecutableSpec, folder: Path, name: str) -> Library:
+FORMS = ("static", "dynamic", "several")
+"""Libraries of a static model, of one with dynamic shapes, and of several programs for sizes."""
+
+
+def built(form: str, folder: Path) -> tuple[list[ExecutableSpec], list[dict[str, Array]]]:
+    """The programs of such a model, and inputs for some calls of it."""
+    if form == "static":
+        spec = compiled(odd_mlp(), folder, 2)
+        return [spec], [random_inputs(spec)]
+    rng = np.random.default_rng(3)
+    lengths, parts = (1, 4, 7), ((1, 1), (4, 6), (7, 7))
+    calls = [{"x": rng.standard_normal((2, n, 5)).astype(np.float32)} for n in lengths]
+    if form == "dynamic":
+        return [compile_model(rows_graph()).spec], calls
+    guarded = [(part_graph(*ends), SizeGuard("length", "x", 1, *ends)) for ends in parts]
+    return [compile_model(graph, guards=[guard]).spec for graph, guard in guarded], calls
+
+
+def load(specs: Sequence[ExecutableSpec], folder: Path, name: str) -> Library:
     """The model's shared library, called from this process."""
-    return Library(export_library(spec, folder, name)[1], name, spec)
+    path = export_library(specs[0], folder, name, others=specs[1:])[1]
+    return Library(path, name, *specs)
 
 
 def assert_same_bits(ours: dict[str, Array], expected: dict[str, Array]) -> None:
@@ -171,12 +193,33 @@ def test_programs_that_no_library_can_hold_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("offset", [0, 1, 4, 60])
-def test_buffers_may_start_anywhere(offset: int, tmp_path: Path) -> None:
-    spec = compiled(odd_mlp(), tmp_path)
-    library = load(spec, tmp_path, "anywhere")
-    inputs = random_inputs(spec)
-    assert_same_bits(library.run(inputs, offset), Executable(spec).run(inputs))
+@pytest.mark.parametrize("form", FORMS)
+def test_buffers_may_start_anywhere(form: str, tmp_path: Path) -> None:
+    specs, calls = built(form, tmp_path)
+    library = load(specs, tmp_path, "anywhere")
+    executable = Executable(specs[0], others=specs[1:])
+    for inputs in calls:
+        expected = executable.run(inputs)
+        for offset in (0, 1, 4, 60):
+            assert_same_bits(library.run(inputs, offset), expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_example_reads_and_writes_files(form: str, tmp_path: Path) -> None:
+    specs, calls = built(form, tmp_path)
+    export_library(specs[0], tmp_path, "model", others=specs[1:])
+    compile_example(tmp_path, "model")
+    interface = c_interface(specs, "model")
+    files = [f"{port.member}.bin" for port in (*interface.inputs, *interface.outputs)]
+    sources = [s for s in interface.signature.sources if isinstance(s, AxisSource)]
+    for inputs in calls:
+        sizes = [str(inputs[source.input].shape[source.axis]) for source in sources]
+        for file, array in zip(files, inputs.values(), strict=False):
+            (tmp_path / file).write_bytes(array.tobytes())
+        run(tmp_path, "./model_example", *sizes, *files)
+        expected = Executable(specs[0], others=specs[1:]).run(inputs)
+        for file, array in zip(files[len(inputs) :], expected.values(), strict=True):
+            assert (tmp_path / file).read_bytes() == array.tobytes()
 
 
 @pytest.mark.parametrize("names", [TYPES, UNSIGNED], ids=["signed", "unsigned"])
@@ -242,7 +285,7 @@ from tests.compiler.runtime.c_models import compiled, odd_mlp, random_inputs
 from tests.compiler.runtime.c_library.test_export_c import assert_same_bits, load
 folder, threads = Path(sys.argv[1]), int(sys.argv[2])
 spec = compiled(odd_mlp(), folder, threads)
-library, inputs = load(spec, folder, "mlp"), random_inputs(spec)
+library, inputs = load([spec], folder, "mlp"), random_inputs(spec)
 tasks = lambda: len(os.listdir("/proc/self/task"))
 before = tasks()
 first = library.run(inputs)
@@ -270,14 +313,15 @@ def test_a_run_starts_its_threads_once_and_a_child_process_does_without(
 # What it refuses.
 
 
-def test_null_pointers_and_a_misaligned_workspace_are_errors(tmp_path: Path) -> None:
-    spec = compiled(odd_mlp(), tmp_path)
-    library = load(spec, tmp_path, "refusing")
+@pytest.mark.parametrize("form", FORMS)
+def test_null_pointers_and_a_misaligned_workspace_are_errors(form: str, tmp_path: Path) -> None:
+    library = load(built(form, tmp_path)[0], tmp_path, "refusing")
     workspace = address_of(library.workspace)
-    pointers = [workspace] * 5  # never read: every call is refused
+    count = len(library.inputs) + len(library.outputs)
+    pointers = [workspace] * count  # never read: every call is refused
     assert library.call(None, workspace) == 1
     assert library.call(pointers, None) == 1
-    for member in range(5):
+    for member in range(count):
         assert library.call([*pointers[:member], None, *pointers[member + 1 :]], workspace) == 1
     for offset in (1, 8, 32):
         assert library.call(pointers, workspace + offset) == 2
@@ -289,8 +333,10 @@ def test_null_pointers_and_a_misaligned_workspace_are_errors(tmp_path: Path) -> 
 # What the files hold.
 
 
-def test_the_header_compiles_as_cpp(tmp_path: Path) -> None:
-    export_library(compiled(odd_mlp(), tmp_path), tmp_path, "mlp")
+@pytest.mark.parametrize("form", FORMS)
+def test_the_header_compiles_as_cpp(form: str, tmp_path: Path) -> None:
+    specs, _ = built(form, tmp_path)
+    export_library(specs[0], tmp_path, "mlp", others=specs[1:])
     (tmp_path / "user.cpp").write_text(
         '#include "mlp.h"\nint main() { mlp_io io = mlp_io(); return mlp_run(&io, nullptr); }\n'
     )
@@ -298,18 +344,17 @@ def test_the_header_compiles_as_cpp(tmp_path: Path) -> None:
     cc(tmp_path, "-x", "c++", "-fsyntax-only", *flags, "user.cpp")
 
 
-def test_a_library_exports_its_three_functions_alone(tmp_path: Path) -> None:
-    path = export_library(compiled(odd_mlp(), tmp_path, 2), tmp_path, "mlp")[1]
-    defined = run(tmp_path, "nm", "-D", "--defined-only", path.name)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_functions_of_the_header_alone_are_seen(form: str, tmp_path: Path) -> None:
+    (spec, *others), _ = built(form, tmp_path)
+    path = export_library(spec, tmp_path, "mlp", others=others)[1]
+    export_object(spec, tmp_path / "mlp.o", "mlp", others=others)
     expected = ["mlp_error", "mlp_run", "mlp_workspace_bytes"]
-    assert sorted(line.split()[-1] for line in defined.splitlines()) == expected
-
-
-def test_an_object_defines_its_three_functions_alone(tmp_path: Path) -> None:
-    export_object(compiled(odd_mlp(), tmp_path, 2), tmp_path / "mlp.o", "mlp")
-    defined = run(tmp_path, "nm", "-g", "--defined-only", "mlp.o")
-    expected = ["mlp_error", "mlp_run", "mlp_workspace_bytes"]
-    assert sorted(line.split()[-1] for line in defined.splitlines()) == expected
+    if form != "static":
+        expected.insert(2, "mlp_sizes")
+    for file, flag in ((path.name, "-D"), ("mlp.o", "-g")):
+        defined = run(tmp_path, "nm", flag, "--defined-only", file)
+        assert sorted(line.split()[-1] for line in defined.splitlines()) == expected
 
 
 def test_a_library_needs_the_c_library_alone_and_allocates_nothing(tmp_path: Path) -> None:
