@@ -164,7 +164,8 @@ class CInterface:
     @property
     def is_dynamic(self) -> bool:
         """Whether a run depends on sizes: they, and conditions on them, have codes of errors."""
-        return not all(p.signature.is_fixed for p in (self.ports, *self.ports.programs))
+        programs = self.ports.programs
+        return not (self.signature.is_fixed and all(p.signature.is_fixed for p in programs))
 
     @property
     def functions(self) -> tuple[str, ...]:

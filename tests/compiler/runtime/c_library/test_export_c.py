@@ -63,7 +63,9 @@ def built(form: str, folder: Path) -> tuple[list[ExecutableSpec], list[dict[str,
         return [spec], [random_inputs(spec)]
     rng = np.random.default_rng(3)
     lengths, parts = (1, 4, 7), ((1, 1), (4, 6), (7, 7))
-    calls = [{"x": rng.standard_normal((2, n, 5)).astype(np.float32)} for n in lengths]
+    calls: list[dict[str, Array]] = [
+        {"x": rng.standard_normal((2, n, 5)).astype(np.float32)} for n in lengths
+    ]
     if form == "dynamic":
         return [compile_model(rows_graph()).spec], calls
     guarded = [(part_graph(*ends), SizeGuard("length", "x", 1, *ends)) for ends in parts]
