@@ -242,15 +242,15 @@ def _room(kind: str, number: int, spec: ExecutableSpec) -> Room:
     inputs, outputs = spec.signature.inputs, spec.signature.outputs
     port = (inputs if kind == "input" else outputs)[number]
     factors = [factor for axis in port.padded for factor in axis]
-    itemsize = port.dtype.numpy.itemsize
+    itemsize, type = port.dtype.numpy.itemsize, port.type
     whole = all(_one_stretch(axis) for axis in port.padded)
     return Room(
         port.shape,
-        port.type,
-        port.type.bytes,
-        _strides(port.type.shape, itemsize) if whole else None,
+        type,
+        type.bytes,
+        _strides(type.shape, itemsize) if whole else None,
         is_late(spec.signature, port),
-        kind == "output" and any(_feeds(port, input) for input in inputs),
+        kind == "output" and bool(port.symbols) and any(_feeds(port, input) for input in inputs),
         tuple(true for true, _ in factors),
         _strides([extent for _, extent in factors], itemsize),
     )
