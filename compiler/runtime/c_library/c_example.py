@@ -33,7 +33,7 @@ static void *allocate(size_t bytes)
 """
 
 _READ_FILE = """\
-static void read_file(const char *path, void *memory, size_t bytes)
+static void read_file(const char *path, void *memory, size_t bytes, size_t room)
 {
     FILE *file = fopen(path, "rb");
 
@@ -41,8 +41,8 @@ static void read_file(const char *path, void *memory, size_t bytes)
         perror(path);
         exit(1);
     }
-    if (fread(memory, 1, bytes, file) != bytes || fgetc(file) != EOF) {
-        fprintf(stderr, "%s: not a file of %zu bytes\\n", path, bytes);
+    if (bytes > room || fread(memory, 1, bytes, file) != bytes || fgetc(file) != EOF) {
+        fprintf(stderr, "%s: not a file of %zu bytes, or more than %zu\\n", path, bytes, room);
         exit(1);
     }
     fclose(file);
@@ -154,6 +154,7 @@ def _files(interface: CInterface) -> str:
 def _fill(interface: CInterface, number: int, places: dict[str, str]) -> str:
     """Code that reads an input from its file, or makes one up."""
     port = interface.inputs[number]
+    room = interface.size_macro(port, "BYTES")
     said = "".join(
         f"        input_{number}[{s.position}] = ({port.c_type}){places[s.symbol.name]};\n"
         for s in interface.signature.sources
@@ -161,7 +162,7 @@ def _fill(interface: CInterface, number: int, places: dict[str, str]) -> str:
     )
     return f"""
     if (files > 0) {{
-        read_file(paths[{number}], input_{number}, {_bytes(interface, port)});
+        read_file(paths[{number}], input_{number}, {_bytes(interface, port)}, {room});
     }} else {{
         for (size_t i = 0; i < {interface.size_macro(port, "COUNT")}; i++)
             input_{number}[i] = {pattern_of(port)};

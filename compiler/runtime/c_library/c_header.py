@@ -48,14 +48,14 @@ enum {{
     {macro}_ERROR_NULL = 1,      /* io, a pointer in it, or the workspace is null */
     {macro}_ERROR_WORKSPACE = 2, /* the workspace is not aligned to {macro}_ALIGNMENT */
     {macro}_ERROR_CPU = 3,       /* this CPU lacks instructions that the code needs */
-    {macro}_ERROR_FUNCTION = 4   /* a custom operator failed */{size_error}
+    {macro}_ERROR_FUNCTION = 4{size_error}
 }};
 
 {workspace}
 
-{sizes}/* Runs the model; {macro}_OK, or an error code and the outputs are not to be used. The
-   workspace need not be initialised, nothing in it outlasts the call. Several threads may call this
-   at once, each with a workspace and outputs of its own. */
+{sizes}/* Runs the model; {macro}_OK, or an error code and the outputs are not to be used.
+   The workspace need not be initialised, nothing in it outlasts the call. Several threads may call
+   this at once, each with a workspace and outputs of its own, and a struct if that has shapes. */
 int {name}_run({const}struct {name}_io *io, void *workspace);
 
 /* The message of an error code, also of an unknown one. For {macro}_ERROR_FUNCTION: the last
@@ -71,7 +71,7 @@ const char *{name}_error(int code);
 
 _FIXED = {
     "const": "const ",
-    "size_error": "",
+    "size_error": "   /* a custom operator failed */",
     "sizes": "",
     "workspace": """\
 /* Bytes of the workspace that a run needs. */
@@ -79,7 +79,7 @@ size_t {name}_workspace_bytes(void);""",
 }
 _DYNAMIC = {
     "const": "",
-    "size_error": """,
+    "size_error": """,  /* a custom operator failed */
     {macro}_ERROR_SIZES = {first}    /* this and above: shapes do not fit, see {name}_error */""",
     "sizes": """\
 /* Checks the shapes of the inputs and writes those of the outputs: upper bounds where the model

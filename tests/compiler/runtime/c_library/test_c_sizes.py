@@ -111,6 +111,9 @@ def test_example_leaves_no_memory_behind_where_sizes_are_refused(tmp_path: Path)
     assert refused.splitlines() == [
         "sized_run: batch is out of bounds in axis 0 of input 'x': 1 to 4"
     ]
+    (tmp_path / "x.bin").write_bytes(bytes(9 * 7 * 5 * 4))
+    refused = run(tmp_path, "sh", "-c", "./sized_example 9 7 x.bin 2>&1 || test $? = 1")
+    assert refused == "x.bin: not a file of 1260 bytes, or more than 560\n"
 
 
 def test_example_of_a_model_with_conditions_alone_takes_no_sizes(tmp_path: Path) -> None:
