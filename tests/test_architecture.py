@@ -65,7 +65,6 @@ ORDERS = {
     "compiler/plan": (
         "__init__",
         "decisions",
-        "solving",
         "sizes",
         "layouts",
         "fusion",
@@ -181,7 +180,7 @@ HOMES = {
     "tokenizers": ("tuner/commands/generate_cli.py",),
     "openvino": ("tuner/",),
     "IPython": ("tuner/reports/notebook.py",),
-    "scipy": ("compiler/plan/solving/integer_program.py",),
+    "scipy": ("compiler/plan/choices/solver.py",),
     "setuptools": ("tuner/packaging/",),
     "pytest": (),
     "hypothesis": (),

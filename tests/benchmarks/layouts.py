@@ -34,7 +34,7 @@ from tunefarm.compiler.plan.choices.layout_costs import Seconds
 from tunefarm.compiler.plan.choices.layout_problem import layout_problem
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.plan.layouts.layout_classes import layout_classes
-from tunefarm.compiler.plan.solving.solver import solve
+from tunefarm.compiler.plan.choices.solver import solve
 from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType
@@ -105,7 +105,7 @@ def solved_plan(graph: Graph, seconds: Seconds) -> GraphPlan:
     """The best layouts where kernels take these seconds."""
     planned = graph_sites(graph, host_target()).planned
     found = layout_problem(planned, host_target().lanes(DType.F32), seconds)
-    return GraphPlan(found.decisions(solve(found.problem).chosen))
+    return GraphPlan(found.decisions(solve(found.problem)))
 
 
 def estimated(kernel: FusedKernel, threads: int) -> tuple[float, float]:

@@ -28,7 +28,7 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
 )
 from tunefarm.compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, blocked_forms
 from tunefarm.compiler.plan.layouts.choose_layouts import with_kept_dimensions
-from tunefarm.compiler.plan.solving.solver import solve
+from tunefarm.compiler.plan.choices.solver import solve
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.tuner.plans.problems import (
@@ -98,7 +98,7 @@ class Layouts:
 def _solved(problem: LayoutProblem) -> Mapping[str, str]:
     """What has the lowest cost by variable; what the rules choose where nothing seems possible."""
     try:
-        return solve(problem.problem).chosen
+        return solve(problem.problem)
     except PlanError:
         return problem.by_rules
 

@@ -25,7 +25,7 @@ from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, Gra
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.plan.layouts.choose_layouts import forms_by_rules
 from tunefarm.compiler.plan.layouts.layout_classes import LayoutClass, layout_classes
-from tunefarm.compiler.plan.solving.problem import ChoiceProblem, Costs
+from tunefarm.compiler.plan.choices.solver import ChoiceProblem, Costs
 
 
 def layout_name(block: int) -> str:

@@ -13,7 +13,7 @@ from tunefarm.compiler.plan.choices.layout_problem import layout_name, layout_pr
 from tunefarm.compiler.plan.choices.plan_costs import Cost, PlanCosts
 from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, GraphPlan
 from tunefarm.compiler.plan.decisions.plan_names import PlanNames
-from tunefarm.compiler.plan.solving.problem import ChoiceProblem
+from tunefarm.compiler.plan.choices.solver import ChoiceProblem
 from tunefarm.compiler.types.dtypes import DType
 
 

@@ -1,1 +1,0 @@
-"""How pairwise problems of choice are solved; others call `solver`."""
