@@ -319,7 +319,7 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
     latency = result.latency
     if result.plan is not None:
         lines.append(f"plan: {result.plan}")
-        lines += [f"  {line}" for line in result.plan.part_lines]
+        lines += [f"  {line}" for line in result.plan.notes]
     if result.sizes:
         lines += size_lines(result.sizes)
     elif latency is not None:

@@ -81,7 +81,7 @@ class BuildReport:
         """The plan that was applied and what its parts gain; nothing where the rules decided."""
         if self.plan is None:
             return []
-        return [f"plan: {self.plan}", *(f"  {line}" for line in self.plan.part_lines)]
+        return [f"plan: {self.plan}", *(f"  {line}" for line in self.plan.notes)]
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""

@@ -302,7 +302,7 @@ def shown_plans(store: Store, start: str) -> list[str]:
             continue
         if choice.seconds is not None:
             lines += [f"  {format_seconds(choice.seconds)} a run"]
-        lines += [f"  {line}" for line in choice.part_lines]
+        lines += [f"  {line}" for line in choice.notes]
         lines += [f"    {decision}" for decision in choice.plan.decisions]
     return lines
 

@@ -32,7 +32,6 @@ from tunefarm.tuner.pages.model_graph import Drawing, colours_of, drawing_of, le
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import MeasuredModel, ModelStep
-from tunefarm.tuner.records.plan_region import PlanRegion
 from tunefarm.tuner.reports.gains import gain_class
 from tunefarm.tuner.reports.report import format_bytes, format_seconds, format_time
 
@@ -40,7 +39,6 @@ NO_GRAPH = {"by_rules": None, "legend": (), "plan_kernels": ()}
 """What `planned_parts` gives where no graph was recorded, in addition to the drawing."""
 MOST_DECISIONS = 1_000
 MOST_KERNELS = 40
-MOST_PARTS = 40
 _CONVERSIONS = ({"to_blocked"}, {"from_blocked"}, {"to_blocked", "from_blocked"})
 _CONTRACTIONS = ("conv", "matmul", "weight_product")
 _POOL = "_pool"
@@ -70,11 +68,11 @@ def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
         "created": format_time(record.created),
         "told": "the default plan" if choice.plan == DEFAULT_PLAN else str(choice),
         "summary": _summary(choice),
-        "choices": _choices(choice),
+        "does": does(choice.plan),
         "gain_class": _gain_class(choice),
         "seconds": "" if choice.seconds is None else format_seconds(choice.seconds),
         "arena": "" if choice.arena_bytes is None else format_bytes(choice.arena_bytes),
-        "notes": choice.part_lines,
+        "notes": choice.notes,
         "found": ", ".join(f"{count} {name}" for name, count in choice.found.items()),
         "decisions": count,
         "counted": with_count(count, "decision"),
@@ -98,30 +96,6 @@ def _summary(choice: GraphChoice) -> str:
     if low <= 1.0 <= high:
         return f"No difference found to the default plan {bounds}"
     return f"{speed_up:.2f}x as fast as the default plan {bounds}"
-
-
-def _choices(choice: GraphChoice) -> list[dict[str, Any]]:
-    """What each part of the plan does, what it gained, and its decisions by node names.
-
-    Plans without recorded parts are one.
-    """
-    if not choice.regions:
-        return [_part(choice.plan, "", "same")] if choice.plan != DEFAULT_PLAN else []
-    regions = sorted(choice.regions, key=lambda region: not region.is_measured)
-    return [
-        _part(region.plan, region.gain, _region_class(region)) for region in regions[:MOST_PARTS]
-    ]
-
-
-def _part(plan: GraphPlan, gain: str, kind: str) -> dict[str, Any]:
-    lines = [str(item) for item in plan.decisions[:MOST_DECISIONS]]
-    return {"does": does(plan), "gain": gain or "-", "gain_class": kind, "lines": lines}
-
-
-def _region_class(region: PlanRegion) -> str:
-    if region.low is None or region.high is None or not 0.0 < region.low <= region.high:
-        return "same"
-    return gain_class(1.0 / region.high, 1.0 / region.low)
 
 
 def does(plan: GraphPlan) -> str:

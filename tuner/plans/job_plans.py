@@ -7,7 +7,6 @@ confirm   at the end of the job: the tuned model under the plan next to that und
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +32,7 @@ from tunefarm.tuner.confirm.whole_model import CompareSpecs, ModelBuilds
 from tunefarm.tuner.from_settings import limits_of, numerics_of
 from tunefarm.tuner.interrupt import Interrupt
 from tunefarm.tuner.job_request import MakeRunner
-from tunefarm.tuner.plans.confirm import ConfirmPlans, ConfirmRegions, confirmed_choice
+from tunefarm.tuner.plans.confirm import ConfirmPlans, confirmed_choice
 from tunefarm.tuner.plans.costs import KernelCosts
 from tunefarm.tuner.plans.kinds import (
     by_estimates,
@@ -44,7 +43,6 @@ from tunefarm.tuner.plans.kinds import (
 from tunefarm.tuner.plans.model_values import ModelValues
 from tunefarm.tuner.plans.problems import Kind
 from tunefarm.tuner.plans.programs import Programs
-from tunefarm.tuner.plans.regions import regions_of
 from tunefarm.tuner.plans.search import PlanSearch, Proposals
 from tunefarm.tuner.plans.trials import DefaultTrials
 from tunefarm.tuner.records.graph_choice import GraphChoice
@@ -55,9 +53,8 @@ from tunefarm.tuner.search.measuring import off_the_slots
 KERNELS, LAYOUT_KERNELS, OTHER_KERNELS = 0.25, 0.45, 0.65
 """When no kernel is measured any more: those of the model as it is, those that layouts lead to, and
 those of other kinds."""
-LOOKING, WHOLE, REGIONS, LEAVING_OUT = 0.75, 1.0, 1.25, 1.5
-"""When no candidate is looked at any more, no plan compared, no region measured and none left out.
-"""
+LOOKING, WHOLE = 0.75, 1.0
+"""When no candidate is looked at any more, and no plan compared."""
 _LEAST_SECONDS = 8.0
 """With less the rules decide."""
 MEASURABLE_SECONDS = 20.0
@@ -68,10 +65,9 @@ class PlanningTime:
     """The time since a search for a plan began, which may take so many `seconds` (None: any number)
     and is over at once when somebody asks for that. By shares of these seconds:
 
-    0.25  kernels of the model as it is      1.00  whole models decide
-    0.45  kernels of layouts                 1.25  regions, one by one
-    0.65  kernels of other kinds             1.50  leaving out those that gain nothing
-    0.75  looking at candidates
+    0.25  kernels of the model as it is      0.75  looking at candidates
+    0.45  kernels of layouts                 1.00  whole models decide
+    0.65  kernels of other kinds
     """
 
     def __init__(
@@ -237,7 +233,6 @@ class JobPlans:
         found = confirm.best(proposals)
         if found is None or interrupt.asked:
             return forced
-        found = self._by_region(programs, found, confirm, values, base, planning)
         candidates = {str(kind): count for kind, count in proposals.candidates.items()}
         found = replace(found, found={**candidates, "measured": count})
         self.chosen[target.key] = found
@@ -405,34 +400,6 @@ class JobPlans:
         numerics = numerics_of(self.settings, self.numerics)
         limits = replace(limits_of(self.settings), arena=None)  # plans are asked what they need
         return Programs(self.graph, target, numerics, limits)
-
-    def _by_region(
-        self,
-        programs: Programs,
-        choice: GraphChoice,
-        confirm: ConfirmPlans,
-        values: ModelValues,
-        base: GraphPlan,
-        planning: PlanningTime,
-    ) -> GraphChoice:
-        """The choice with what its regions gain, without those that gain nothing."""
-        costs = self._costs(programs)
-
-        def arena_of(plan: GraphPlan) -> int | None:
-            program = programs.fitting(plan)
-            fits = program is not None and program.arena_bytes <= (self._memory or math.inf)
-            return program.arena_bytes if program is not None and fits else None
-
-        regions = regions_of(
-            programs, choice.plan, lambda each: costs.of_calls(each.calls), values, base
-        )
-        return ConfirmRegions(
-            confirm,
-            arena_of,
-            lambda: planning.is_late(REGIONS),
-            lambda: planning.is_late(LEAVING_OUT),
-            base,
-        ).judged(choice, regions)
 
     def _record(self, target: Target, choice: GraphChoice, name: str) -> None:
         model_hash, settings = self.built_from

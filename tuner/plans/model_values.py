@@ -37,28 +37,16 @@ class ModelValues:
         """A plan in a few words."""
         return described(plan, tuple(self.by_rules), self.channels)
 
-    def is_ruled(self, item: Layout) -> bool:
-        """Whether the rules choose this layout by themselves, where they choose all."""
-        return self.by_rules.get(item.value) == item.block
-
-    def is_last(self, item: Layout) -> bool:
-        """Whether it is NHWC: a block of all channels."""
-        return self.channels.get(item.value) == item.block
-
     def simplified(
         self, programs: Programs, plan: GraphPlan, base: GraphPlan = DEFAULT_PLAN
     ) -> GraphPlan:
         """The plan without those layouts on top of its base that the rules choose anyway, if that
         makes the same program."""
-        ruled = {item for item in plan.of(Layout) if self.is_ruled(item)} - set(base.decisions)
+        own = (item for item in plan.of(Layout) if self.by_rules.get(item.value) == item.block)
+        ruled = set(own) - set(base.decisions)
         program = programs.fitting(plan)
-        shorter = without(plan, GraphPlan(tuple(ruled)), base)
+        kept = (item for item in plan.decisions if item not in ruled)
+        shorter = base.with_decisions(*kept)
         found = programs.fitting(shorter) if ruled else None
         is_same = found is not None and program is not None and found.is_same(program)
         return shorter if is_same else plan
-
-
-def without(plan: GraphPlan, region: GraphPlan, base: GraphPlan = DEFAULT_PLAN) -> GraphPlan:
-    """The plan with these decisions left out: the base decides there again."""
-    left_out = set(region.decisions)
-    return base.with_decisions(*(item for item in plan.decisions if item not in left_out))

@@ -3,11 +3,10 @@
 {"decisions": [{"decide": "layout", "value": "conv1", "block": 24}, ...],
  "described": "NHWC24 from conv1 to conv5",
  "speedup": 1.08, "low": 1.06, "high": 1.1, "seconds": 0.0031,
- "notes": ["left out: chain conv3: no difference found to apart (-0.5 to 0.4 %)"],
- "found": {"layout": 12, "measured": 9},
- "regions": [{"described": "NHWC24 from conv1 to conv5", "speedup": 1.08, ...}, ...]}
+ "notes": ["1048576 bytes for values between kernels, 2097152 by the rules"],
+ "found": {"layout": 12, "measured": 9}}
 
-Records of earlier versions have no regions.
+Records of earlier versions may have `regions`, what parts of the plan gained: they are not read.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Any
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.measure.unchanged import is_unchanged
-from tunefarm.tuner.records.plan_region import PlanRegion, figure, region_lines
 
 _CHANNELS_LAST = "NHWC"
 _NAMED = 3
@@ -34,8 +32,8 @@ class GraphChoice:
     `seconds` those of a run; None where nothing was confirmed. `arena_bytes` are those of the
     values between its kernels.
 
-    `described` names the plan in a few words, `regions` say what its parts gain, `notes` what else
-    there is to say; `found` counts what was looked at to find it.
+    `described` names the plan in a few words, `notes` say what else there is to say; `found` counts
+    what was looked at to find it.
     """
 
     plan: GraphPlan = DEFAULT_PLAN
@@ -47,12 +45,6 @@ class GraphChoice:
     arena_bytes: int | None = None
     notes: tuple[str, ...] = ()
     found: Mapping[str, int] = field(default_factory=dict)
-    regions: tuple[PlanRegion, ...] = ()
-
-    @property
-    def part_lines(self) -> list[str]:
-        """What the parts of the plan gain, and what else there is to say of it, line by line."""
-        return [*region_lines(self.regions), *self.notes]
 
     def to_json(self) -> dict[str, Any]:
         """The choice as JSON values."""
@@ -66,7 +58,6 @@ class GraphChoice:
             "arena_bytes": self.arena_bytes,
             "notes": list(self.notes),
             "found": dict(self.found),
-            "regions": [region.to_json() for region in self.regions],
         }
 
     @staticmethod
@@ -76,14 +67,13 @@ class GraphChoice:
             return GraphChoice(
                 GraphPlan.from_json(data["decisions"]),
                 str(data["described"]),
-                speedup=figure(data["speedup"]),
-                low=figure(data["low"]),
-                high=figure(data["high"]),
-                seconds=figure(data["seconds"]),
+                speedup=_figure(data["speedup"]),
+                low=_figure(data["low"]),
+                high=_figure(data["high"]),
+                seconds=_figure(data["seconds"]),
                 arena_bytes=None if data["arena_bytes"] is None else int(data["arena_bytes"]),
                 notes=tuple(map(str, data["notes"])),
                 found={str(name): int(count) for name, count in data["found"].items()},
-                regions=tuple(map(PlanRegion.from_json, data.get("regions", ()))),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PlanError(f"no choice of a plan: {error!r:.80}") from error
@@ -151,3 +141,8 @@ def _shortened(parts: Sequence[str], what: str) -> Iterator[str]:
     rest = len(parts) - _NAMED
     if rest > 0:
         yield f"{rest} more {what.removesuffix('s') if rest == 1 else what}"
+
+
+def _figure(value: Any) -> float | None:
+    """A number of JSON, or None. Raises TypeError or ValueError for anything else."""
+    return None if value is None else float(value)
