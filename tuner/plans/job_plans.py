@@ -34,12 +34,7 @@ from tunefarm.tuner.interrupt import Interrupt
 from tunefarm.tuner.job_request import MakeRunner
 from tunefarm.tuner.plans.confirm import ConfirmPlans, confirmed_choice
 from tunefarm.tuner.plans.costs import KernelCosts
-from tunefarm.tuner.plans.kinds import (
-    by_estimates,
-    kinds_of_plans,
-    uniform_layouts,
-    within_memory,
-)
+from tunefarm.tuner.plans.kinds import by_estimates, kinds_of_plans, within_memory
 from tunefarm.tuner.plans.model_values import ModelValues
 from tunefarm.tuner.plans.problems import Kind
 from tunefarm.tuner.plans.programs import Programs
@@ -381,7 +376,6 @@ class JobPlans:
                 measure,
                 self._memory,
                 base,
-                uniform_layouts,
                 partial(by_estimates, threads=settings.compile.threads),
             )
             found = search.run().mapped(lambda plan: values.simplified(programs, plan, base))

@@ -26,8 +26,6 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     KeepDecomposed,
     Layout,
 )
-from tunefarm.compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, blocked_forms
-from tunefarm.compiler.plan.layouts.choose_layouts import with_kept_dimensions
 from tunefarm.compiler.plan.choices.solver import solve
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.types.dtypes import DType
@@ -111,38 +109,11 @@ def layouts(programs: Programs, before: GraphPlan) -> PlanProblem | None:
     return found if found.size else None
 
 
-def uniform_layouts(programs: Programs, base: GraphPlan) -> list[GraphPlan]:
-    """Plans with all images in one kind of layout, as far as their operators can."""
-    lanes = programs.target.lanes(DType.F32)
-    if lanes < 2:
-        return []
-    graph = with_kept_dimensions(programs.sites(base).planned)
-    images = {
-        node.output: type.shape[1]
-        for node in graph.nodes
-        if len((type := graph.types[node.output]).shape) == 4 and type.dtype in BLOCKED_TYPES
-    }
-    plans = []
-    for block in (PLAIN, _ALL_CHANNELS, *_BLOCKS):
-        wanted = {
-            name: (channels if channels > 1 else PLAIN) if block == _ALL_CHANNELS else block
-            for name, channels in images.items()
-        }
-        forms = blocked_forms(graph, lanes, wanted).forms
-        lying = {name: forms[name].gives if name in forms else PLAIN for name in wanted}
-        plans.append(base.with_decisions(*(Layout(name, size) for name, size in lying.items())))
-    return plans
-
-
 def by_estimates(programs: Programs, base: GraphPlan, threads: int) -> list[GraphPlan]:
     """The plan with what an untuned build would merge and chain, on top of the base."""
     spaces = SpaceCache(programs.target, threads, programs.numerics)
     plan = estimated_plan(programs.graph, spaces, ResourceBudget(programs.limits), base)
     return [plan] if plan != base else []
-
-
-_ALL_CHANNELS = -1
-_BLOCKS = (8, 16, 32)
 
 
 def kinds_of_plans(is_late: Callable[[], bool]) -> list[MakeProblem]:

@@ -22,8 +22,6 @@ from tunefarm.tuner.plans.programs import PlannedProgram, Programs
 
 LEAST_GAIN = 0.005
 """Of the model's time, by its kernels', below which no plan is proposed."""
-RUNNERS_UP = 2
-"""Other plans that are proposed."""
 HOPEFUL = (Kind.CHAINS, Kind.MERGES)
 """Kinds whose kernels take less in a model than alone: what they leave is where the next one reads
 it. All of them that seem to gain anything are proposed too, for the whole model to decide."""
@@ -80,12 +78,10 @@ class PlanSearch:
         measure: Measure,
         most_bytes: int | None = None,
         base: GraphPlan = DEFAULT_PLAN,
-        others: Callable[[Programs, GraphPlan], Iterable[GraphPlan]] = lambda *_: (),
         guesses: Callable[[Programs, GraphPlan], Iterable[GraphPlan]] = lambda *_: (),
     ) -> None:
-        """`others` are whole plans on top of the base that may be proposed too, by what
-        their kernels take; `guesses` are proposed whatever these take one by one."""
-        self._base, self._others, self._guesses = base, others, guesses
+        """`guesses` are whole plans on top of the base, proposed whatever their kernels take."""
+        self._base, self._guesses = base, guesses
         self._programs, self._costs = programs, costs
         self._kinds, self._measure = kinds, measure
         self._most_bytes = most_bytes
@@ -117,7 +113,6 @@ class PlanSearch:
             for kind, decisions in [*decided.items(), *hoped.items()]
             if (found := self._proposal(self._base.with_decisions(*decisions), kind)) is not None
         ]
-        single += self._runners_up([plan, *(item.plan for item in single)])
         single.sort(key=lambda item: -item.gain)
         single = [*self._guessed([plan]), *single]
         single = list({item.plan: item for item in reversed(single)}.values())[::-1]
@@ -134,12 +129,6 @@ class PlanSearch:
             if program is not None and plan != self._base and self._fits(program):
                 found.append(Proposal(plan, "guesses", 0.0, program.arena_bytes))
         return found
-
-    def _runners_up(self, known: Sequence[GraphPlan]) -> list[Proposal]:
-        """The best of the other plans by what is known of kernels by now; nothing is measured."""
-        plans = [plan for plan in self._others(self._programs, self._base) if plan not in known]
-        found = [item for plan in plans if (item := self._proposal(plan, Kind.LAYOUTS)) is not None]
-        return sorted(found, key=lambda item: -item.gain)[:RUNNERS_UP]
 
     def _solved(self, problem: PlanProblem) -> Solved:
         """The cheapest decisions, all that they depend on measured as far as there is time."""

@@ -166,22 +166,6 @@ def test_kinds_are_proposed_together_and_one_by_one() -> None:
     assert [item.kind for item in found.single] == ["cuts", "merges"]
 
 
-def test_other_plans_are_proposed_by_themselves() -> None:
-    """What is known of their kernels by then says which; nothing is measured for them."""
-    plans = [GraphPlan((FusionBarrier(value),)) for value in ("a", "b", "c", "nothing")]
-    costs = FakeCosts(REAL, {})
-    found = PlanSearch(
-        cast(Programs, FakePrograms("abc")),
-        cast(KernelCosts, costs),
-        [],
-        lambda _, kernels: list(kernels),
-        others=lambda *_: plans,
-    ).run()
-    assert [item.plan for item in found.single] == [plans[0], plans[2]]
-    assert found.joint == found.single[0]
-    assert sorted(costs.measured) == ["a", "b", "c"]
-
-
 @pytest.mark.parametrize("kind", [Kind.CUTS, Kind.CHAINS])
 def test_chains_within_their_doubt_are_for_the_whole_model_to_decide(kind: Kind) -> None:
     real = {"a": 1.0, "a'": 0.99}
