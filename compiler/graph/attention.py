@@ -34,7 +34,6 @@ from tunefarm.compiler.graph.emit_attention import (
     plain_order,
 )
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.graph.pattern_sites import PatternSite, PatternSites
 from tunefarm.compiler.graph.rewriter import Rewriter, consumers, use_counts
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
 from tunefarm.compiler.types.dtypes import DType
@@ -48,9 +47,8 @@ def run(
     graph: Graph,
     summed: Collection[DType] = (),
     rounds_each: bool = False,
-    sites: PatternSites | None = None,
 ) -> Graph:
-    """The graph with attention operators for what spells them out, unless `sites` leave it.
+    """The graph with attention operators for what spells them out.
 
     They are computed in f32, whatever 16-bit floats the model has; where every operator rounds its
     result (`rounds_each`), such attention stays. So does that in a type whose products the target
@@ -60,13 +58,11 @@ def run(
     finder = _Finder(graph, summed, types)
     matches = [match for node in graph.nodes if (match := finder.match(node)) is not None]
     by_output = {match.last.output: match for match in matches}
-    sites = PatternSites() if sites is None else sites
-    taken = sites.taken(graph, (PatternSite(name, "attention", (name,)) for name in by_output))
-    if not taken:
+    if not by_output:
         return graph
     rewriter = Rewriter(graph)
     for node in graph.nodes:
-        if node.output in taken:
+        if node.output in by_output:
             emit_attention(rewriter, by_output[node.output])
         else:
             rewriter.keep(node)

@@ -19,7 +19,6 @@ from tunefarm.compiler.graph import (
     turned_operands,
 )
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.graph.pattern_sites import PatternSites
 from tunefarm.compiler.graph.verify import verify_graph
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types.dtypes import DType
@@ -48,35 +47,23 @@ def before_types(denormals: Denormals = FLUSH) -> tuple[tuple[str, GraphPass], .
 def before_layouts(
     summed: Collection[DType] = (),
     rounds_each: bool = False,
-    sites: PatternSites | None = None,
     denormals: Denormals = FLUSH,
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Those whose result layouts are chosen for.
 
     `summed` are the narrow floats whose products the target has instructions to sum; `rounds_each`
-    and `denormals` as `Numerics` has them. `sites`, of one run over one graph, say which patterns
-    stay decomposed: the last pass that finds some raises PlanError if there is none where one was
-    to stay.
+    and `denormals` as `Numerics` has them.
     """
-    shared = PatternSites() if sites is None else sites
-
-    def recognised(graph: Graph) -> Graph:
-        return recognise_patterns.run(graph, rounds_each, shared)
-
-    def recognised_last(graph: Graph) -> Graph:
-        result = recognised(graph)
-        shared.check()
-        return result
-
+    recognised = plain(lambda graph: recognise_patterns.run(graph, rounds_each))
     return (
         ("fold_batch_norm", plain(fold_batch_norm.run)),
         ("fold_constants_2", partial(fold_constants.run, denormals=denormals)),
         ("simplify_2", plain(simplify.run)),
-        ("recognise_patterns", plain(recognised)),
-        ("attention", plain(lambda graph: attention.run(graph, summed, rounds_each, shared))),
+        ("recognise_patterns", recognised),
+        ("attention", plain(lambda graph: attention.run(graph, summed, rounds_each))),
         ("turned_operands", plain(turned_operands.run)),
         ("common_subexpressions", plain(common_subexpressions.run)),
-        ("recognise_patterns_2", plain(recognised_last)),
+        ("recognise_patterns_2", recognised),
         ("dead_code", plain(dead_code.run)),
     )
 

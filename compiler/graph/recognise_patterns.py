@@ -7,11 +7,8 @@ be needed by nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from tunefarm.compiler.graph import dead_code
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.graph.pattern_sites import PatternSite, PatternSites
 from tunefarm.compiler.graph.patterns import (
     activations,
     casts,
@@ -36,36 +33,28 @@ PATTERNS: tuple[MatchRule, ...] = (
 )
 
 
-def run(graph: Graph, rounds_each: bool = False, sites: PatternSites | None = None) -> Graph:
+def run(graph: Graph, rounds_each: bool = False) -> Graph:
     """The graph with one operator for each pattern.
 
-    Where every operator rounds its result (`rounds_each`) those in 16-bit floats stay decomposed,
-    and so do those of which `sites` say it.
+    Where every operator rounds its result (`rounds_each`) those in 16-bit floats stay decomposed.
     """
-    sites = PatternSites() if sites is None else sites
-    matches = _matches(graph, rounds_each, sites.left)
-    taken = sites.taken(graph, (_site(graph, *found) for found in matches.values()))
-    if not taken:
+    matches = _matches(graph, rounds_each)
+    if not matches:
         return graph
     rewriter = Rewriter(graph)
     for node in graph.nodes:
-        if node.output in taken:
-            matches[node.output][0].emit(rewriter)
+        if node.output in matches:
+            matches[node.output].emit(rewriter)
         else:
             rewriter.keep(node)
     return dead_code.run(rewriter.finish())
 
 
-def _matches(
-    graph: Graph, rounds_each: bool, left: Collection[str]
-) -> dict[str, tuple[Match, frozenset[str]]]:
-    """The matches by their last value, and what each takes in: no value that another one does.
-
-    None takes in a value that is `left` as it is.
-    """
+def _matches(graph: Graph, rounds_each: bool) -> dict[str, Match]:
+    """The matches by their last value; none takes in a value that another one does."""
     finder = Finder(graph)
-    found: dict[str, tuple[Match, frozenset[str]]] = {}
-    taken = set(left)
+    found: dict[str, Match] = {}
+    taken: set[str] = set()
     for node in reversed(graph.nodes):
         if node.output in taken or (rounds_each and is_narrow(finder.dtype(node.output))):
             continue
@@ -73,12 +62,7 @@ def _matches(
             match = rule(finder, node)
             inside = finder.inside(match) if match is not None else None
             if match is not None and inside is not None and not inside & taken:
-                found[node.output] = match, inside
+                found[node.output] = match
                 taken |= inside
                 break
     return found
-
-
-def _site(graph: Graph, match: Match, inside: frozenset[str]) -> PatternSite:
-    ordered = tuple(node.output for node in graph.nodes if node.output in inside)
-    return PatternSite(match.last.output, match.operator, ordered)

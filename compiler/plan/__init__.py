@@ -1,6 +1,6 @@
 """Graph optimization, before there are kernels and after; its packages from the lowest up.
 
-    decisions   what can be decided: layouts, chains, merges, decomposed patterns; their names
+    decisions   what can be decided: layouts, chains, merges; their names
     sizes       how far results are needed where shapes are dynamic
     layouts     in which blocks of channels values lie
     fusion      which nodes are one kernel

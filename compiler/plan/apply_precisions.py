@@ -14,8 +14,6 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.passes import before_layouts, run_passes
 from tunefarm.compiler.graph.verify import verify_graph
 from tunefarm.compiler.limits import ResourceBudget
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
-from tunefarm.compiler.plan.optimise import sites_of
 from tunefarm.compiler.plan.precision import quantise
 from tunefarm.compiler.plan.precision.contractions import contractions
 from tunefarm.compiler.types.dtypes import DType
@@ -25,16 +23,13 @@ from tunefarm.compiler.types.precision import Precision, PrecisionPlan
 _STORAGE = {Precision.BF16: DType.BF16, Precision.F16: DType.F16}
 
 
-def prepare(
-    graph: Graph, allowance: ResourceBudget | None = None, plan: GraphPlan = DEFAULT_PLAN
-) -> Graph:
+def prepare(graph: Graph, allowance: ResourceBudget | None = None) -> Graph:
     """The graph after the passes that need no target, each contraction with its own source.
 
-    Identities of precisions and calibrations are of this graph. The patterns that stay decomposed
-    by `plan` do so. Raises `VerifyError`, `LimitError` and `PlanError` as `optimise` does.
+    Identities of precisions and calibrations are of this graph. Raises `VerifyError` and
+    `LimitError` as `optimise` does.
     """
-    passes = before_layouts(sites=sites_of(plan))
-    prepared = run_passes(graph, passes, None, allowance or ResourceBudget())
+    prepared = run_passes(graph, before_layouts(), None, allowance or ResourceBudget())
     return _with_own_sources(prepared)
 
 

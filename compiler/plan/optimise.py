@@ -16,14 +16,13 @@ from tunefarm.compiler.graph.passes import (
     plain,
     run_passes,
 )
-from tunefarm.compiler.graph.pattern_sites import PatternSites
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan import (
     dilated_convolutions,
     share_memory,
     transposed_convolutions,
 )
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, KeepDecomposed
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion import merge_contractions, split_moves
 from tunefarm.compiler.plan.fusion.merge_contractions import followed
 from tunefarm.compiler.plan.layouts import choose_layouts, rows_as_planes
@@ -34,29 +33,20 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
 
 
-def sites_of(plan: GraphPlan) -> PatternSites:
-    """What the passes of one run ask, and tell, of patterns."""
-    return PatternSites(decision.value for decision in plan.of(KeepDecomposed))
-
-
 def passes(
     block: int | None,
     numerics: Numerics = DEFAULT_NUMERICS,
     activations: DType = DType.U8,
     summed: Collection[DType] = choose_precision.NARROW,
     plan: GraphPlan = DEFAULT_PLAN,
-    sites: PatternSites | None = None,
     states: DType = DType.U8,
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Name and pass, in order, for a target with vectors of `block` elements, to be run once.
 
     `activations` is the type in which it multiplies 8-bit data with weights, `states` that of
     hidden states, `summed` are the narrow floats whose products it has instructions to sum. What
-    `plan` says goes before rules. `sites` come to know the patterns that are found, if there are
-    any to tell.
+    `plan` says goes before rules.
     """
-    if sites is None:
-        sites = sites_of(plan)
     folded = plain(lambda graph: fold_quantised.run(graph, activations, states))
     denormals = numerics.denormals
     is_strict = numerics.name == STRICT_NUMERICS.name
@@ -89,7 +79,7 @@ def passes(
     )
     packs = plain(lambda graph: weight_products.run(graph, is_strict))
     weights = ("weight_products", packs)
-    before = (*types, weights, *before_layouts(summed, numerics.rounds_each, sites, denormals))
+    before = (*types, weights, *before_layouts(summed, numerics.rounds_each, denormals))
     first, after = before_types(denormals), after_layouts(denormals)
     return *first, *before, *planned, *after, *spread, *stored
 
@@ -106,7 +96,6 @@ def optimise(
     activations: DType = DType.U8,
     summed: Collection[DType] = choose_precision.NARROW,
     plan: GraphPlan = DEFAULT_PLAN,
-    sites: PatternSites | None = None,
     states: DType = DType.U8,
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
@@ -115,12 +104,11 @@ def optimise(
     data in NCHW. `numerics` say what is stored in narrower types, `activations` is the type in
     which the target multiplies 8-bit data with weights, `states` that of hidden states, `summed`
     are the narrow floats whose products it has instructions to sum. What `plan` says goes before
-    the rules. `observe` is called with the name and result of every pass, `sites` (`sites_of` the
-    plan) come to know the patterns that are found. Raises `PlanError` for a decision that does not
-    fit, `VerifyError` if the graph, or the result of a pass, breaks a rule, and `LimitError` for
-    what goes beyond the `allowance` (this machine's if None).
+    the rules. `observe` is called with the name and result of every pass. Raises `PlanError` for a
+    decision that does not fit, `VerifyError` if the graph, or the result of a pass, breaks a rule,
+    and `LimitError` for what goes beyond the `allowance` (this machine's if None).
     """
-    found = passes(block, numerics, activations, summed, plan, sites, states)
+    found = passes(block, numerics, activations, summed, plan, states)
     return run_passes(graph, found, observe, allowance or ResourceBudget())
 
 
@@ -131,7 +119,6 @@ def optimise_for(
     allowance: ResourceBudget | None = None,
     numerics: Numerics = DEFAULT_NUMERICS,
     plan: GraphPlan = DEFAULT_PLAN,
-    sites: PatternSites | None = None,
 ) -> Graph:
     """`optimise` with what a target has: its lanes and its instructions for narrow types."""
     narrow = choose_precision.NARROW
@@ -144,6 +131,5 @@ def optimise_for(
         activations=target.activations,
         summed=[dtype for dtype in narrow if target.dot_products(dtype, dtype, DType.F32)],
         plan=plan,
-        sites=sites,
         states=target.states,
     )

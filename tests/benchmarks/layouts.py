@@ -32,9 +32,9 @@ from tunefarm.compiler.plan.choices.estimate import estimate
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites
 from tunefarm.compiler.plan.choices.layout_costs import Seconds
 from tunefarm.compiler.plan.choices.layout_problem import layout_problem
+from tunefarm.compiler.plan.choices.solver import solve
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.plan.layouts.layout_classes import layout_classes
-from tunefarm.compiler.plan.choices.solver import solve
 from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import DType

@@ -102,7 +102,12 @@ def plan_to_apply(
     except PlanError as error:
         note = f"the recorded plan {found.id} cannot be read, the rules decide: {error.message}"
         return PlanToApply(None, (note,))
-    return PlanToApply(None if choice.plan == DEFAULT_PLAN else choice)
+    left = len(found.plan["decisions"]) - len(choice.plan.decisions)
+    note = (
+        f"{left} of the decisions of the recorded plan {found.id} are of a kind that plans do not "
+        "have any more: the rules decide there"
+    )
+    return PlanToApply(None if choice.plan == DEFAULT_PLAN else choice, (note,) if left else ())
 
 
 def nominee_note(plan: PlanRecord, subject: str, instead: str, measured: str) -> str:

@@ -24,10 +24,9 @@ from tunefarm.compiler.pipeline import STAGES, kernels_of
 from tunefarm.compiler.plan.choices.describe import describe_plan
 from tunefarm.compiler.plan.choices.estimate import Estimator
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
-from tunefarm.compiler.plan.choices.graph_sites import graph_sites
+from tunefarm.compiler.plan.choices.graph_sites import graph_sites, verify_plan
 from tunefarm.compiler.plan.choices.layout_questions import layout_questions
 from tunefarm.compiler.plan.choices.plan_costs import Cost, KernelCost, PlanCosts
-from tunefarm.compiler.plan.choices.verify_plan import verify_plan
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.schedule.choice import ChooseSchedule
 from tunefarm.compiler.schedule.spaces import SpaceCache, schedule_space

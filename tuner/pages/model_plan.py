@@ -5,6 +5,7 @@ Graphs are recorded with latencies, plans by themselves: either may be there wit
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -18,11 +19,9 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     DEFAULT_PLAN,
     PLAIN,
     Chain,
-    FusionBarrier,
+    Decision,
     GraphPlan,
-    KeepDecomposed,
     Layout,
-    Merged,
 )
 from tunefarm.compiler.with_count import with_count
 from tunefarm.db.records import LatencyRecord, PlanRecord
@@ -72,7 +71,7 @@ def _plan(record: PlanRecord, choice: GraphChoice) -> dict[str, Any]:
         "gain_class": _gain_class(choice),
         "seconds": "" if choice.seconds is None else format_seconds(choice.seconds),
         "arena": "" if choice.arena_bytes is None else format_bytes(choice.arena_bytes),
-        "notes": choice.notes,
+        "notes": list(choice.notes),
         "found": ", ".join(f"{count} {name}" for name, count in choice.found.items()),
         "decisions": count,
         "counted": with_count(count, "decision"),
@@ -98,23 +97,23 @@ def _summary(choice: GraphChoice) -> str:
     return f"{speed_up:.2f}x as fast as the default plan {bounds}"
 
 
+_BLOCKED, _PLAIN = "{} in a channel-blocked layout", "{} in plain NCHW layout"
+_CHAINED = "{} computed tile by tile inside its consumer (fusion)"
+_TOGETHER = "{} of matmul/conv with a common input run as one"
+_DOES = ((_BLOCKED, "value"), (_PLAIN, "value"), (_CHAINED, "producer"), (_TOGETHER, "group"))
+
+
+def _does(item: Decision) -> str:
+    if isinstance(item, Layout):
+        return _PLAIN if item.block == PLAIN else _BLOCKED
+    return _CHAINED if isinstance(item, Chain) else _TOGETHER
+
+
 def does(plan: GraphPlan) -> str:
     """What the decisions of a plan do, in words: how many of each kind, and no names."""
-    blocked = sum(item.block != PLAIN for item in plan.of(Layout))
-    plain = sum(item.block == PLAIN for item in plan.of(Layout))
-    parts = [
-        (blocked, "{} in a channel-blocked layout", "value"),
-        (plain, "{} in plain NCHW layout", "value"),
-        (_count(plan, Chain), "{} computed tile by tile inside its consumer (fusion)", "producer"),
-        (_count(plan, Merged), "{} of matmul/conv with a common input run as one", "group"),
-        (_count(plan, FusionBarrier), "{} not fused with its readers", "result"),
-        (_count(plan, KeepDecomposed), "{} kept as separate operators", "decomposed op"),
-    ]
+    counts = Counter(map(_does, plan.decisions))
+    parts = [(counts[text], text, noun) for text, noun in _DOES]
     return "; ".join(text.format(with_count(count, noun)) for count, text, noun in parts if count)
-
-
-def _count(plan: GraphPlan, kind: type[Chain | Merged | FusionBarrier | KeepDecomposed]) -> int:
-    return sum(isinstance(item, kind) for item in plan.decisions)
 
 
 def _gain_class(choice: GraphChoice) -> str:

@@ -18,15 +18,14 @@ from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
 from tunefarm.compiler.plan.choices.graph_sites import GraphSites
 from tunefarm.compiler.plan.choices.layout_problem import LayoutProblem, layout_problem
+from tunefarm.compiler.plan.choices.solver import solve
 from tunefarm.compiler.plan.decisions.graph_plan import (
     DEFAULT_PLAN,
     PLAIN,
     Decision,
     GraphPlan,
-    KeepDecomposed,
     Layout,
 )
-from tunefarm.compiler.plan.choices.solver import solve
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.tuner.plans.problems import (
@@ -90,7 +89,7 @@ class Layouts:
 
         graph = self.programs.sites(self.before).planned
         lanes = self.programs.target.lanes(DType.F32)
-        return layout_problem(graph, lanes, cost, self.before)
+        return layout_problem(graph, lanes, cost)
 
 
 def _solved(problem: LayoutProblem) -> Mapping[str, str]:
@@ -122,16 +121,13 @@ def kinds_of_plans(is_late: Callable[[], bool]) -> list[MakeProblem]:
         layouts,
         local_kind(Kind.CHAINS, _chains, is_late),
         local_kind(Kind.MERGES, _merges, is_late),
-        local_kind(Kind.CUTS, _cuts, is_late),
-        local_kind(Kind.SPELLINGS, _spellings, is_late),
     ]
 
 
 def local_decisions(programs: Programs, plan: GraphPlan) -> list[tuple[Decision, ...]]:
     """All that could be decided one by one on top of a plan."""
     found = programs.sites(plan)
-    kinds = (_chains, _merges, _cuts, _spellings)
-    return [decisions for find in kinds for decisions in find(found)]
+    return [*_chains(found), *_merges(found)]
 
 
 def _chains(found: GraphSites) -> Found:
@@ -140,15 +136,6 @@ def _chains(found: GraphSites) -> Found:
 
 def _merges(found: GraphSites) -> Found:
     return ((decision,) for decision in found.merges)
-
-
-def _cuts(found: GraphSites) -> Found:
-    """The cuts behind the smallest values first: these are cheap to write and read again."""
-    return ((cut.decision,) for cut in sorted(found.cuts, key=lambda cut: cut.bytes))
-
-
-def _spellings(found: GraphSites) -> Found:
-    return ((KeepDecomposed(site.value),) for site in found.patterns)
 
 
 def within_memory(

@@ -24,8 +24,6 @@ class Kind(StrEnum):
     LAYOUTS = "layouts"
     CHAINS = "chains"
     MERGES = "merges"
-    CUTS = "cuts"
-    SPELLINGS = "spellings"
 
 
 Seconds: TypeAlias = Callable[[str], float]

@@ -1,9 +1,7 @@
 """What could be decided of a model's graph, what each choice costs, and what is chosen, to be read.
 
-patterns             candidates (us)                       choice
-mul_4                swish ~1.2   spelled ~3.4             swish
-cuts                 ...
-conv_0 (6 alike)     conv+relu 12.1   conv | relu ~13.9    conv+relu
+# chain              candidates (us)                choice
+conv_0 (6 alike)     apart 12.1   chained ~13.9     apart
 """
 
 from __future__ import annotations
@@ -13,19 +11,15 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tunefarm.compiler.errors import PlanError
-from tunefarm.compiler.graph.pattern_sites import PatternSite
 from tunefarm.compiler.plan.choices.graph_sites import GraphSites
 from tunefarm.compiler.plan.choices.plan_costs import Cost, PlanCosts
 from tunefarm.compiler.plan.decisions.graph_plan import (
     Chain,
     Decision,
-    FusionBarrier,
     GraphPlan,
-    KeepDecomposed,
     Merged,
 )
 from tunefarm.compiler.plan.fusion.chain_candidates import ChainCandidate
-from tunefarm.compiler.plan.fusion.fusion_candidates import Cut
 
 _MICRO = 1e6
 _WIDEST = 56
@@ -99,46 +93,13 @@ Asked = Callable[[PlanCosts, GraphSites, GraphPlan], Iterable[Question]]
 def describe_plan(
     costs: PlanCosts, sites: GraphSites, plan: GraphPlan, others: Sequence[Asked] = ()
 ) -> PlanDescription:
-    """The plan, and what each choice costs: of `others`, patterns, cuts, chains and merges.
+    """The plan, and what each choice costs: of `others`, chains and merges.
 
     `sites` are those of the plan. Raises PlanError for a plan that does not fit.
     """
-    own = (pattern_questions, cut_questions, chain_questions, merge_questions)
-    asked: tuple[Asked, ...] = (*others, *own)
+    asked: tuple[Asked, ...] = (*others, chain_questions, merge_questions)
     found = tuple(question for ask in asked for question in ask(costs, sites, plan))
     return PlanDescription(plan, costs.total(plan), found)
-
-
-def pattern_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:
-    """Whether patterns are one operator or stay as they are spelled."""
-    spelled = {decision.value for decision in plan.of(KeepDecomposed)}
-    types = sites.planned.types
-
-    def look(site: PatternSite) -> object:
-        type = types.get(site.value)
-        return site.operator, len(site.inside), str(type), site.value in spelled
-
-    for alike in _alike(sites.patterns, look):
-        first, is_spelled = alike[0], alike[0].value in spelled
-        names, values = (first.operator, "spelled"), [site.value for site in alike]
-        both = _both(costs, plan, is_spelled, KeepDecomposed(first.value))
-        yield _question("pattern", values, names, is_spelled, both)
-
-
-def cut_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:
-    """Whether kernels go on behind a value, or end with it."""
-
-    def look(cut: Cut) -> object:
-        return cut.edge, cut.before, cut.after, str(sites.planned.types[cut.value])
-
-    for alike in _alike(sites.cuts, look):
-        first = alike[0]
-        names = ("+".join((*first.before, *first.after)), str(first))
-        values = [cut.value for cut in alike]
-        yield _question("cut", values, names, False, _both(costs, plan, False, first.decision))
-    for decision in plan.of(FusionBarrier):
-        both = _both(costs, plan, True, decision)
-        yield _question("cut", [decision.value], ("fused", "cut"), True, both)
 
 
 def chain_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:

@@ -52,7 +52,7 @@ def estimated_merges(
     def optimised(plan: GraphPlan) -> _Fused:
         target, numerics = spaces.target, spaces.numerics
         made = optimise_for(graph, target, stages.__setitem__, allowance, numerics, plan)
-        groups = {group.output: group for group in fuse(made, allowance, plan)}
+        groups = {group.output: group for group in fuse(made, allowance)}
         return _Fused(GroupKernels(made, numerics.rounds_each), groups)
 
     apart, estimator = optimised(plan), Estimator(spaces)

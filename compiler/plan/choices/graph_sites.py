@@ -1,18 +1,22 @@
-"""What can be decided of a model's graph: its patterns, the values before layouts, the cuts."""
+"""What can be decided of a model's graph: the values before layouts, merges, chains.
+
+And whether a plan is legal: do all of its decisions fit the graph?
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.graph.pattern_sites import PatternSite
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Merged
 from tunefarm.compiler.plan.fusion.chain_candidates import ChainCandidate, chain_candidates
-from tunefarm.compiler.plan.fusion.fusion_candidates import Cut, fusion_candidates
+from tunefarm.compiler.plan.fusion.chain_groups import chain_groups
+from tunefarm.compiler.plan.fusion.fuse import fuse
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
 from tunefarm.compiler.plan.fusion.merge_candidates import merge_candidates
-from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise_for, sites_of
+from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise_for
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 
@@ -27,15 +31,12 @@ class GraphSites:
     """A model's graph under a plan, with what else could be decided of it.
 
     `planned` is the graph whose values decisions name, before layouts; `optimised` the one that
-    kernels are extracted from. `patterns` are what `KeepDecomposed` can keep, `merges` what can run
-    as one kernel, `chains` what may be computed in its reader's, whether that is decided or
-    not; `cuts` are where `FusionBarrier` could end kernels earlier than they do.
+    kernels are extracted from. `merges` are what can run as one kernel, `chains` what may be
+    computed in its reader's, whether that is decided or not.
     """
 
     planned: Graph
     optimised: Graph
-    patterns: tuple[PatternSite, ...]
-    cuts: tuple[Cut, ...]
     merges: tuple[Merged, ...]
     chains: tuple[ChainCandidate, ...]
 
@@ -52,12 +53,31 @@ def graph_sites(
     Raises PlanError for a plan that does not fit, and what `optimise` does.
     """
     stages: dict[str, Graph] = {}
-    patterns = sites_of(plan)
-    optimised = optimise_for(graph, target, stages.__setitem__, allowance, numerics, plan, patterns)
+    optimised = optimise_for(graph, target, stages.__setitem__, allowance, numerics, plan)
     planned = stages[BEFORE_LAYOUTS]
     known = {node.output for node in planned.nodes}
-    cuts = fusion_candidates(optimised, plan, known)
     merges = tuple(merge_candidates(stages[BEFORE_MERGING]))
     kernels = GroupKernels(optimised, numerics.rounds_each)
-    chains = chain_candidates(kernels, target, plan, known)
-    return GraphSites(planned, optimised, patterns.found, cuts, merges, chains)
+    chains = chain_candidates(kernels, target, known)
+    return GraphSites(planned, optimised, merges, chains)
+
+
+def verify_plan(
+    graph: Graph,
+    plan: GraphPlan,
+    target: Target,
+    numerics: Numerics = DEFAULT_NUMERICS,
+    allowance: ResourceBudget | None = None,
+) -> str | None:
+    """Why a plan does not fit an imported graph; None if it does.
+
+    It is applied by all the passes that a build has up to fusion, so what is said is what a build
+    would say. Raises what these raise for a graph that cannot be compiled at all.
+    """
+    try:
+        allowance = ResourceBudget() if allowance is None else allowance
+        optimised = optimise_for(graph, target, None, allowance, numerics, plan)
+        chain_groups(optimised, fuse(optimised, allowance), plan)
+    except PlanError as error:
+        return str(error)
+    return None

@@ -21,11 +21,11 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import consumers
 from tunefarm.compiler.operators.registry import Pattern
 from tunefarm.compiler.plan.choices.layout_costs import AskedKernel, LayoutCosts, Seconds
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
+from tunefarm.compiler.plan.choices.solver import ChoiceProblem, Costs
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, Layout
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.plan.layouts.choose_layouts import forms_by_rules
 from tunefarm.compiler.plan.layouts.layout_classes import LayoutClass, layout_classes
-from tunefarm.compiler.plan.choices.solver import ChoiceProblem, Costs
 
 
 def layout_name(block: int) -> str:
@@ -57,14 +57,12 @@ class LayoutProblem:
         )
 
 
-def layout_problem(
-    graph: Graph, lanes: int, seconds: Seconds, plan: GraphPlan = DEFAULT_PLAN
-) -> LayoutProblem:
+def layout_problem(graph: Graph, lanes: int, seconds: Seconds) -> LayoutProblem:
     """The layouts of a graph as it is before they are chosen, for vectors of so many f32 lanes.
 
-    `seconds` is asked what kernels cost. What `plan` says of fusion is followed.
+    `seconds` is asked what kernels cost.
     """
-    return _Builder(graph, lanes, seconds).build(fuse(graph, plan=plan))
+    return _Builder(graph, lanes, seconds).build(fuse(graph))
 
 
 class _Builder:

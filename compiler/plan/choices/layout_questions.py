@@ -11,9 +11,9 @@ from tunefarm.compiler.plan.choices.describe import Choice, Question
 from tunefarm.compiler.plan.choices.graph_sites import GraphSites
 from tunefarm.compiler.plan.choices.layout_problem import layout_name, layout_problem
 from tunefarm.compiler.plan.choices.plan_costs import Cost, PlanCosts
+from tunefarm.compiler.plan.choices.solver import ChoiceProblem
 from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, GraphPlan
 from tunefarm.compiler.plan.decisions.plan_names import PlanNames
-from tunefarm.compiler.plan.choices.solver import ChoiceProblem
 from tunefarm.compiler.types.dtypes import DType
 
 
@@ -24,7 +24,7 @@ def layout_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> It
     to it lie as they do.
     """
     graph, known = sites.planned, _Known(costs)
-    found = layout_problem(graph, costs.target.lanes(DType.F32), known.seconds, plan)
+    found = layout_problem(graph, costs.target.lanes(DType.F32), known.seconds)
     problem, lying = found.problem, _lying(sites)
     chosen = [
         candidates.index(lying.get(name, found.by_rules[name]))

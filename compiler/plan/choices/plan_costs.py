@@ -15,7 +15,6 @@ from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.decisions.graph_plan import (
     Decision,
     GraphPlan,
-    KeepDecomposed,
     Layout,
     Merged,
 )
@@ -112,10 +111,7 @@ class PlanCosts:
         return self._calls[plan]
 
     def _program(self, plan: GraphPlan) -> KernelProgram:
-        in_graph = (
-            item for item in plan.decisions if isinstance(item, KeepDecomposed | Layout | Merged)
-        )
-        part = GraphPlan(tuple(in_graph))
+        part = GraphPlan((*plan.of(Layout), *plan.of(Merged)))
         graph = self._optimised.get(part)
         if graph is None:
             graph = optimise_for(self.graph, self.target, None, self.allowance, self.numerics, part)

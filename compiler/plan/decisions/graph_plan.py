@@ -5,8 +5,6 @@ layouts are chosen. Where it says nothing, the rules of the passes decide: `DEFA
 without a decision, is what they do alone. Printed, it reads like
 
     layout conv1 NCHW16c
-    separate add7
-    spelled gelu3
     chain depthwise4
     merged query key value
 
@@ -16,7 +14,7 @@ graph; so a plan that was applied is legal, whoever wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -26,31 +24,25 @@ PLAIN = 0
 """The block of values that lie in rows, NCHW."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OfValue:
-    """What is decided of one value."""
-
-    kind: ClassVar[str]
-    value: str
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The value alone."""
-        return (self.value,)
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.value}"
+RETIRED = frozenset(("separate", "spelled"))
+"""Kinds of decisions that records of earlier versions may have: the rules decide there again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout(_OfValue):
+class Layout:
     """The result `value` lies in blocks of `block` channels; PLAIN: it does not.
 
     A block of all channels is NHWC.
     """
 
     kind: ClassVar[str] = "layout"
+    value: str
     block: int
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The value alone."""
+        return (self.value,)
 
     def __post_init__(self) -> None:
         if self.block < 0 or self.block == 1:
@@ -61,27 +53,22 @@ class Layout(_OfValue):
 
 
 @dataclass(frozen=True, slots=True)
-class FusionBarrier(_OfValue):
-    """What makes `value` ends its kernel: none of the value's readers is fused with it."""
-
-    kind: ClassVar[str] = "separate"
-
-
-@dataclass(frozen=True, slots=True)
-class KeepDecomposed(_OfValue):
-    """The operators whose result is `value` stay decomposed: no pattern takes them."""
-
-    kind: ClassVar[str] = "spelled"
-
-
-@dataclass(frozen=True, slots=True)
-class Chain(_OfValue):
+class Chain:
     """The contraction or pool that makes `value` is computed in its reader's kernel, tile by tile.
 
     Its reader is one contraction or pool, which takes what lies between as well.
     """
 
     kind: ClassVar[str] = "chain"
+    value: str
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The value alone."""
+        return (self.value,)
+
+    def __str__(self) -> str:
+        return f"chain {self.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +86,8 @@ class Merged:
         return f"merged {' '.join(self.values)}"
 
 
-Decision: TypeAlias = Layout | FusionBarrier | KeepDecomposed | Chain | Merged
-_OF_VALUES: Mapping[str, type[FusionBarrier | KeepDecomposed | Chain]] = {
-    kind.kind: kind for kind in (FusionBarrier, KeepDecomposed, Chain)
-}
-_D = TypeVar("_D", Layout, FusionBarrier, KeepDecomposed, Chain, Merged)
+Decision: TypeAlias = Layout | Chain | Merged
+_D = TypeVar("_D", Layout, Chain, Merged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +126,13 @@ class GraphPlan:
 
     @staticmethod
     def from_json(value: object) -> GraphPlan:
-        """The plan that was written as these JSON values. Raises PlanError for anything else."""
+        """The plan that was written as these JSON values, without decisions of `RETIRED` kinds.
+
+        Raises PlanError for anything else.
+        """
         if not isinstance(value, list):
             raise PlanError(f"a plan is a list of decisions, not {value!r:.80}")
-        return GraphPlan(tuple(map(_from_json, value)))
+        return GraphPlan(tuple(_from_json(item) for item in value if not _is_retired(item)))
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.decisions)) or "as the rules decide"
@@ -162,8 +149,12 @@ def _to_json(decision: Decision) -> dict[str, Any]:
             return {**named, "values": list(values)}
         case Layout(value, block):
             return {**named, "value": value, "block": block}
-        case _:
-            return {**named, "value": decision.value}
+        case Chain(value):
+            return {**named, "value": value}
+
+
+def _is_retired(value: object) -> bool:
+    return isinstance(value, dict) and value.get("decide") in RETIRED
 
 
 def _from_json(value: object) -> Decision:
@@ -174,6 +165,6 @@ def _from_json(value: object) -> Decision:
                 return Merged(tuple(values))
         case "layout", {"value": str(name), "block": int(block), **others} if not others:
             return Layout(name, block)
-        case str(kind), {"value": str(name)} if kind in _OF_VALUES and len(given) == 1:
-            return _OF_VALUES[kind](name)
+        case "chain", {"value": str(name), **others} if not others:
+            return Chain(name)
     raise PlanError(f"no decision of a plan: {value!r:.80}")

@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterable
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.graph.rewriter import consumers
-from tunefarm.compiler.plan.decisions.graph_plan import Decision, FusionBarrier, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import Decision
 from tunefarm.compiler.types.node import Node
 
 _FORM = re.compile(r"_(blocked|bf16|f16)(_\d+)?$")
@@ -27,7 +26,6 @@ class PlanNames:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._producers = {node.output: node for node in graph.nodes}
-        self._readers = consumers(graph)
         self._forms: dict[str, list[str]] = {}
         for node in graph.nodes:
             for value in _formed_from(node.output):
@@ -48,20 +46,6 @@ class PlanNames:
             node = self._producers[node.inputs[0]]
         return node
 
-    def stored(self, value: str) -> str | None:
-        """The name under which a value ends its kernel, if nothing is fused behind it.
-
-        Where its one reader casts it to the type in which it lies in memory, that is the cast's.
-        """
-        node = self.node(value)
-        while node is not None:
-            readers = self._readers.get(node.output, [])
-            ends = len(readers) != 1 or node.output in self.graph.outputs
-            if ends or readers[0].operator != "cast" or not self._is_form(readers[0], value):
-                return node.output
-            node = readers[0]
-        return None
-
     def value(self, node: Node, known: Collection[str]) -> str | None:
         """The value of these `known` ones that a node computes; None if it is none of them."""
         forms = (node.output, *_formed_from(node.output))
@@ -72,26 +56,6 @@ class PlanNames:
         """The error of a decision about a value that no node computes."""
         plain = {_formed_from(name)[-1] if _formed_from(name) else name for name in self._producers}
         return unknown_value(decision, value, (*self._producers, *sorted(plain)))
-
-    def _is_form(self, node: Node, value: str) -> bool:
-        return node.output == value or node.output in self._forms.get(value, ())
-
-
-def kernel_ends(graph: Graph, plan: GraphPlan) -> frozenset[str]:
-    """The values of a graph behind which the plan's `FusionBarrier` decisions end kernels.
-
-    Raises PlanError for what is decided of a value that no node makes.
-    """
-    decisions = tuple(plan.of(FusionBarrier))
-    if not decisions:
-        return frozenset()
-    names, found = PlanNames(graph), set()
-    for decision in decisions:
-        name = names.stored(decision.value)
-        if name is None:
-            raise names.unknown(decision, decision.value)
-        found.add(name)
-    return frozenset(found)
 
 
 def unknown_value(decision: Decision, value: str, known: Iterable[str]) -> PlanError:

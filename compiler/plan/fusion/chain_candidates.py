@@ -17,7 +17,7 @@ from tunefarm.compiler.graph.rewriter import consumers
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.operators.windows import read_windows
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan
 from tunefarm.compiler.plan.decisions.plan_names import PlanNames
 from tunefarm.compiler.plan.fusion.chain_groups import POOLS, GroupChains
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
@@ -43,7 +43,6 @@ class ChainCandidate:
 def chain_candidates(
     kernels: GroupKernels,
     target: Target,
-    plan: GraphPlan = DEFAULT_PLAN,
     known: Collection[str] | None = None,
     is_scheduled: Callable[[FusedKernel, str], bool] | None = None,
 ) -> tuple[ChainCandidate, ...]:
@@ -52,10 +51,10 @@ def chain_candidates(
     `kernels` are those of the graph that is extracted from. `known` are the values that decisions
     can name, those of the graph before layouts; without them all that have a name here count.
     `is_scheduled` says of a kernel, with its workload key, whether the sketch of chains has it, if
-    the caller comes to know that anyway. Raises PlanError for a plan that does not fit.
+    the caller comes to know that anyway.
     """
     graph = kernels.graph
-    groups, names, readers = fuse(graph, plan=plan), PlanNames(graph), consumers(graph)
+    groups, names, readers = fuse(graph), PlanNames(graph), consumers(graph)
     chains = GroupChains(graph, groups)
     values = set(graph.types) if known is None else set(known)
     found: dict[str, tuple[Group, Node]] = {}  # by the value that the group gives

@@ -76,7 +76,7 @@ class _Extractor:
         for name in self.graph.outputs:
             if name in self.constants:
                 self._rename_constant(name)
-        fused = fuse(self.graph, self.allowance, self.plan)
+        fused = fuse(self.graph, self.allowance)
         groups = list(chain_groups(self.graph, fused, self.plan))
         self.guards = find_guards(self.graph, groups)
         ordered = conditions_first(groups, self.guards) if self.guards else groups

@@ -45,8 +45,6 @@ from tunefarm.compiler.operators.registry import (
     positions_of,
     turns,
 )
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
-from tunefarm.compiler.plan.decisions.plan_names import kernel_ends
 from tunefarm.compiler.plan.sizes import place_fills
 from tunefarm.compiler.schedule.sketches.borders import MAX_BORDERS
 from tunefarm.compiler.types.node import Node
@@ -80,21 +78,17 @@ class Group:
         return _pattern(self.nodes[0])
 
 
-def fuse(
-    graph: Graph, allowance: ResourceBudget | None = None, plan: GraphPlan = DEFAULT_PLAN
-) -> tuple[Group, ...]:
+def fuse(graph: Graph, allowance: ResourceBudget | None = None) -> tuple[Group, ...]:
     """The groups in execution order; every node is in exactly one.
 
-    What `plan` says goes before the rules. Raises `LimitError` when the time is over, and
-    `PlanError` for what is decided of a value that no node makes.
+    Raises `LimitError` when the time is over.
     """
-    return _Fuser(graph, allowance or ResourceBudget(), plan).run()
+    return _Fuser(graph, allowance or ResourceBudget()).run()
 
 
 class _Fuser:
-    def __init__(self, graph: Graph, allowance: ResourceBudget, plan: GraphPlan) -> None:
+    def __init__(self, graph: Graph, allowance: ResourceBudget) -> None:
         self.graph = graph
-        self.separate = kernel_ends(graph, plan)
         self.allowance = allowance
         self.readers = consumers(graph)
         self.producers = {node.output: node for node in graph.nodes}
@@ -214,7 +208,7 @@ class _Fuser:
         while len(members) < MAXIMUM_NODES:
             inside = {node.output for node in members}
             open_values = [node.output for node in members if not self._closed(node, inside)]
-            if self.outputs.intersection(open_values) or self.separate.intersection(open_values):
+            if self.outputs.intersection(open_values):
                 break
             readers = [
                 reader
@@ -310,7 +304,7 @@ class _Fuser:
 
     def _may_absorb(self, node: Node, part: Sequence[Node], patterns: Sequence[Pattern]) -> bool:
         inside = {member.output for member in part}
-        if node.output in self.grouped or node.output in self.separate:
+        if node.output in self.grouped:
             return False
         if _pattern(node) not in patterns or not self._run_as_often(node, part[0]):
             return False

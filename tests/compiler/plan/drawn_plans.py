@@ -7,16 +7,13 @@ from collections.abc import Iterator
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.plan.choices.graph_sites import GraphSites, graph_sites
-from tunefarm.compiler.plan.choices.verify_plan import verify_plan
+from tunefarm.compiler.plan.choices.graph_sites import GraphSites, graph_sites, verify_plan
 from tunefarm.compiler.plan.decisions.graph_plan import (
     DEFAULT_PLAN,
     PLAIN,
     Chain,
     Decision,
-    FusionBarrier,
     GraphPlan,
-    KeepDecomposed,
     Layout,
     Merged,
 )
@@ -71,8 +68,6 @@ def _drawn(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
 
 def candidates_of(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
     """Every decision that may be worth something, and some that are not; layouts are drawn."""
-    yield from (KeepDecomposed(site.value) for site in sites.patterns)
-    yield from (cut.decision for cut in sites.cuts)
     yield from sites.merges
     groups = fuse(sites.optimised)
     names, known = PlanNames(sites.optimised), {node.output for node in sites.planned.nodes}
@@ -95,8 +90,6 @@ def _wild(sites: GraphSites, rng: random.Random) -> Iterator[Decision]:
     values = [*sites.planned.inputs, *(node.output for node in sites.planned.nodes)]
     for _ in range(WILD):
         value, other = rng.choice(values), rng.choice(values)
-        yield FusionBarrier(value)
-        yield KeepDecomposed(value)
         yield Chain(value)
         yield Layout(value, rng.choice((PLAIN, 2, 3, 16, 100)))
         if value != other:

@@ -88,6 +88,21 @@ def test_a_build_applies_the_recorded_plan_and_names_it(setting: Setting) -> Non
     assert result.to_json()["plan"]["decisions"] == PLAIN_CONV.plan.to_json()
 
 
+def test_decisions_that_plans_do_not_have_any_more_are_left_to_the_rules(setting: Setting) -> None:
+    """As a record of an earlier version has them."""
+    retired = [{"decide": "separate", "value": "c"}, {"decide": "spelled", "value": "p"}]
+    decisions = [*PLAIN_CONV.plan.to_json(), *retired]
+    region = {"decisions": retired[:1], "described": "separate c", "rival": "fused"}
+    plan = {**PLAIN_CONV.to_json(), "decisions": decisions, "regions": [region]}
+    setting.record(PLAIN_CONV, plan=plan)
+    _, result = setting.build()
+    assert keys(result) == setting.keys(PLAIN_CONV.plan)
+    assert any("2 of the decisions of the recorded plan" in line for line in result.report.notes)
+    setting.record(PLAIN_CONV, plan={**plan, "decisions": retired})
+    _, result = setting.build()
+    assert result.report.plan is None and keys(result) == setting.keys(DEFAULT_PLAN)
+
+
 def test_an_untuned_build_takes_no_plan(setting: Setting) -> None:
     setting.record(PLAIN_CONV)
     _, result = setting.build(untuned=True)

@@ -13,7 +13,7 @@ from tests.db.examples import KEY, TARGET, build, failed, paired, populate, tria
 from tests.db.examples import plan as other_plan
 from tests.tuner.synthetic import matmul_kernel
 from tunefarm.compiler.kernels.serialize import kernel_to_json
-from tunefarm.compiler.plan.decisions.graph_plan import FusionBarrier, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan, Layout
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import load_settings
 from tunefarm.db import model_queries, queries
@@ -140,8 +140,8 @@ def test_builds_are_json_with_the_columns_of_their_table(store: Store) -> None:
 
 
 CHOICE = GraphChoice(
-    GraphPlan((Layout("conv1", 24), FusionBarrier("add7"))),
-    "NHWC24 at conv1, separate add7",
+    GraphPlan((Layout("conv1", 24), Chain("add7"))),
+    "NHWC24 at conv1, chain add7",
     1.08,
     1.06,
     1.1,
@@ -165,7 +165,7 @@ def test_the_newest_plan_of_a_model_is_listed(tmp_path: Path) -> None:
         fill(store)
         (line,) = plan_list(store)
     assert line.endswith(
-        f"of net, {host_target().key}, 1 thread, default: NHWC24 at conv1, separate add7 "
+        f"of net, {host_target().key}, 1 thread, default: NHWC24 at conv1, chain add7 "
         "(1.08x faster than the rules, 1.06-1.10, confirmed)"
     )
 
@@ -190,7 +190,7 @@ def test_a_plan_is_shown_by_the_start_of_its_id(tmp_path: Path) -> None:
         lines = shown_plans(store, newest.id[:10])
         assert shown_plans(store, "zz") == []
     assert "  NHWC24 at conv1: 6 % faster than the rules, confirmed" in lines
-    assert lines[-2:] == ["    layout conv1 NCHW24c", "    separate add7"]
+    assert lines[-2:] == ["    chain add7", "    layout conv1 NCHW24c"]
 
 
 def applied(store: Store) -> GraphChoice | None:

@@ -13,7 +13,7 @@ from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.pipeline import STAGES, kernels_of
-from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, FusionBarrier, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, Chain, GraphPlan, Layout
 from tunefarm.compiler.schedule import spaces
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
@@ -99,7 +99,7 @@ def shown(setting: Setting, stage: str = "plan") -> str:
 def test_plan_without_records_is_that_of_the_rules(setting: Setting) -> None:
     text = inspect_model(setting.model, "plan", setting.settings())
     assert text.splitlines()[1] == "as the rules decide"
-    assert "# cut" in text
+    assert "# layout" in text
     assert "candidates (us)" in text
 
 
@@ -114,10 +114,12 @@ def test_recorded_plan_is_shown_and_its_kernels_are(setting: Setting) -> None:
 
 
 def test_recorded_plan_that_no_longer_fits_is_said_and_left(setting: Setting) -> None:
-    gone = GraphPlan((Layout("c", PLAIN), FusionBarrier("nothing")))
+    gone = GraphPlan((Layout("c", PLAIN), Chain("nothing")))
     setting.record(GraphChoice(gone, "gone"))
     text = shown(setting)
-    assert text.startswith("# the recorded plan does not fit the model, the rules decide: separate")
+    assert text.startswith(
+        "# the recorded plan does not fit the model, the rules decide: chain nothing"
+    )
     assert "\nas the rules decide\n" in text
 
 

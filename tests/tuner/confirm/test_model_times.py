@@ -8,7 +8,7 @@ from tests.compiler.graph.graph_helpers import GraphMaker
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.choices.program_steps import program_steps
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, FusionBarrier, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Merged
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import load_settings
 from tunefarm.tuner.confirm.model_times import with_graphs
@@ -16,14 +16,15 @@ from tunefarm.tuner.records.model_graphs import ModelGraphs
 from tunefarm.tuner.records.model_latencies import ModelStep, ModelTimes
 
 TARGET = host_target()
-SEPARATE = GraphPlan((FusionBarrier("matmul_0"),))
-UNKNOWN = GraphPlan((FusionBarrier("other"),))
+MERGED = GraphPlan((Merged(("matmul_0", "matmul_1")),))
+UNKNOWN = GraphPlan((Merged(("matmul_0", "other")),))
 
 
 def network() -> Graph:
     maker = GraphMaker()
-    y = maker.node("matmul", maker.input(4, 8), maker.weights(8, 8))
-    return maker.graph(maker.node("relu", y))
+    x = maker.input(4, 64)
+    first, other = (maker.node("matmul", x, maker.weights(64, 32)) for _ in range(2))
+    return maker.graph(maker.node("mul", first, other))
 
 
 def recorded(applied: GraphPlan, *plans: GraphPlan) -> ModelGraphs | None:
@@ -39,8 +40,8 @@ def recorded(applied: GraphPlan, *plans: GraphPlan) -> ModelGraphs | None:
     ("applied", "plans", "planned"),
     [
         (DEFAULT_PLAN, (), 0),
-        (DEFAULT_PLAN, (SEPARATE,), 0),  # the plan lost
-        (SEPARATE, (UNKNOWN, DEFAULT_PLAN, SEPARATE), 2),
+        (DEFAULT_PLAN, (MERGED,), 0),  # the plan lost
+        (MERGED, (UNKNOWN, DEFAULT_PLAN, MERGED), 2),
     ],
 )
 def test_the_graph_of_the_plan_that_is_applied_is_recorded(
@@ -48,10 +49,10 @@ def test_the_graph_of_the_plan_that_is_applied_is_recorded(
 ) -> None:
     found = recorded(applied, *plans)
     assert found is not None
-    assert [step.value for step in found.rules] == ["relu_1"]
-    assert [step.value for step in found.planned] == ["matmul_0", "relu_1"][:planned]
+    assert [step.value for step in found.rules] == ["matmul_1", "mul_2"]
+    assert [step.value for step in found.planned] == ["matmul_0_merged", "mul_2"][:planned]
     assert found.applied == (found.planned or found.rules)
 
 
 def test_steps_of_another_plan_have_no_graph() -> None:
-    assert recorded(SEPARATE) is None
+    assert recorded(MERGED) is None

@@ -324,7 +324,7 @@ def test_kernels_that_cannot_be_measured_end_the_search(setting: Setting) -> Non
     assert len(set(setting.runner.asked)) == len(setting.runner.asked)
 
 
-OWN, LAYOUTS, CUTS = Kind.OWN, Kind.LAYOUTS, Kind.CUTS
+OWN, LAYOUTS, CHAINS = Kind.OWN, Kind.LAYOUTS, Kind.CHAINS
 
 
 class Clock:
@@ -344,13 +344,13 @@ def begun(seconds: float | None, passed: float, interrupt: Interrupt | None = No
 
 @pytest.mark.parametrize(
     ("passed", "kinds"),
-    [(24.0, {OWN, LAYOUTS, CUTS}), (26.0, {LAYOUTS, CUTS}), (50.0, {CUTS}), (70.0, set())],
+    [(24.0, {OWN, LAYOUTS, CHAINS}), (26.0, {LAYOUTS, CHAINS}), (50.0, {CHAINS}), (70.0, set())],
 )
 def test_the_kernels_of_the_model_as_it_is_leave_time_for_others(
     passed: float, kinds: set[Kind]
 ) -> None:
     time = begun(100.0, passed)
-    assert {kind for kind in (OWN, LAYOUTS, CUTS) if time.may_measure(kind)} == kinds
+    assert {kind for kind in (OWN, LAYOUTS, CHAINS) if time.may_measure(kind)} == kinds
 
 
 def test_whole_plans_have_time_beyond_that_of_candidates() -> None:
@@ -360,7 +360,7 @@ def test_whole_plans_have_time_beyond_that_of_candidates() -> None:
 
 def test_where_a_runner_would_take_all_the_time_no_kernel_is_measured() -> None:
     time = begun(12.0, 0.0)
-    assert not time.may_measure(CUTS) and not time.is_late(LOOKING)
+    assert not time.may_measure(CHAINS) and not time.is_late(LOOKING)
     assert time.describe(0) == "by what is known of their kernels, since there is little time"
     assert begun(100.0, 0.0).describe(1) == "1 kernel measured for them"
 
@@ -370,4 +370,4 @@ def test_without_a_limit_only_an_interrupt_ends_it() -> None:
     time = begun(None, 1e6, interrupt)
     assert time.may_measure(OWN) and not time.is_late()
     interrupt.ask()
-    assert time.is_late() and not time.may_measure(CUTS)
+    assert time.is_late() and not time.may_measure(CHAINS)

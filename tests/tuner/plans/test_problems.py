@@ -16,14 +16,13 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     DEFAULT_PLAN,
     PLAIN,
     Chain,
-    FusionBarrier,
     GraphPlan,
     Layout,
 )
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
 from tunefarm.measure.sandbox.import_model import import_model
-from tunefarm.tuner.plans.kinds import kinds_of_plans, uniform_layouts
+from tunefarm.tuner.plans.kinds import kinds_of_plans
 from tunefarm.tuner.plans.problems import Kind, LocalParts, Part, parts_of, total
 from tunefarm.tuner.plans.programs import Programs
 
@@ -36,7 +35,7 @@ def programs(tmp_path: Path) -> Programs:
 
 
 def part(value: str, touches: str, **calls: int) -> Part:
-    return Part((FusionBarrier(value),), calls, frozenset(touches))
+    return Part((Chain(value),), calls, frozenset(touches))
 
 
 COSTS = {"old": 4.0, "new": 1.0, "tail": 2.0, "broken": math.inf}
@@ -48,20 +47,20 @@ def seconds(key: str) -> float:
 
 def test_parts_that_gain_are_taken_together() -> None:
     parts = [part("a", "x", old=-1, new=1), part("b", "y", old=-1, tail=1), part("c", "z", new=1)]
-    found = LocalParts(Kind.CUTS, parts).solve(seconds)
-    assert found.decisions == (FusionBarrier("a"), FusionBarrier("b"))
+    found = LocalParts(Kind.CHAINS, parts).solve(seconds)
+    assert found.decisions == (Chain("a"), Chain("b"))
     assert found.calls == {"old": 2, "new": 1, "tail": 1}
 
 
 def test_of_parts_that_change_the_same_kernel_the_better_one_is_taken() -> None:
     parts = [part("a", "xy", old=-1, tail=1), part("b", "yz", old=-1, new=1)]
-    assert LocalParts(Kind.CUTS, parts).solve(seconds).decisions == (FusionBarrier("b"),)
+    assert LocalParts(Kind.CHAINS, parts).solve(seconds).decisions == (Chain("b"),)
 
 
 def test_a_gain_that_is_in_doubt_is_not_taken() -> None:
     parts = [part("a", "x", old=-1, tail=1)]
-    assert LocalParts(Kind.CUTS, parts).solve(seconds, lambda _: 1.0).decisions != ()
-    assert LocalParts(Kind.CUTS, parts).solve(seconds, lambda _: 2.0).decisions == ()
+    assert LocalParts(Kind.CHAINS, parts).solve(seconds, lambda _: 1.0).decisions != ()
+    assert LocalParts(Kind.CHAINS, parts).solve(seconds, lambda _: 2.0).decisions == ()
 
 
 def test_a_kernel_that_does_not_work_is_never_taken_and_always_replaced() -> None:
@@ -69,7 +68,7 @@ def test_a_kernel_that_does_not_work_is_never_taken_and_always_replaced() -> Non
     assert total({"broken": -1, "old": 1}, seconds) == -math.inf
     assert total({"broken": 0}, seconds) == 0.0
     broken = part("a", "x", broken=1, old=-1)
-    assert LocalParts(Kind.CUTS, [broken]).solve(seconds).decisions == ()
+    assert LocalParts(Kind.CHAINS, [broken]).solve(seconds).decisions == ()
 
 
 def test_the_program_of_a_plan_is_made_once(programs: Programs) -> None:
@@ -79,11 +78,11 @@ def test_the_program_of_a_plan_is_made_once(programs: Programs) -> None:
     assert first.changed_from(programs.of(DEFAULT_PLAN))
     assert set(first.calls) <= programs.kernels.keys()
     assert first.arena_bytes > 0
-    assert programs.fitting(GraphPlan((FusionBarrier("nothing"),))) is None
+    assert programs.fitting(GraphPlan((Layout("nothing", PLAIN),))) is None
 
 
 def test_kernels_of_other_plans_are_those_of_this_one(programs: Programs) -> None:
-    for plan in (DEFAULT_PLAN, GraphPlan((Layout("c", PLAIN),)), GraphPlan((FusionBarrier("c"),))):
+    for plan in (DEFAULT_PLAN, GraphPlan((Layout("c", PLAIN),))):
         alone = kernels_of(programs.graph, programs.target, plan=plan)
         assert programs.of(plan).calls == calls_in_run(alone)
         assert all(
@@ -92,23 +91,18 @@ def test_kernels_of_other_plans_are_those_of_this_one(programs: Programs) -> Non
 
 
 def test_a_part_is_what_its_decision_changes(programs: Programs) -> None:
-    wanted = (FusionBarrier("c"),)
+    wanted = (Layout("c", PLAIN),)
     (found,) = parts_of(programs, DEFAULT_PLAN, [wanted, (Chain("nothing"),), wanted])
-    rules, cut = programs.of(DEFAULT_PLAN), programs.of(GraphPlan(wanted))
+    rules, plain = programs.of(DEFAULT_PLAN), programs.of(GraphPlan(wanted))
     assert found.decisions == wanted
-    assert {key for key, count in found.calls.items() if count > 0} == {*cut.calls} - {*rules.calls}
-    assert {key for key, count in found.calls.items() if count < 0} == {*rules.calls} - {*cut.calls}
-    assert found.touches == cut.changed_from(rules)
+    come, go = ({key for key, n in found.calls.items() if n * sign > 0} for sign in (1, -1))
+    assert come == {*plain.calls} - {*rules.calls} and go == {*rules.calls} - {*plain.calls}
+    assert found.touches == plain.changed_from(rules)
     assert parts_of(programs, DEFAULT_PLAN, [wanted], is_late=lambda: True) == []
 
 
 def test_every_kind_offers_only_plans_that_fit(programs: Programs) -> None:
     kinds = [make(programs, DEFAULT_PLAN) for make in kinds_of_plans(lambda: False)]
     found = {kind.kind: kind.size for kind in kinds if kind is not None}
-    assert found[Kind.LAYOUTS] >= 1 and found[Kind.CUTS] >= 1
+    assert found[Kind.LAYOUTS] >= 1
     assert "c" in programs.sites(DEFAULT_PLAN).planned.types
-
-
-def test_uniform_layouts_are_what_operators_can(programs: Programs) -> None:
-    plans = uniform_layouts(programs, DEFAULT_PLAN)
-    assert len(plans) == 5 and all(programs.fitting(plan) is not None for plan in plans)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tunefarm.compiler.errors import PlanError
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, FusionBarrier, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain, GraphPlan
 from tunefarm.tuner.plans.costs import KernelCost, KernelCosts
 from tunefarm.tuner.plans.problems import Kind, LocalParts, Part, PlanProblem
 from tunefarm.tuner.plans.programs import PlannedProgram, Programs
@@ -18,18 +18,18 @@ from tunefarm.tuner.plans.search import PlanSearch, Proposals
 
 
 class FakePrograms:
-    """A program of kernels named after values; a cut value has a kernel of another name."""
+    """A program of kernels named after values; a chained value has a kernel of another name."""
 
     def __init__(self, values: Sequence[str], arenas: Mapping[str, int] | None = None) -> None:
         self.values, self.arenas = values, arenas or {}
         self.kernels: dict[str, Any] = {name: name for v in values for name in (v, f"{v}'")}
 
     def of(self, plan: GraphPlan) -> PlannedProgram:
-        cut = {decision.value for decision in plan.of(FusionBarrier)}
-        if cut - set(self.values):
+        chained = {decision.value for decision in plan.of(Chain)}
+        if chained - set(self.values):
             raise PlanError("does not fit")
-        makers = {value: f"{value}'" if value in cut else value for value in self.values}
-        arena = 100 + sum(self.arenas.get(value, 0) for value in cut)
+        makers = {value: f"{value}'" if value in chained else value for value in self.values}
+        arena = 100 + sum(self.arenas.get(value, 0) for value in chained)
         return PlannedProgram(plan, dict.fromkeys(makers.values(), 1), makers, arena)
 
     def fitting(self, plan: GraphPlan) -> PlannedProgram | None:
@@ -65,11 +65,11 @@ class FakeCosts:
         return all(key in self.measured for key in calls)
 
 
-def cuts(
-    values: Sequence[str], kind: Kind = Kind.CUTS
+def local(
+    values: Sequence[str], kind: Kind = Kind.LAYOUTS
 ) -> Callable[[Programs, GraphPlan], PlanProblem]:
     def make(programs: Programs, before: GraphPlan) -> PlanProblem:
-        parts = [Part((FusionBarrier(v),), {v: -1, f"{v}'": 1}, frozenset([v])) for v in values]
+        parts = [Part((Chain(v),), {v: -1, f"{v}'": 1}, frozenset([v])) for v in values]
         return LocalParts(kind, parts)
 
     return make
@@ -93,7 +93,7 @@ def search(
     found = PlanSearch(
         cast(Programs, programs),
         cast(KernelCosts, costs),
-        [cuts(programs.values)] if kinds is None else kinds,
+        [local(programs.values)] if kinds is None else kinds,
         measure,
         most_bytes,
     ).run()
@@ -106,9 +106,9 @@ REAL = {"a": 1.0, "a'": 0.5, "b": 1.0, "b'": 2.0, "c": 1.0, "c'": 0.9}
 def test_what_is_faster_is_proposed() -> None:
     found, _ = search(FakePrograms("abc"), FakeCosts(REAL, {}))
     assert found.joint is not None
-    assert found.joint.plan == GraphPlan((FusionBarrier("a"), FusionBarrier("c")))
+    assert found.joint.plan == GraphPlan((Chain("a"), Chain("c")))
     assert found.joint.gain == pytest.approx(0.6 / 3)
-    assert found.candidates == {"cuts": 3}
+    assert found.candidates == {"layouts": 3}
 
 
 def test_a_guess_that_promises_too_much_is_measured_and_given_up() -> None:
@@ -157,30 +157,28 @@ def test_plans_beyond_the_memory_are_not_proposed() -> None:
 
 
 def test_kinds_are_proposed_together_and_one_by_one() -> None:
-    kinds = [cuts("a", Kind.MERGES), cuts("bc")]
+    kinds = [local("a", Kind.MERGES), local("bc")]
     found, _ = search(FakePrograms("abc"), FakeCosts({**REAL, "b'": 0.3}, {}), kinds=kinds)
-    assert found.joint is not None and found.joint.kind == "merges and cuts"
-    assert found.joint.plan == DEFAULT_PLAN.with_decisions(
-        FusionBarrier("a"), FusionBarrier("b"), FusionBarrier("c")
-    )
-    assert [item.kind for item in found.single] == ["cuts", "merges"]
+    assert found.joint is not None and found.joint.kind == "merges and layouts"
+    assert found.joint.plan == DEFAULT_PLAN.with_decisions(Chain("a"), Chain("b"), Chain("c"))
+    assert [item.kind for item in found.single] == ["layouts", "merges"]
 
 
-@pytest.mark.parametrize("kind", [Kind.CUTS, Kind.CHAINS])
+@pytest.mark.parametrize("kind", [Kind.LAYOUTS, Kind.CHAINS])
 def test_chains_within_their_doubt_are_for_the_whole_model_to_decide(kind: Kind) -> None:
     real = {"a": 1.0, "a'": 0.99}
-    found, _ = search(FakePrograms("a"), FakeCosts(real, {}), kinds=[cuts("a", kind)])
+    found, _ = search(FakePrograms("a"), FakeCosts(real, {}), kinds=[local("a", kind)])
     assert (found.joint is not None) == (kind is Kind.CHAINS)
 
 
 def test_guesses_are_proposed_though_their_kernels_take_longer_alone() -> None:
-    guess = GraphPlan((FusionBarrier("b"),))
+    guess = GraphPlan((Chain("b"),))
     found = PlanSearch(
         cast(Programs, FakePrograms("ab")),
         cast(KernelCosts, FakeCosts(REAL, {})),
-        [cuts("a")],
+        [local("a")],
         lambda _, kernels: list(kernels),
         guesses=lambda *_: [guess, DEFAULT_PLAN],
     ).run()
-    assert found.joint is not None and found.joint.plan == GraphPlan((FusionBarrier("a"),))
+    assert found.joint is not None and found.joint.plan == GraphPlan((Chain("a"),))
     assert [item.plan for item in found.single] == [guess, found.joint.plan]

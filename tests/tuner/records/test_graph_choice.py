@@ -10,7 +10,6 @@ from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import (
     DEFAULT_PLAN,
     Chain,
-    FusionBarrier,
     GraphPlan,
     Layout,
     Merged,
@@ -73,13 +72,12 @@ def test_layouts_are_told_from_where_to_where() -> None:
         (
             *(Layout(name, 24) for name in "abd"),
             Layout("c", 0),
-            FusionBarrier("e"),
             Merged(("q", "k")),
         )
     )
     order = ("a", "b", "c", "d", "e", "q", "k")
     found = described(plan, order, dict.fromkeys(order, 48))
-    assert found == "NCHW24c from a to b, NCHW at c, NCHW24c at d, merged q k, separate e"
+    assert found == "NCHW24c from a to b, NCHW at c, NCHW24c at d, merged q k"
     assert described(PLAN, ("conv1", "add7"), {"conv1": 24, "add7": 24}).startswith(
         "NHWC24 from conv1 to add7, chain"
     )
@@ -92,7 +90,7 @@ def test_nhwc_is_told_as_one_whatever_the_channels() -> None:
 
 
 def test_many_decisions_are_counted() -> None:
-    plan = GraphPlan(tuple(FusionBarrier(f"v{number}") for number in range(9)))
-    assert described(plan) == "separate v0, separate v1, separate v2, 6 more separate decisions"
+    plan = GraphPlan(tuple(Chain(f"v{number}") for number in range(9)))
+    assert described(plan) == "chain v0, chain v1, chain v2, 6 more chain decisions"
     four = GraphPlan(tuple(Chain(name) for name in "abcd"))
     assert described(four).endswith("chain c, 1 more chain decision")

@@ -13,10 +13,10 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.plan.choices.layout_problem import LayoutProblem, layout_problem
+from tunefarm.compiler.plan.choices.solver import solve
 from tunefarm.compiler.plan.decisions.graph_plan import PLAIN, GraphPlan, Layout
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.optimise import optimise
-from tunefarm.compiler.plan.choices.solver import solve
 
 LANES = 16
 

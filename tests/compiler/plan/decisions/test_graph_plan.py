@@ -8,18 +8,14 @@ from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import (
     DEFAULT_PLAN,
     Chain,
-    FusionBarrier,
     GraphPlan,
-    KeepDecomposed,
     Layout,
     Merged,
 )
 
 EVERY = GraphPlan(
     (
-        FusionBarrier("add"),
         Layout("conv", 16),
-        KeepDecomposed("gelu"),
         Chain("dw"),
         Merged(("q", "k", "v")),
     )
@@ -29,7 +25,7 @@ EVERY = GraphPlan(
 def test_plan_prints_its_decisions_in_one_order() -> None:
     backwards = GraphPlan(EVERY.decisions[::-1])
     assert backwards == EVERY
-    assert str(EVERY) == ("chain dw\nlayout conv NCHW16c\nmerged q k v\nseparate add\nspelled gelu")
+    assert str(EVERY) == "chain dw\nlayout conv NCHW16c\nmerged q k v"
     assert str(DEFAULT_PLAN) == "as the rules decide"
 
 
@@ -37,11 +33,18 @@ def test_json_gives_the_plan_back() -> None:
     assert GraphPlan.from_json(EVERY.to_json()) == EVERY
 
 
+@pytest.mark.parametrize("kind", ["separate", "spelled"])
+def test_decisions_of_a_kind_that_is_no_more_are_left_out(kind: str) -> None:
+    retired = {"decide": kind, "value": "add"}
+    assert GraphPlan.from_json([*EVERY.to_json(), retired]) == EVERY
+    assert GraphPlan.from_json([retired]) == DEFAULT_PLAN
+
+
 def test_new_decisions_replace_those_of_the_same_values() -> None:
     changed = EVERY.with_decisions(Layout("conv", 0), Merged(("q", "k")))
     assert Layout("conv", 16) not in changed.decisions
     assert list(changed.of(Merged)) == [Merged(("q", "k"))]
-    assert list(changed.of(FusionBarrier)) == [FusionBarrier("add")]
+    assert list(changed.of(Chain)) == [Chain("dw")]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.chain import chain_parts, rows_read
 from tunefarm.compiler.kernels.kernel import KernelCall
-from tunefarm.compiler.plan.decisions.graph_plan import Chain, FusionBarrier, GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import Chain, GraphPlan
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 
 
@@ -156,14 +156,6 @@ def test_chains_that_do_not_fit_are_refused(
     graph, value = make(GraphMaker())
     with pytest.raises(PlanError, match=re.escape(f"chain {value}: ") + f".*{reason}"):
         calls_of(graph, value)
-
-
-def test_a_kernel_that_ends_before_its_reader_is_not_chained() -> None:
-    maker = GraphMaker()
-    y, between = residual(maker)
-    plan = GraphPlan((Chain(between[0]), FusionBarrier(between[0])))
-    with pytest.raises(PlanError, match="is not the data of"):
-        extract_kernels(maker.graph(y), plan=plan)
 
 
 def test_four_parts_are_too_many() -> None:
