@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from tests.tuner.plans.conv_net import conv_net
+from tests.tuner.plans.test_job_plans import TARGET as JOB_TARGET
 from tests.tuner.plans.test_job_plans import Setting
 from tunefarm.compiler.errors import LimitError
 from tunefarm.compiler.graph.serialize import structural_hash
@@ -67,11 +68,11 @@ def test_a_job_takes_a_plan_for_its_memory(tmp_path: Path, programs: Programs, m
     with Store.open(tmp_path / "tuning.db") as store:
         setting = Setting(tmp_path, store, {"limits.memory": most}, conv_net((20, 20, 20)))
         setting.ratio = 1.1
-        assert setting.search(seconds=1.0)
-        choice = setting.plans.chosen[TARGET.key]
+        assert setting.search(seconds=7.0)  # too little for a search, enough for one for memory
+        choice = setting.plans.chosen[JOB_TARGET.key]
         assert choice.arena_bytes is not None and choice.arena_bytes <= most
         setting.confirm()
-        setting.plans.give_up(TARGET, "net")  # though it is slower, the rules are not allowed
+        setting.plans.give_up(JOB_TARGET, "net")  # it is slower, but the rules are not allowed
         recorded = setting.recorded()
     assert recorded is not None and recorded.plan == choice.plan
     assert "0.91x as fast as the rules" in str(recorded)
