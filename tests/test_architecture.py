@@ -180,7 +180,6 @@ HOMES = {
     "tokenizers": ("tuner/commands/generate_cli.py",),
     "openvino": ("tuner/",),
     "IPython": ("tuner/reports/notebook.py",),
-    "scipy": ("compiler/plan/choices/solver.py",),
     "setuptools": ("tuner/packaging/",),
     "pytest": (),
     "hypothesis": (),

@@ -11,14 +11,12 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.tuner.plans.conv_net import conv_net
+from tests.tuner.plans.branch_net import branch_net
 from tests.tuner.plans.test_job_plans import FakeRunner, latency
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.execution.executable import load
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.target import host_target
-from tunefarm.compiler.types.dtypes import DType
 from tunefarm.configs.settings import Settings, load_settings
 from tunefarm.db import queries
 from tunefarm.db.store import Store
@@ -32,14 +30,13 @@ from tunefarm.tuner.tune_model import tune_model
 
 
 class Walk:
-    """A network whose channels are 1.5 vectors wide, its database, and jobs and builds of it."""
+    """A network whose products may be merged, its database, and jobs and builds of it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.model = folder / "net.onnx"
         self.db = folder / "tuning.db"
-        channels = 3 * host_target().lanes(DType.F32) // 2  # no block of channels fits
-        onnx.save(conv_net((channels,) * 3), self.model)
+        onnx.save(branch_net(), self.model)
 
     def settings(self, **values: object) -> Settings:
         own = {"database.url": str(self.db), "search.plan": "search", "cache.enabled": False}
@@ -61,7 +58,7 @@ class Walk:
 
     def run(self, *, untuned: bool = False) -> np.ndarray:
         self.build(untuned=untuned)
-        inputs = {"x": np.linspace(-1, 1, 3 * 144, dtype=np.float32).reshape(1, 3, 12, 12)}
+        inputs = {"x": np.linspace(-1, 1, 64, dtype=np.float32).reshape(1, 64)}
         (output,) = load(self.folder / "net.tuned").run(inputs).values()
         return output
 

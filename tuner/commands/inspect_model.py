@@ -25,7 +25,6 @@ from tunefarm.compiler.plan.choices.describe import describe_plan
 from tunefarm.compiler.plan.choices.estimate import Estimator
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
 from tunefarm.compiler.plan.choices.graph_sites import graph_sites, verify_plan
-from tunefarm.compiler.plan.choices.layout_questions import layout_questions
 from tunefarm.compiler.plan.choices.plan_costs import Cost, KernelCost, PlanCosts
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN
 from tunefarm.compiler.schedule.choice import ChooseSchedule
@@ -261,7 +260,7 @@ def _plan_text(
     sites = graph_sites(graph, target, numerics, plan, allowance)
     said = [*applied.notes, *(() if applied.choice is None else (str(applied.choice),))]
     notes = "".join(f"# {note}\n" for note in said)
-    return f"{notes}{describe_plan(costs, sites, plan, (layout_questions,))}"
+    return f"{notes}{describe_plan(costs, sites, plan)}"
 
 
 def _kernel_cost(

@@ -35,7 +35,6 @@ from tunefarm.tuner.job_request import MakeRunner
 from tunefarm.tuner.plans.confirm import ConfirmPlans, confirmed_choice
 from tunefarm.tuner.plans.costs import KernelCosts
 from tunefarm.tuner.plans.kinds import by_estimates, kinds_of_plans, within_memory
-from tunefarm.tuner.plans.model_values import ModelValues
 from tunefarm.tuner.plans.problems import Kind
 from tunefarm.tuner.plans.programs import Programs
 from tunefarm.tuner.plans.search import PlanSearch, Proposals
@@ -45,9 +44,8 @@ from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.reports.gains import UNCHANGED
 from tunefarm.tuner.search.measuring import off_the_slots
 
-KERNELS, LAYOUT_KERNELS, OTHER_KERNELS = 0.25, 0.45, 0.65
-"""When no kernel is measured any more: those of the model as it is, those that layouts lead to, and
-those of other kinds."""
+OWN_KERNELS, KERNELS = 0.25, 0.65
+"""When no kernel is measured any more: those of the model as it is, and those of a plan."""
 LOOKING, WHOLE = 0.75, 1.0
 """When no candidate is looked at any more, and no plan compared."""
 _LEAST_SECONDS = 8.0
@@ -61,8 +59,7 @@ class PlanningTime:
     and is over at once when somebody asks for that. By shares of these seconds:
 
     0.25  kernels of the model as it is      0.75  looking at candidates
-    0.45  kernels of layouts                 1.00  whole models decide
-    0.65  kernels of other kinds
+    0.65  kernels of plans                   1.00  whole models decide
     """
 
     def __init__(
@@ -85,8 +82,7 @@ class PlanningTime:
         model as it is."""
         if not self.is_enough(MEASURABLE_SECONDS):
             return False
-        shares = {Kind.OWN: KERNELS, Kind.LAYOUTS: LAYOUT_KERNELS}
-        return not self.is_late(shares.get(kind, OTHER_KERNELS))
+        return not self.is_late(OWN_KERNELS if kind is Kind.OWN else KERNELS)
 
     def is_enough(self, seconds: float) -> bool:
         """Whether there were so many seconds from the beginning."""
@@ -198,15 +194,12 @@ class JobPlans:
         """
         planning = PlanningTime(seconds, interrupt)
         programs = self._programs(target)
-        values = ModelValues.of(programs)
-        forced = self._force(target, programs, values, name, planning)
+        forced = self._force(target, programs, name, planning)
         if not self._may_search(planning):
             return forced
         before = self.of(target)
         base = before if self._needs_less(target) else DEFAULT_PLAN
-        proposals, measured = self._proposals(
-            programs, make_runner, interrupt, job, planning, base, values
-        )
+        proposals, measured = self._proposals(programs, make_runner, interrupt, job, planning, base)
         self.searched.add(target.key)
         self.measured += measured
         count = measured.total()
@@ -220,7 +213,7 @@ class JobPlans:
         confirm = ConfirmPlans(
             lambda plan: replace(builds, plan=plan).compile(target, choose)[0],
             compare,
-            values.described,
+            programs.described,
             self.notify,
             planning.is_late,
             before,
@@ -305,7 +298,6 @@ class JobPlans:
         self,
         target: Target,
         programs: Programs,
-        values: ModelValues,
         name: str,
         planning: PlanningTime,
     ) -> bool:
@@ -317,7 +309,7 @@ class JobPlans:
         plan = within_memory(programs, self._memory, planning.is_late)
         needed = programs.of(plan).arena_bytes
         note = f"{needed} bytes for values between kernels, {before.arena_bytes} by the rules"
-        found = GraphChoice(plan, values.described(plan), arena_bytes=needed, notes=(note,))
+        found = GraphChoice(plan, programs.described(plan), arena_bytes=needed, notes=(note,))
         self.notify(f"plan: {found.described} for its memory: {note}")
         # Whatever comes of the job is compared with that: what was before is not allowed.
         self.recorded[target.key] = self.chosen[target.key] = found
@@ -345,7 +337,6 @@ class JobPlans:
         job: str,
         planning: PlanningTime,
         base: GraphPlan,
-        values: ModelValues,
     ) -> tuple[Proposals, Counter[str]]:
         """What is proposed, and how measurements ended; the runner starts when it is needed."""
         settings, target = self.settings, programs.target
@@ -378,7 +369,7 @@ class JobPlans:
                 base,
                 partial(by_estimates, threads=settings.compile.threads),
             )
-            found = search.run().mapped(lambda plan: values.simplified(programs, plan, base))
+            found = search.run()
         return found, sum((each.measured for each in trials), Counter[str]())
 
     def _costs(self, programs: Programs) -> KernelCosts:

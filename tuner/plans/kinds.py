@@ -1,24 +1,18 @@
 """The kinds of decisions that a search looks at, each a problem on top of what was decided before.
 
-Layouts come first, since they decide which kernels the others have. Where the values of a model
-need more memory than is allowed, what is left of the rules is taken back step by step: each time
-the decision that frees most.
+Where the values of a model need more memory than is allowed, what is left of the rules is taken
+back step by step: each time the decision that frees most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from tunefarm.compiler.errors import LimitError, PlanError
-from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.errors import LimitError
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
 from tunefarm.compiler.plan.choices.graph_sites import GraphSites
-from tunefarm.compiler.plan.choices.layout_problem import LayoutProblem, layout_problem
-from tunefarm.compiler.plan.choices.solver import solve
 from tunefarm.compiler.plan.decisions.graph_plan import (
     DEFAULT_PLAN,
     PLAIN,
@@ -27,16 +21,7 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
     Layout,
 )
 from tunefarm.compiler.schedule.spaces import SpaceCache
-from tunefarm.compiler.types.dtypes import DType
-from tunefarm.tuner.plans.problems import (
-    Kind,
-    LocalParts,
-    PlanProblem,
-    Seconds,
-    Solved,
-    certain,
-    parts_of,
-)
+from tunefarm.tuner.plans.problems import Kind, LocalParts, parts_of
 from tunefarm.tuner.plans.programs import PlannedProgram, Programs
 from tunefarm.tuner.plans.search import MakeProblem
 
@@ -50,62 +35,11 @@ def local_kind(
 ) -> MakeProblem:
     """A kind whose decisions can be taken one by one."""
 
-    def make(programs: Programs, before: GraphPlan) -> PlanProblem:
+    def make(programs: Programs, before: GraphPlan) -> LocalParts:
         found = find(programs.sites(before))
         return LocalParts(kind, parts_of(programs, before, found, is_late))
 
     return make
-
-
-@dataclass(slots=True)
-class Layouts:
-    """The layouts of all values together, by the kernels that they lead to (`layout_problem`)."""
-
-    programs: Programs
-    before: GraphPlan
-    kind: Kind = Kind.LAYOUTS
-    size: int = 0
-
-    def __post_init__(self) -> None:
-        self.size = len(self._problem(lambda key: 1.0).problem.names)
-
-    def solve(self, seconds: Seconds, doubt: Seconds = certain) -> Solved:
-        """The layouts with the lowest cost; nothing where that is what the rules choose."""
-        problem = self._problem(seconds)
-        decisions: tuple[Decision, ...] = ()
-        chosen = _solved(problem)
-        if any(chosen[name] != layout for name, layout in problem.by_rules.items()):
-            decisions = problem.decisions(chosen)
-        program = self.programs.fitting(self.before.with_decisions(*decisions))
-        if program is None:
-            return Solved((), self.programs.of(self.before).calls)
-        return Solved(decisions, program.calls)
-
-    def _problem(self, seconds: Seconds) -> LayoutProblem:
-        def cost(kernel: FusedKernel) -> tuple[float, float]:
-            key = workload_key(kernel)
-            self.programs.kernels.setdefault(key, kernel)
-            return seconds(key), 0.0
-
-        graph = self.programs.sites(self.before).planned
-        lanes = self.programs.target.lanes(DType.F32)
-        return layout_problem(graph, lanes, cost)
-
-
-def _solved(problem: LayoutProblem) -> Mapping[str, str]:
-    """What has the lowest cost by variable; what the rules choose where nothing seems possible."""
-    try:
-        return solve(problem.problem)
-    except PlanError:
-        return problem.by_rules
-
-
-def layouts(programs: Programs, before: GraphPlan) -> PlanProblem | None:
-    """The layout of every value, where the target has vectors."""
-    if programs.target.lanes(DType.F32) < 2:
-        return None
-    found = Layouts(programs, before)
-    return found if found.size else None
 
 
 def by_estimates(programs: Programs, base: GraphPlan, threads: int) -> list[GraphPlan]:
@@ -118,7 +52,6 @@ def by_estimates(programs: Programs, base: GraphPlan, threads: int) -> list[Grap
 def kinds_of_plans(is_late: Callable[[], bool]) -> list[MakeProblem]:
     """All kinds, in the order in which they are decided."""
     return [
-        layouts,
         local_kind(Kind.CHAINS, _chains, is_late),
         local_kind(Kind.MERGES, _merges, is_late),
     ]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from tunefarm.compiler.plan.decisions.graph_plan import Decision, GraphPlan
 from tunefarm.tuner.plans.programs import Programs
@@ -21,7 +21,6 @@ class Kind(StrEnum):
     """What is decided, as people are told; OWN is nothing: kernels of the model as it is."""
 
     OWN = ""
-    LAYOUTS = "layouts"
     CHAINS = "chains"
     MERGES = "merges"
 
@@ -41,22 +40,6 @@ class Solved:
 
     decisions: tuple[Decision, ...]
     calls: Mapping[str, int]
-
-
-class PlanProblem(Protocol):
-    """What may be decided of one kind."""
-
-    @property
-    def kind(self) -> Kind:
-        """What it decides."""
-
-    @property
-    def size(self) -> int:
-        """How many candidates it has."""
-
-    def solve(self, seconds: Seconds, doubt: Seconds = certain) -> Solved:
-        """The cheapest decisions; `doubt` is a cost's standard deviation, in seconds, which
-        what is decided by itself has to gain more than."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +83,8 @@ class LocalParts:
         return len(self.parts)
 
     def solve(self, seconds: Seconds, doubt: Seconds = certain) -> Solved:
-        """The parts that gain most together."""
+        """The parts that gain most together, each more than the `doubt`: a cost's standard
+        deviation, in seconds."""
         chosen = chosen_parts(self.parts, seconds, doubt)
         calls: Counter[str] = Counter()
         for part in chosen:

@@ -16,11 +16,12 @@ from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProg
 from tunefarm.compiler.limits import Limits, ResourceBudget
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.choices.graph_sites import GraphSites, graph_sites
-from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion.group_kernels import MadeKernels
 from tunefarm.compiler.runtime.planning.memory_plan import plan_memory
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.tuner.records.graph_choice import described
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,14 @@ class Programs:
             return self.of(plan)
         except PlanError:
             return None
+
+    def described(self, plan: GraphPlan) -> str:
+        """A plan of the model in a few words."""
+        graph = self.sites(DEFAULT_PLAN).planned
+        order = [node.output for node in graph.nodes]
+        shapes = {name: graph.types[name].shape for name in order}
+        channels = {name: shape[1] for name, shape in shapes.items() if len(shape) == 4}
+        return described(plan, order, channels)
 
     def sites(self, plan: GraphPlan) -> GraphSites:
         """What else can be decided on top of a plan. Raises PlanError if that does not fit."""

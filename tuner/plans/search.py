@@ -1,35 +1,31 @@
 """The search for a plan: measure what the choice hangs on, then choose.
 
-Of each kind in turn (layouts first, since they decide which kernels the others have) the cheapest
-decisions are found as if luck were with all that is not known. If all their kernels were measured,
-nothing else can be better; else these are measured, those first whose cost is most uncertain, and
-it is asked again. (Optimism in the face of uncertainty, as in the search of A*: what is never part
-of a cheapest plan is never measured.)
+Of each kind in turn the cheapest decisions are found as if luck were with all that is not known. If
+all their kernels were measured, nothing else can be better; else these are measured, those first
+whose cost is most uncertain, and it is asked again. (Optimism in the face of uncertainty, as in the
+search of A*: what is never part of a cheapest plan is never measured.)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Decision, GraphPlan
 from tunefarm.tuner.plans.costs import KernelCosts
-from tunefarm.tuner.plans.problems import Kind, PlanProblem, Solved
+from tunefarm.tuner.plans.problems import Kind, LocalParts, Solved
 from tunefarm.tuner.plans.programs import PlannedProgram, Programs
 
 LEAST_GAIN = 0.005
 """Of the model's time, by its kernels', below which no plan is proposed."""
-HOPEFUL = (Kind.CHAINS, Kind.MERGES)
-"""Kinds whose kernels take less in a model than alone: what they leave is where the next one reads
-it. All of them that seem to gain anything are proposed too, for the whole model to decide."""
 AT_ONCE = 16
 """Kernels that are measured before it is asked again."""
 
-MakeProblem: TypeAlias = Callable[[Programs, GraphPlan], PlanProblem | None]
-"""The problem of one kind given earlier decisions; None where there is nothing to decide."""
+MakeProblem: TypeAlias = Callable[[Programs, GraphPlan], LocalParts]
+"""The problem of one kind given earlier decisions."""
 
 Measure: TypeAlias = Callable[[Kind, Mapping[str, FusedKernel]], Sequence[str]]
 """Measures kernels that a kind of decisions leads to (OWN: the model as it is), by workload key;
@@ -55,12 +51,6 @@ class Proposals:
     joint: Proposal | None = None
     single: tuple[Proposal, ...] = ()
     candidates: Mapping[Kind, int] = field(default_factory=dict)
-
-    def mapped(self, change: Callable[[GraphPlan], GraphPlan]) -> Proposals:
-        """The proposals with other plans that mean the same."""
-        joint = None if self.joint is None else replace(self.joint, plan=change(self.joint.plan))
-        single = tuple(replace(item, plan=change(item.plan)) for item in self.single)
-        return Proposals(joint, single, self.candidates)
 
 
 class PlanSearch:
@@ -96,13 +86,14 @@ class PlanSearch:
         candidates: dict[Kind, int] = {}
         for make in self._kinds:
             problem = make(self._programs, plan)
-            if problem is None or not problem.size:
+            if not problem.size:
                 continue
             candidates[problem.kind] = problem.size
             self._over = False
             decisions = self._solved(problem).decisions
-            if problem.kind in HOPEFUL:
-                hoped[problem.kind] = problem.solve(lambda key: self._costs[key].seconds).decisions
+            # Their kernels take less in a model than alone, since what they leave is near: all that
+            # seem to gain anything are for the whole model to decide.
+            hoped[problem.kind] = problem.solve(lambda key: self._costs[key].seconds).decisions
             program = self._programs.fitting(plan.with_decisions(*decisions))
             if not decisions or program is None or not self._gains(program, plan):
                 continue
@@ -130,7 +121,7 @@ class PlanSearch:
                 found.append(Proposal(plan, "guesses", 0.0, program.arena_bytes))
         return found
 
-    def _solved(self, problem: PlanProblem) -> Solved:
+    def _solved(self, problem: LocalParts) -> Solved:
         """The cheapest decisions, all that they depend on measured as far as there is time."""
         while not self._over:
             found = problem.solve(lambda key: self._costs[key].optimistic)

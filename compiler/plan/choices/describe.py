@@ -6,7 +6,7 @@ conv_0 (6 alike)     apart 12.1   chained ~13.9     apart
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -44,21 +44,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something to be decided: at these `places` alike, each by one of the choices.
-
-    At each it is decided of that many `values` together, of which the place names the first.
-    """
+    """Something to be decided: at these `places` alike, each by one of the choices."""
 
     kind: str
     places: tuple[str, ...]
     choices: tuple[Choice, ...]
-    values: int = 1
 
     @property
     def place(self) -> str:
         """The first of the places, and how many there are."""
         others = f" ({len(self.places)} alike)" if len(self.places) > 1 else ""
-        others += f" +{self.values - 1}" if self.values > 1 else ""
         first = self.places[0]
         if len(first) > _WIDEST:
             first = f"{first[: _WIDEST // 2]}…{first[-_WIDEST // 2 :]}"
@@ -86,20 +81,13 @@ class PlanDescription:
         return "\n".join(lines)
 
 
-Asked = Callable[[PlanCosts, GraphSites, GraphPlan], Iterable[Question]]
-"""Lists the questions of one kind, for a plan."""
-
-
-def describe_plan(
-    costs: PlanCosts, sites: GraphSites, plan: GraphPlan, others: Sequence[Asked] = ()
-) -> PlanDescription:
-    """The plan, and what each choice costs: of `others`, chains and merges.
+def describe_plan(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> PlanDescription:
+    """The plan, and what each choice of chains and merges costs.
 
     `sites` are those of the plan. Raises PlanError for a plan that does not fit.
     """
-    asked: tuple[Asked, ...] = (*others, chain_questions, merge_questions)
-    found = tuple(question for ask in asked for question in ask(costs, sites, plan))
-    return PlanDescription(plan, costs.total(plan), found)
+    chains, merges = chain_questions(costs, sites, plan), merge_questions(costs, sites, plan)
+    return PlanDescription(plan, costs.total(plan), (*chains, *merges))
 
 
 def chain_questions(costs: PlanCosts, sites: GraphSites, plan: GraphPlan) -> Iterator[Question]:

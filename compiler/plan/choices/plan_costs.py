@@ -10,7 +10,6 @@ from typing import TypeAlias
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.calls_in_run import calls_in_run
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelProgram
-from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.decisions.graph_plan import (
     Decision,
@@ -83,13 +82,6 @@ class PlanCosts:
             self._kernel_counts(plan.with_decisions(*decisions)),
         )
         return self._sum(before - after), self._sum(after - before)
-
-    def of_kernel(self, kernel: FusedKernel) -> Cost | None:
-        """One call of a kernel."""
-        key = workload_key(kernel)
-        if key not in self._known:
-            self._known[key] = self._cost(kernel)
-        return self._known[key]
 
     def _sum(self, calls: Counter[str]) -> Cost | None:
         total = Cost(0.0)

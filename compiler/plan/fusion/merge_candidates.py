@@ -1,4 +1,4 @@
-"""Which contractions may be merged, for a search or a solver to choose from.
+"""Which contractions may be merged, for a search or estimates to choose from.
 
 All that read the same data in the same way, where their results can be read in place afterwards:
 convolutions of one image, products of one row, and products of more rows that have as many columns.

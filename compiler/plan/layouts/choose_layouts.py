@@ -25,7 +25,7 @@ operations in convolutions per byte that enters or leaves by a conversion; else 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tunefarm.compiler.errors import PlanError
@@ -37,7 +37,6 @@ from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, Gra
 from tunefarm.compiler.plan.decisions.plan_names import unknown_value
 from tunefarm.compiler.plan.layouts.blocked_emission import BlockedEmitter
 from tunefarm.compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, BlockedForms, blocked_forms
-from tunefarm.compiler.plan.layouts.connected_values import connected_values
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
 
@@ -85,11 +84,6 @@ def _slices_in_blocks(graph: Graph, block: int, wanted: Mapping[str, int]) -> di
         if starts[1] % size == 0 and taken[1] % size == 0:
             chosen[node.output] = size
     return chosen
-
-
-def forms_by_rules(graph: Graph, block: int) -> BlockedForms:
-    """How the nodes of a graph run by the rules alone, for a target of so many lanes."""
-    return _worthwhile_forms(with_kept_dimensions(graph), block, {})
 
 
 def _worthwhile_forms(graph: Graph, block: int, wanted: Mapping[str, int]) -> BlockedForms:
@@ -185,3 +179,26 @@ def _needs_blocks(node: Node, graph: Graph) -> bool:
     if node.operator != "conv" or attributes["accumulator"]:
         return True
     return may_be_winograd(attributes, graph.types[node.inputs[1]].shape[2:])
+
+
+def connected_values(
+    values: Iterable[str], ties: Iterable[tuple[str, str]]
+) -> list[tuple[str, ...]]:
+    """The values in groups that ties connect (union-find), in their order, by their first value.
+
+    Both values of a tie are among the `values`.
+    """
+    parent = {name: name for name in values}
+
+    def find(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for one, other in ties:
+        parent[find(one)] = find(other)
+    groups: dict[str, list[str]] = {}
+    for name in parent:
+        groups.setdefault(find(name), []).append(name)
+    return [tuple(group) for group in groups.values()]

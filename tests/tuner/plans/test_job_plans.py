@@ -9,12 +9,12 @@ from typing import Self
 import onnx
 import pytest
 
-from tests.end_to_end.tiny_model import tiny_model
+from tests.tuner.plans.branch_net import WIDTH, branch_net
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.kernels.serialize import kernel_from_json
 from tunefarm.compiler.plan.choices.estimate import Estimator
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
+from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Merged
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.target import Target
@@ -46,7 +46,7 @@ def latency(ratio: float, doubt: float = 0.01) -> ModelLatency:
 
 
 class FakeRunner:
-    """Kernels on blocked data take longer than estimated; `asked` are the workloads in order."""
+    """Products apart take longer than estimated; `asked` are the workloads in order."""
 
     capacity = 4
 
@@ -71,7 +71,8 @@ class FakeRunner:
         if self._status is not Status.OK:
             return MeasureResult(request.request_id, self._status, error="no")
         kernel = kernel_from_json(request.kernel)
-        slower = 4.0 if len(kernel.output.shape) == 5 else 1.0
+        is_apart = "matmul" in kernel.name and kernel.output.shape[-1] == WIDTH
+        slower = 4.0 if is_apart else 1.0
         seconds = slower * ESTIMATES(kernel).seconds
         samples = (seconds,) * 12
         rivals = (samples,) * len(request.rivals)
@@ -88,7 +89,7 @@ class FakeRunner:
 
 
 class Setting:
-    """The tiny model, its plans, and whole models whose plans take `ratio` of the rules' time."""
+    """A model, its plans, and whole models whose plans take `ratio` of the rules' time."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class Setting:
         self.settings = load_settings(
             "ci", {"search.plan": "search", **(values or {})}, environment={}
         )
-        onnx.save(tiny_model() if model is None else model, folder / "tiny.onnx")
+        onnx.save(branch_net() if model is None else model, folder / "tiny.onnx")
         self.graph = import_model(folder / "tiny.onnx")
         self.hash = structural_hash(self.graph)
         self.runner = FakeRunner()
@@ -158,11 +159,11 @@ def setting(tmp_path: Path, store: Store) -> Setting:
 def test_a_plan_that_is_confirmed_is_chosen_and_recorded(setting: Setting) -> None:
     assert setting.search()
     choice = setting.plans.chosen[TARGET.key]
-    assert Layout("c", PLAIN) in choice.plan.decisions
+    assert choice.plan == GraphPlan((Merged(("a", "b")),))
     assert choice.speedup == pytest.approx(2.0) and choice == setting.recorded()
     assert choice.found["measured"] == len(setting.runner.asked)
     assert "2.00x faster than the rules, 1.98-2.02, confirmed" in str(choice)
-    assert choice.described == "NCHW from c to p" and choice.notes == ()
+    assert choice.described == "merged a b" and choice.notes == ()
     assert setting.plans.of(TARGET) == choice.plan
 
 
@@ -270,7 +271,7 @@ def test_the_rules_decide_where_the_settings_say_so(tmp_path: Path, store: Store
     setting = Setting(tmp_path, store, {"search.plan": "rules"})
     record_plan(
         store,
-        GraphChoice(GraphPlan((Layout("c", 8),))),
+        GraphChoice(GraphPlan((Merged(("a", "b")),))),
         "t",
         setting.hash,
         setting.settings,
@@ -324,7 +325,7 @@ def test_kernels_that_cannot_be_measured_end_the_search(setting: Setting) -> Non
     assert len(set(setting.runner.asked)) == len(setting.runner.asked)
 
 
-OWN, LAYOUTS, CHAINS = Kind.OWN, Kind.LAYOUTS, Kind.CHAINS
+OWN, CHAINS = Kind.OWN, Kind.CHAINS
 
 
 class Clock:
@@ -344,13 +345,13 @@ def begun(seconds: float | None, passed: float, interrupt: Interrupt | None = No
 
 @pytest.mark.parametrize(
     ("passed", "kinds"),
-    [(24.0, {OWN, LAYOUTS, CHAINS}), (26.0, {LAYOUTS, CHAINS}), (50.0, {CHAINS}), (70.0, set())],
+    [(24.0, {OWN, CHAINS}), (26.0, {CHAINS}), (70.0, set())],
 )
 def test_the_kernels_of_the_model_as_it_is_leave_time_for_others(
     passed: float, kinds: set[Kind]
 ) -> None:
     time = begun(100.0, passed)
-    assert {kind for kind in (OWN, LAYOUTS, CHAINS) if time.may_measure(kind)} == kinds
+    assert {kind for kind in (OWN, CHAINS) if time.may_measure(kind)} == kinds
 
 
 def test_whole_plans_have_time_beyond_that_of_candidates() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, Chain, GraphPlan
 from tunefarm.tuner.plans.costs import KernelCost, KernelCosts
-from tunefarm.tuner.plans.problems import Kind, LocalParts, Part, PlanProblem
+from tunefarm.tuner.plans.problems import Kind, LocalParts, Part
 from tunefarm.tuner.plans.programs import PlannedProgram, Programs
 from tunefarm.tuner.plans.search import PlanSearch, Proposals
 
@@ -66,9 +66,9 @@ class FakeCosts:
 
 
 def local(
-    values: Sequence[str], kind: Kind = Kind.LAYOUTS
-) -> Callable[[Programs, GraphPlan], PlanProblem]:
-    def make(programs: Programs, before: GraphPlan) -> PlanProblem:
+    values: Sequence[str], kind: Kind = Kind.CHAINS
+) -> Callable[[Programs, GraphPlan], LocalParts]:
+    def make(programs: Programs, before: GraphPlan) -> LocalParts:
         parts = [Part((Chain(v),), {v: -1, f"{v}'": 1}, frozenset([v])) for v in values]
         return LocalParts(kind, parts)
 
@@ -108,7 +108,7 @@ def test_what_is_faster_is_proposed() -> None:
     assert found.joint is not None
     assert found.joint.plan == GraphPlan((Chain("a"), Chain("c")))
     assert found.joint.gain == pytest.approx(0.6 / 3)
-    assert found.candidates == {"layouts": 3}
+    assert found.candidates == {"chains": 3}
 
 
 def test_a_guess_that_promises_too_much_is_measured_and_given_up() -> None:
@@ -138,7 +138,7 @@ def test_it_ends_when_nothing_more_can_be_measured() -> None:
     costs = FakeCosts(REAL, {"a'": 0.9, "b'": 0.9})
     found, asked = search(FakePrograms("abc"), costs, most=2)
     assert len(asked) == 2
-    assert found.joint is None  # what it would gain is in doubt
+    assert found.joint == found.single[0]  # a gain in doubt is for the whole model to decide
 
 
 def test_what_is_known_is_not_measured_again() -> None:
@@ -159,16 +159,15 @@ def test_plans_beyond_the_memory_are_not_proposed() -> None:
 def test_kinds_are_proposed_together_and_one_by_one() -> None:
     kinds = [local("a", Kind.MERGES), local("bc")]
     found, _ = search(FakePrograms("abc"), FakeCosts({**REAL, "b'": 0.3}, {}), kinds=kinds)
-    assert found.joint is not None and found.joint.kind == "merges and layouts"
+    assert found.joint is not None and found.joint.kind == "merges and chains"
     assert found.joint.plan == DEFAULT_PLAN.with_decisions(Chain("a"), Chain("b"), Chain("c"))
-    assert [item.kind for item in found.single] == ["layouts", "merges"]
+    assert [item.kind for item in found.single] == ["chains", "merges"]
 
 
-@pytest.mark.parametrize("kind", [Kind.LAYOUTS, Kind.CHAINS])
-def test_chains_within_their_doubt_are_for_the_whole_model_to_decide(kind: Kind) -> None:
-    real = {"a": 1.0, "a'": 0.99}
-    found, _ = search(FakePrograms("a"), FakeCosts(real, {}), kinds=[local("a", kind)])
-    assert (found.joint is not None) == (kind is Kind.CHAINS)
+def test_a_gain_within_its_doubt_is_for_the_whole_model_to_decide() -> None:
+    found, _ = search(FakePrograms("a"), FakeCosts({"a": 1.0, "a'": 0.99}, {}))
+    assert found.joint is not None and found.joint.plan == GraphPlan((Chain("a"),))
+    assert search(FakePrograms("a"), FakeCosts({"a": 1.0, "a'": 1.01}, {}))[0].joint is None
 
 
 def test_guesses_are_proposed_though_their_kernels_take_longer_alone() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tunefarm.compiler.plan.layouts.connected_values import connected_values
+from tunefarm.compiler.plan.layouts.choose_layouts import connected_values
 
 
 def test_values_are_together_with_all_that_ties_lead_to() -> None:
