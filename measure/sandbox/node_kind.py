@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefarm.compiler.runtime.machine.check_target import can_run
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.measure.sandbox.by_name import by_name
 
@@ -30,7 +31,7 @@ def kind_of(node: Target, wanted: Sequence[Target]) -> Target | None:
     That is the target that the node is itself; else one of the same CPU that it can run, because a
     named target has not the very features; else the first level (`LEVELS`) that it has.
     """
-    able = [target for target in wanted if _can_run(node, target)]
+    able = [target for target in wanted if can_run(target, node)]
     for target in able:
         if target.key == node.key:
             return target
@@ -38,8 +39,3 @@ def kind_of(node: Target, wanted: Sequence[Target]) -> Target | None:
         if target.cpu == node.cpu:
             return target
     return next((target for target in able if target.cpu.startswith(LEVELS)), None)
-
-
-def _can_run(node: Target, target: Target) -> bool:
-    same = node.triple.split("-")[0] == target.triple.split("-")[0]
-    return same and set(target.features) <= set(node.features)

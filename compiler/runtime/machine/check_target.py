@@ -1,4 +1,7 @@
-"""Whether this machine can run code made for a target; checked before any code runs."""
+"""Whether this machine can run code made for a target; checked before any code runs.
+
+Features that no code of ours has use for are not asked about: Linux or a hypervisor may hide them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from functools import cache
 
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.machine.amx_state import TILE_FEATURES
+from tunefarm.compiler.runtime.machine.cpu_features import checked_features
 from tunefarm.compiler.target import Target, host_target, host_tile_refusal
 from tunefarm.configs.target_key import platform_name
 
 _LINUX_NAMES = {
-    "64bit": "lm",
     "avx512bf16": "avx512_bf16",
     "avx512bitalg": "avx512_bitalg",
     "avx512fp16": "avx512_fp16",
@@ -23,21 +26,13 @@ _LINUX_NAMES = {
     "avxifma": "avx_ifma",
     "avxvnni": "avx_vnni",
     "bmi": "bmi1",
-    "crc32": "sse4_2",
     "lzcnt": "abm",
-    "pclmul": "pclmulqdq",
-    "prfchw": "3dnowprefetch",
-    "rdrnd": "rdrand",
-    "sahf": "lahf_lm",
-    "sha": "sha_ni",
     "sse3": "pni",
     "sse4.1": "sse4_1",
     "sse4.2": "sse4_2",
 }
 """What Linux calls features in /proc/cpuinfo (arch/x86/include/asm/cpufeatures.h), where LLVM has
 another name."""
-_UNUSED = frozenset(["shstk"])
-"""Features for systems, which no code of ours has use for and Linux need not show."""
 _FLAGS_WITHIN = 16384  # bytes of /proc/cpuinfo, in which the first CPU's flags are
 
 
@@ -71,7 +66,7 @@ def can_run(target: Target, host: Target | None = None) -> bool:
         return True
     host = host_target() if host is None else host
     same = platform_of(target) == platform_of(host)
-    return same and set(target.features) <= set(host.features)
+    return same and set(checked_features(target)) <= set(host.features)
 
 
 def _is_shown_by_linux(target: Target) -> bool:
@@ -83,8 +78,7 @@ def _is_shown_by_linux(target: Target) -> bool:
         return False
     if any(name.startswith(TILE_FEATURES) for name in target.features):
         return False
-    needed = {_LINUX_NAMES.get(name, name) for name in target.features if name not in _UNUSED}
-    return needed <= _linux_flags()
+    return {_LINUX_NAMES.get(name, name) for name in checked_features(target)} <= _linux_flags()
 
 
 @cache
@@ -101,7 +95,7 @@ def _linux_flags() -> frozenset[str]:
 
 def lacking_features(target: Target, host: Target, tile_refusal: str | None = None) -> str:
     """What the target needs and `host`, of the same platform, lacks; "" if nothing."""
-    missing = sorted(set(target.features) - set(host.features))
+    missing = sorted(set(checked_features(target)) - set(host.features))
     if not missing:
         return ""
     lacking = ", ".join(missing)

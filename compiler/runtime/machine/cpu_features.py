@@ -148,7 +148,7 @@ _NO_TILES = "#define tiles_are_permitted() 1\n"
 
 
 def checked_features(target: Target) -> tuple[str, ...]:
-    """The features of `target` that generated C code checks for before it runs a kernel."""
+    """The features of `target` that code is checked for before it runs: those it may use."""
     return tuple(name for name in target.features if name in _features_of(target))
 
 
