@@ -63,6 +63,16 @@ class ConstantLayout:
         transform_taps(taps, self.winograd, transformed)
         return self._packed(transformed, empty)
 
+    def unpack(self, packed: Array, logical: tuple[int, ...]) -> Array:
+        """The constant of the logical (for Winograd: transformed) shape that lies packed."""
+        split = self._split_shape(logical)
+        inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
+        apart = packed.reshape([split[axis] for axis in self.order]).transpose(inverse)
+        factors = dict(self.splits)
+        padded = [extent + -extent % factors.get(axis, 1) for axis, extent in enumerate(logical)]
+        whole = apart.reshape(padded)[tuple(map(slice, logical))]
+        return np.ascontiguousarray(whole)
+
     def dtype(self, logical: np.dtype[np.generic]) -> np.dtype[np.generic]:
         """The physical element type of a constant of the logical one."""
         narrow = self.winograd and logical.itemsize < np.dtype(np.float32).itemsize

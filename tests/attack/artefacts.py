@@ -25,7 +25,7 @@ from tests.attack.manifest_edits import Edit, draw_edits, draw_text
 from tests.compiler.runtime.edited_artefacts import data_start, manifest_text, with_manifest
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.runtime.artefact import artefact
-from tunefarm.compiler.runtime.artefact.seal import json_text
+from tunefarm.compiler.runtime.artefact.file_header import json_text
 from tunefarm.compiler.runtime.execution import frame
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.sizes import padded_place

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeAlias
 
-from tunefarm.compiler.runtime.artefact.seal import json_text
+from tunefarm.compiler.runtime.artefact.file_header import json_text
 
 Path: TypeAlias = tuple[str | int, ...]
 

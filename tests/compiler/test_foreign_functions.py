@@ -34,8 +34,8 @@ from tunefarm.compiler.errors import (
 )
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import compile_model
+from tunefarm.compiler.runtime.artefact.file_header import json_text
 from tunefarm.compiler.runtime.artefact.manifest import manifest_to_json
-from tunefarm.compiler.runtime.artefact.seal import json_text
 from tunefarm.compiler.runtime.c_library.export_c import export_library, export_object
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.guards import SizeGuard

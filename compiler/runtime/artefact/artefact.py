@@ -12,7 +12,12 @@
 
 The manifest lists the variants of the model, its programs, the preferred one first; others may be
 for CPUs that lack what that one needs, the fastest first, or for other sizes of the inputs. What
-several have in common is one part.
+several have in common is one part. Where targets want the numbers of a constant in other packings,
+the file has one of them, and the manifest says how another is made of it when the file is loaded,
+see `tunefarm.compiler.runtime.artefact.repacking`.
+
+A manifest may name the `parent`: the SHA-256 of the manifest of the artifact that this one
+replaces.
 
 Every byte is covered by a check (of large constants it may end later, see
 `tunefarm.compiler.runtime.artefact.constants_check`), the same model gives the same bytes, and
@@ -27,8 +32,7 @@ import hashlib
 import json
 import mmap
 import os
-import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -38,8 +42,18 @@ import numpy as np
 
 from tunefarm.compiler.errors import ArtefactError, ShapeError, VerifyError
 from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck, large_constants
+from tunefarm.compiler.runtime.artefact.file_header import (
+    FORMAT,
+    HEADER,
+    MAGIC,
+    digest_of,
+    is_parent,
+    json_text,
+    not_an_artefact,
+)
 from tunefarm.compiler.runtime.artefact.manifest import (
     Part,
+    Repacking,
     manifest_to_json,
     parts_from_json,
     parts_to_json,
@@ -48,7 +62,6 @@ from tunefarm.compiler.runtime.artefact.manifest import (
 from tunefarm.compiler.runtime.artefact.seal import (
     Content,
     content_digests,
-    json_text,
     part_contents,
     seal,
     seal_of,
@@ -65,6 +78,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     ExecutableSpec,
     FunctionStep,
     LoopStep,
+    Packing,
     aligned,
 )
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
@@ -74,18 +88,11 @@ from tunefarm.compiler.types.structure import NO_STRUCTURE
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.configs.files import open_regular
 
-FORMAT = 6
-"""Format 1 had one variant, format 2 no seal, format 3 no buffers within inputs and outputs, format
-4 no more than two variants, format 5 no variants but fallbacks of one, no dynamic shapes, no lists,
-no functions and no branches. A file has the first format that has what it needs, so that older
-versions read it."""
 TWO_VARIANTS = 4
 LADDER = 5
+PROGRAMS = 6
 OLDEST_FORMAT = 3
-MAGIC = b"TUNEFARM"
-_HEADER = struct.Struct("<8sIIQQ32s")
 _REBUILD = "build the model again"
-_MADE_BY = "tune build makes one of a model; it is run from there"
 
 
 def save(
@@ -99,47 +106,130 @@ def save(
     a spec whose entry was not made for it, and for programs that are no list of one model's: nobody
     could load the file.
     """
-    path = Path(path)
-    parts: list[Part] = []
-    contents: list[Content] = []
-    numbers: dict[str, int] = {}
-    variants = []
     _verify_programs((spec, *others))
     for variant in (spec, *others):
         if seal_of(variant) not in variant.entry:
             raise VerifyError(f"executable {variant.name}: its entry holds the seal of another one")
-        uses = []
-        of_variant = [variant.entry, *part_contents(variant.objects, variant.constants)]
-        digests = (*content_digests([variant.entry]), *variant.digests)
-        for content, digest in zip(of_variant, digests, strict=True):
-            if digest not in numbers:
-                numbers[digest] = len(parts)
-                start = aligned(parts[-1].offset + parts[-1].bytes) if parts else 0
-                parts.append(Part(start, len(content), digest))
-                contents.append(content)
-            uses.append(numbers[digest])
-        variants.append(manifest_to_json(variant, uses))
-    manifest = json_text({"parts": parts_to_json(parts), "variants": variants})
-    data_start = aligned(_HEADER.size + len(manifest))
-    end = data_start + parts[-1].offset + parts[-1].bytes
-    version = _format_of((spec, *others))
-    header = _HEADER.pack(MAGIC, version, 0, len(manifest), end, hashlib.sha256(manifest).digest())
+    parts = _PartList(shared=_is_of_several_targets((spec, *others)))
+    variants = [
+        manifest_to_json(variant, parts.add(variant, _machine(variant) == _machine(spec)))
+        for variant in (spec, *others)
+    ]
+    manifest = {"parts": parts_to_json(parts.parts), "variants": variants}
+    _write(Path(path), _format_of((spec, *others), parts.parts), manifest, parts.contents)
+
+
+def _write(
+    path: Path, version: int, manifest: Mapping[str, Any], contents: Mapping[int, Content]
+) -> None:
+    """Write a file with a manifest and the parts of these offsets, see `save`."""
+    text = json_text(manifest)
+    data_start = aligned(HEADER.size + len(text))
+    last = max(contents)
+    end = data_start + last + len(contents[last])
+    header = HEADER.pack(MAGIC, version, 0, len(text), end, hashlib.sha256(text).digest())
+    pieces = [(content, data_start + offset) for offset, content in contents.items()]
     try:
-        _write_atomically(path, header + manifest, data_start, parts, contents)
+        _write_atomically(path, header + text, pieces, end)
     except OSError as error:
         raise ArtefactError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _format_of(programs: Sequence[ExecutableSpec]) -> int:
+class _PartList:
+    """The parts of a file that is written, each content once; `contents` are those that the file
+    holds, by their offset.
+
+    Where packings are `shared`, a constant of a variant for another CPU than the first is made of
+    the same numbers in another packing, if the file has them.
+    """
+
+    def __init__(self, *, shared: bool) -> None:
+        self.parts: list[Part] = []
+        self.contents: dict[int, Content] = {}
+        self._numbers: dict[str, int] = {}  # by the content's digest
+        self._packed: dict[tuple[int, str], tuple[int, Packing, Array]] = {}  # by the numbers'
+        self._shared = shared
+        self._end = 0
+
+    def add(self, variant: ExecutableSpec, is_first: bool) -> list[int]:
+        """The numbers of a variant's parts; `is_first` if it is for the same CPU as the first."""
+        contents = [variant.entry, *part_contents(variant.objects, variant.constants)]
+        digests = (*content_digests([variant.entry]), *variant.digests)
+        packings = self._worth_sharing(variant, digests) if self._shared else {}
+        before = 1 + len(variant.objects)
+        for place, (content, digest) in enumerate(zip(contents, digests, strict=True)):
+            if digest in self._numbers:
+                continue
+            repacking, known = None, packings.get(place)
+            if known is not None and not is_first:
+                repacking = self._repacking(known, variant.constants[place - before], digest)
+            self._numbers[digest] = number = len(self.parts)
+            if repacking is not None:
+                self.parts.append(Part(0, len(content), digest, repacking))
+                continue
+            self.parts.append(Part(self._end, len(content), digest))
+            self.contents[self._end] = content
+            self._end = aligned(self._end + len(content))
+            if known is not None:
+                packed = (number, known[1], variant.constants[place - before])
+                self._packed.setdefault(known[0], packed)
+        return [self._numbers[digest] for digest in digests]
+
+    def _worth_sharing(
+        self, variant: ExecutableSpec, digests: Sequence[str]
+    ) -> dict[int, tuple[tuple[int, str], Packing]]:
+        """For the places of new constants: what their numbers are, and how they lie."""
+        from tunefarm.compiler.runtime.artefact.repacking import (
+            ITEM_SIZES,  # of several targets alone
+            WORTH_REPACKING_BYTES,
+            numbers_digest,
+        )
+
+        before = 1 + len(variant.objects)
+        found = [
+            (before + number, array, packing)
+            for number, (array, packing) in enumerate(
+                zip(variant.constants, variant.packings, strict=bool(variant.packings))
+            )
+            if array.nbytes >= WORTH_REPACKING_BYTES
+            and array.itemsize in ITEM_SIZES
+            and digests[before + number] not in self._numbers
+        ]
+        keys = in_threads(lambda item: (item[1].itemsize, numbers_digest(*item[1:])), found)
+        return {place: (key, packing) for (place, _, packing), key in zip(found, keys, strict=True)}
+
+    def _repacking(
+        self, known: tuple[tuple[int, str], Packing], array: Array, digest: str
+    ) -> Repacking | None:
+        """How the constant is made of one that the file holds; None if it cannot be."""
+        from tunefarm.compiler.runtime.artefact.repacking import repacked
+
+        key, packing = known
+        if key not in self._packed:
+            return None
+        source, before, stored = self._packed[key]
+        found = Repacking(source, array.itemsize, before, packing)
+        same = hashlib.sha256(repacked(stored, found).data).hexdigest() == digest
+        return found if same else None
+
+
+def _format_of(programs: Sequence[ExecutableSpec], parts: Sequence[Part], parent: str = "") -> int:
     """The first format that has what these programs need."""
+    if parent or any(part.repacking is not None for part in parts):
+        return FORMAT
     preferred = [program for program in programs if not program.fallback]
     if len(preferred) > 1 or any(map(_is_new, programs)):
-        return FORMAT
+        return PROGRAMS
     return LADDER if len(programs) > 2 else TWO_VARIANTS
 
 
+def _is_of_several_targets(programs: Sequence[ExecutableSpec]) -> bool:
+    """Whether there are programs for several CPUs, apart from fallbacks."""
+    return len({program.target for program in programs if not program.fallback}) > 1
+
+
 def _is_new(program: ExecutableSpec) -> bool:
-    """Whether a program has what no format before the last one had."""
+    """Whether a program has what no format before `PROGRAMS` had."""
     guarded = (step for step in program.steps if isinstance(step, CallStep | FunctionStep))
     return bool(
         program.guards
@@ -152,12 +242,9 @@ def _is_new(program: ExecutableSpec) -> bool:
 
 
 def _write_atomically(
-    path: Path,
-    head: bytes,
-    data_start: int,
-    parts: Sequence[Part],
-    contents: Sequence[Content],
+    path: Path, head: bytes, pieces: Sequence[tuple[Content, int]], size: int
 ) -> None:
+    """Write a file of `size` bytes: its `head`, and contents at their offsets."""
     import tempfile  # these are for writing only, and most processes only read
 
     from tunefarm.compiler.runtime.artefact.large_files import reserve, write_at
@@ -166,10 +253,9 @@ def _write_atomically(
     try:
         with os.fdopen(handle, "wb", buffering=0) as file:
             number = file.fileno()
-            reserve(number, data_start + parts[-1].offset + parts[-1].bytes)
+            reserve(number, size)
             write_at(number, head, 0)
-            starts = (data_start + part.offset for part in parts)
-            in_threads(lambda piece: write_at(number, *piece), zip(contents, starts, strict=True))
+            in_threads(lambda piece: write_at(number, *piece), pieces)
             os.fsync(number)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
@@ -193,6 +279,12 @@ class _Index:
     variants: list[Any]
     parts: tuple[Part, ...]
     data_start: int
+    parent: str
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The numbers of the parts that the file holds."""
+        return frozenset(n for n, part in enumerate(self.parts) if part.repacking is None)
 
 
 def read(path: str | PathLike[str], *, fallback: bool = False) -> ExecutableSpec:
@@ -223,20 +315,129 @@ def open_programs(
 
     Whoever runs the programs waits for it before a result is given to anybody.
     """
+    opened, check = _open(Path(path))
+    if fallback and not opened.specs[-1].fallback:
+        raise ArtefactError(f"{path} was built without a fallback", hint="tune build --fallback")
+    return opened.programs(_machine_here(opened.specs, fallback=fallback)), check
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What an artifact holds for one kind of CPU: its programs, which differ in the sizes that they
+    are for.
+
+    Of the parts of the file that it needs `own_bytes` are in parts that no other variant has, and
+    `repacked_bytes` are made of others when it is loaded.
+    """
+
+    programs: tuple[ExecutableSpec, ...]
+    own_bytes: int
+    shared_bytes: int
+    repacked_bytes: int
+
+    @property
+    def target(self) -> Target:
+        """The CPU that it is for."""
+        return self.programs[0].target
+
+    @property
+    def fallback(self) -> bool:
+        """Whether it is for CPUs that cannot run any other."""
+        return self.programs[0].fallback
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an artifact holds, `chosen` the number of the variant that this machine loads (None if
+    it can run none), and the digest of the artifact that it replaced, or ""."""
+
+    digest: str
+    parent: str
+    variants: tuple[Variant, ...]
+    chosen: int | None
+
+
+def read_contents(path: str | PathLike[str]) -> Contents:
+    """Read and check all variants of an artifact, for other CPUs too.
+
+    Raises `ArtefactError` as `read_programs` does, but for a file without a program for this CPU.
+    """
     path = Path(path)
+    opened, check = _open(path)
+    if check is not None:
+        check.wait()
+    machines = list(dict.fromkeys(map(_machine, opened.specs)))
+    users: dict[int, set[tuple[Target, bool]]] = {}
+    for spec, variant in zip(opened.specs, opened.index.variants, strict=True):
+        for number in variant["parts"]:
+            users.setdefault(number, set()).add(_machine(spec))
+    variants = []
+    for machine in machines:
+        own = shared = made = 0
+        for number in (number for number in users if machine in users[number]):
+            part = opened.index.parts[number]
+            if part.repacking is not None:
+                made += part.bytes
+            elif len(users[number]) > 1:
+                shared += part.bytes
+            else:
+                own += part.bytes
+        variants.append(Variant(opened.programs(machine), own, shared, made))
+    able = (number for number, machine in enumerate(machines) if can_run(machine[0]))
+    return Contents(digest_of(path), opened.index.parent, tuple(variants), next(able, None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A file whose manifest was checked: all its programs, with zeros for constants that are
+    repacked, and the bytes of its parts."""
+
+    path: Path
+    index: _Index
+    parts: list[Array]
+    specs: list[ExecutableSpec]
+
+    def programs(self, machine: tuple[Target, bool]) -> tuple[ExecutableSpec, ...]:
+        """The programs for a CPU, with all their constants."""
+        found = [n for n, spec in enumerate(self.specs) if _machine(spec) == machine]
+        needed = {part for number in found for part in self.index.variants[number]["parts"]}
+        made = sorted(needed - self.index.held)
+        if not made:
+            return tuple(self.specs[number] for number in found)
+        contents = dict(enumerate(self.parts)) | dict(
+            zip(made, in_threads(self._repacked, made), strict=True)
+        )
+        _check_parts(self.path, self.index, contents, made)
+        programs = []
+        for number in found:
+            variant = self.index.variants[number]
+            own = [contents[part] for part in variant["parts"]]
+            programs.append(spec_from_json(variant, own, self.specs[number].digests))
+        return tuple(programs)
+
+    def _repacked(self, number: int) -> Array:
+        from tunefarm.compiler.runtime.artefact.repacking import (
+            repacked,  # few variants need it
+        )
+
+        repacking = self.index.parts[number].repacking
+        assert repacking is not None
+        return repacked(self.parts[repacking.source], repacking)
+
+
+def _open(path: Path) -> tuple[_Opened, ConstantsCheck | None]:
+    """A file, checked but for large constants, whose check has begun, and for repacked ones."""
     mapped = _mapped(path)
     index = _read_manifest(path, mapped)
-    parts = _parts_of(path, mapped, index)
-    later = large_constants(index.variants, [part.bytes for part in index.parts])
+    parts, held = _parts_of(path, mapped, index), index.held
+    later = held & large_constants(index.variants, [part.bytes for part in index.parts])
     check = None
     if later:
-        check = ConstantsCheck(lambda: _check_parts(path, index, parts, later))
-    _check_parts(path, index, parts, frozenset(range(len(parts))) - later)
+        check = ConstantsCheck(lambda: _check_parts(path, index, dict(enumerate(parts)), later))
+    _check_parts(path, index, dict(enumerate(parts)), held - later)
     specs = [_checked_variant(path, variant, index.parts, parts) for variant in index.variants]
     _check_programs(path, specs, index)
-    if fallback and not specs[-1].fallback:
-        raise ArtefactError(f"{path} was built without a fallback", hint="tune build --fallback")
-    return _programs_here(specs, fallback=fallback), check
+    return _Opened(path, index, parts, specs), check
 
 
 def is_artefact(path: str | PathLike[str]) -> bool:
@@ -248,21 +449,20 @@ def is_artefact(path: str | PathLike[str]) -> bool:
         return False
 
 
-def digest_of(path: str | PathLike[str]) -> str:
-    """The SHA-256 of an artifact's manifest, in hex digits: it covers everything in the file.
+def set_parent(path: str | PathLike[str], parent: str) -> None:
+    """Name the artifact that the one at `path` replaces, by its digest, in its manifest.
 
-    Raises `ArtefactError` when the file cannot be read or is no artifact.
+    Raises `ArtefactError` when the file cannot be read or written, or is none of this format.
     """
     path = Path(path)
-    try:
-        with open_regular(path) as file:
-            head = file.read(_HEADER.size)
-    except OSError as error:
-        raise ArtefactError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(head) < _HEADER.size or not head.startswith(MAGIC):
-        raise _not_an_artefact(path)
-    digest: bytes = _HEADER.unpack(head)[-1]
-    return digest.hex()
+    mapped = _mapped(path)
+    index = _read_manifest(path, mapped)
+    contents: dict[int, Content] = {}
+    for part in (part for part in index.parts if part.repacking is None):
+        start = index.data_start + part.offset
+        contents[part.offset] = mapped[start : start + part.bytes].data
+    manifest = {"parts": parts_to_json(index.parts), "variants": index.variants, "parent": parent}
+    _write(path, FORMAT, manifest, contents)
 
 
 def _mapped(path: Path) -> Array:
@@ -270,7 +470,7 @@ def _mapped(path: Path) -> Array:
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size == 0:
-                raise _not_an_artefact(path)
+                raise not_an_artefact(path)
             return np.frombuffer(
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8
             )
@@ -283,25 +483,14 @@ def _mapped(path: Path) -> Array:
         raise ArtefactError(f"cannot read {path}: {reason}") from error
 
 
-def _not_an_artefact(path: Path) -> ArtefactError:
-    """What else the file is, where that can be told."""
-    from tunefarm.configs.file_kinds import kind_of  # what is right needs none of it
-
-    kind = kind_of(path)
-    if kind is None:
-        return ArtefactError(f"{path} is not a tunefarm artifact", hint=_MADE_BY)
-    description = kind.instead_of("an artifact of tune build")
-    return ArtefactError(f"{path} is {description}", hint=kind.advice or _MADE_BY)
-
-
 def _read_manifest(path: Path, mapped: Array) -> _Index:
     """The manifest, after its bytes and the header's have been checked."""
-    head = mapped[: _HEADER.size].tobytes()
+    head = mapped[: HEADER.size].tobytes()
     if head[: len(MAGIC)] != MAGIC:
-        raise _not_an_artefact(path)
-    if len(head) < _HEADER.size:
+        raise not_an_artefact(path)
+    if len(head) < HEADER.size:
         raise ArtefactError(f"{path} is truncated", hint=_REBUILD)
-    _, version, reserved, manifest_bytes, file_bytes, digest = _HEADER.unpack(head)
+    _, version, reserved, manifest_bytes, file_bytes, digest = HEADER.unpack(head)
     if version > FORMAT:
         raise ArtefactError(
             f"{path} has the artifact format {version}, this version reads {FORMAT}",
@@ -319,15 +508,15 @@ def _read_manifest(path: Path, mapped: Array) -> _Index:
         raise ArtefactError(
             f"{path} is truncated: {mapped.size} of {file_bytes} bytes", hint=_REBUILD
         )
-    data_start = aligned(_HEADER.size + manifest_bytes)
+    data_start = aligned(HEADER.size + manifest_bytes)
     if mapped.size > file_bytes or data_start > file_bytes:
         raise ArtefactError(
             f"{path} is damaged: its size differs from the size in its header", hint=_REBUILD
         )
-    text = mapped[_HEADER.size : _HEADER.size + manifest_bytes].tobytes()
+    text = mapped[HEADER.size : HEADER.size + manifest_bytes].tobytes()
     if (
         hashlib.sha256(text).digest() != digest
-        or mapped[_HEADER.size + manifest_bytes : data_start].any()
+        or mapped[HEADER.size + manifest_bytes : data_start].any()
     ):
         raise ArtefactError(f"{path} is damaged: its manifest has changed", hint=_REBUILD)
     try:
@@ -338,9 +527,14 @@ def _read_manifest(path: Path, mapped: Array) -> _Index:
         raise _not_valid(path, str(error)) from error
     if written != text:
         raise _not_valid(path, "it is not written as tunefarm writes it")
+    parent = data.pop("parent", "")
     if data.keys() != {"parts", "variants"} or not isinstance(variants, list) or not variants:
         raise _not_valid(path, "it has no variants")
-    return _Index(version, variants, parts, data_start)
+    if not is_parent(parent):
+        raise _not_valid(path, "its parent is no SHA-256")
+    if not any(part.repacking is None for part in parts):
+        raise _not_valid(path, "it has no parts")
+    return _Index(version, variants, parts, data_start, parent)
 
 
 def _not_valid(path: Path, reason: str) -> ArtefactError:
@@ -350,10 +544,14 @@ def _not_valid(path: Path, reason: str) -> ArtefactError:
 
 
 def _parts_of(path: Path, mapped: Array, index: _Index) -> list[Array]:
-    """The bytes of every part, once the zeros between them have been checked."""
-    contents = []
+    """The bytes of every part, once the zeros between them have been checked; zeros for those that
+    the file does not hold."""
+    contents: list[Array] = []
     end = index.data_start
     for number, part in enumerate(index.parts):
+        if part.repacking is not None:
+            contents.append(np.zeros(part.bytes, np.uint8))  # pages that nobody touches
+            continue
         start = index.data_start + part.offset
         content = mapped[start : start + part.bytes]
         if start != aligned(end) or content.size != part.bytes:
@@ -368,7 +566,7 @@ def _parts_of(path: Path, mapped: Array, index: _Index) -> list[Array]:
 
 
 def _check_parts(
-    path: Path, index: _Index, contents: Sequence[Array], numbers: Collection[int]
+    path: Path, index: _Index, contents: Mapping[int, Array], numbers: Collection[int]
 ) -> None:
     """Raise `ArtefactError` unless the parts of these numbers have the hashes of the manifest."""
     order = sorted(numbers)
@@ -407,7 +605,7 @@ def _check_programs(path: Path, programs: Sequence[ExecutableSpec], index: _Inde
         _verify_programs(programs)
     except VerifyError as error:
         raise _not_valid(path, error.message) from error
-    wanted = _format_of(programs)
+    wanted = _format_of(programs, index.parts, index.parent)
     if wanted != max(index.version, TWO_VARIANTS):
         raise _not_valid(path, f"its format {index.version} is not that of its variants")
     used = {number for variant in index.variants for number in variant["parts"]}
@@ -456,10 +654,10 @@ def _ports(program: ExecutableSpec) -> tuple[list[tuple[str, DType, int]], list[
     return ranked, [(port.name, port.dtype) for port in signature.outputs]
 
 
-def _programs_here(
+def _machine_here(
     programs: Sequence[ExecutableSpec], *, fallback: bool = False
-) -> tuple[ExecutableSpec, ...]:
-    """The programs for the first target that this machine can run, with `fallback` the last one.
+) -> tuple[Target, bool]:
+    """The first target that this machine can run, with `fallback` the last one.
 
     Raises `ArtefactError` if there is none, naming what each needs.
     """
@@ -471,7 +669,7 @@ def _programs_here(
         check_target(machines[0][0])
     if chosen is None:
         raise _refusal([target for target, _ in machines])
-    return tuple(program for program in programs if _machine(program) == chosen)
+    return chosen
 
 
 def _refusal(targets: Sequence[Target]) -> ArtefactError:

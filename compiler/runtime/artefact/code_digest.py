@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+from tunefarm.compiler.runtime.artefact.file_header import json_text
 from tunefarm.compiler.runtime.artefact.manifest import manifest_to_json
-from tunefarm.compiler.runtime.artefact.seal import json_text
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 
 _DESCRIPTIONS = frozenset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     FunctionStep,
     LoopStep,
     ObjectPart,
+    Packing,
     RunStep,
 )
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
@@ -43,14 +45,33 @@ from tunefarm.compiler.version import VERSION
 
 Json = dict[str, Any]
 
+_MOST_PADDED = 256
+"""Times the bytes of a part that another one has which is made of it: dimensions are split by at
+most the numbers of some vectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repacking:
+    """How a constant is made of another part of the file, `source`: the same numbers, of so many
+    bytes each, in another packing."""
+
+    source: int
+    itemsize: int
+    before: Packing
+    after: Packing
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of an artifact: `offset` is in bytes from the start of its data."""
+    """A stretch of an artifact: `offset` is in bytes from the start of its data.
+
+    With `repacking` the file does not hold it, and it has no offset: it is made of another part.
+    """
 
     offset: int
     bytes: int
     sha256: str
+    repacking: Repacking | None = None
 
 
 def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
@@ -142,17 +163,85 @@ def spec_from_json(
 
 def parts_to_json(parts: Sequence[Part]) -> list[list[Any]]:
     """The parts as JSON values."""
-    return [[part.offset, part.bytes, part.sha256] for part in parts]
+    return [
+        [part.offset, part.bytes, part.sha256, *_repacking_to_json(part.repacking)]
+        for part in parts
+    ]
 
 
 def parts_from_json(data: Sequence[Any]) -> tuple[Part, ...]:
     """The inverse of `parts_to_json`; `TypeError` or `ValueError` on other JSON."""
-    parts = []
-    for offset, size, sha256 in data:
+    parts: list[Part] = []
+    for offset, size, sha256, *rest in data:
         if (type(offset), type(size), type(sha256)) != (int, int, str):
             raise TypeError("a part is an offset, a number of bytes and a SHA-256")
-        parts.append(Part(offset, size, sha256))
+        repacking = _repacking_from_json(*rest) if rest else None
+        part = Part(offset, size, sha256, repacking)
+        if repacking is not None and (problem := _repacking_problem(part, repacking, parts)):
+            raise ValueError(problem)
+        parts.append(part)
     return tuple(parts)
+
+
+def _repacking_to_json(repacking: Repacking | None) -> list[Any]:
+    """Nothing for a part that the file holds."""
+    if repacking is None:
+        return []
+    packings = (repacking.before, repacking.after)
+    texts = [[list(p.shape), list(map(list, p.splits)), list(p.order)] for p in packings]
+    return [[repacking.source, repacking.itemsize, *texts]]
+
+
+def _repacking_from_json(data: Sequence[Any]) -> Repacking:
+    source, itemsize, *texts = data
+    before, after = (
+        Packing(
+            tuple(map(_natural, shape)),
+            tuple((_natural(axis), _natural(factor)) for axis, factor in splits),
+            tuple(map(_natural, order)),
+        )
+        for shape, splits, order in texts
+    )
+    return Repacking(_natural(source), _natural(itemsize), before, after)
+
+
+def _natural(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError("a repacking is made of natural numbers")
+    return value
+
+
+def _repacking_problem(part: Part, repacking: Repacking, before: Sequence[Part]) -> str:
+    """Why a part cannot be made so of one of those before it, or nothing."""
+    if part.offset:
+        return "a part that the file does not hold has no place in it"
+    if repacking.source >= len(before) or before[repacking.source].repacking is not None:
+        return "a part is made of one that the file does not hold"
+    sizes = before[repacking.source].bytes, part.bytes
+    for size, packing in zip(sizes, (repacking.before, repacking.after), strict=True):
+        extents = packed_extents(packing)
+        if extents is None or math.prod(extents) * repacking.itemsize != size:
+            return "a packing is none of a part of that size"
+    if part.bytes > _MOST_PADDED * before[repacking.source].bytes:
+        return "a packing is mostly padding"
+    if math.prod(repacking.before.shape) != math.prod(repacking.after.shape):
+        return "two packings are of other numbers"
+    return ""
+
+
+def packed_extents(packing: Packing) -> tuple[int, ...] | None:
+    """The shape in memory, None where the splits are of other axes, or the order is none."""
+    factors = dict(packing.splits)
+    axes = set(range(len(packing.shape)))
+    if len(factors) != len(packing.splits) or not set(factors) <= axes or 0 in factors.values():
+        return None
+    extents = []
+    for axis, extent in enumerate(packing.shape):
+        factor = factors.get(axis)
+        extents += [extent] if factor is None else [-(-extent // factor), factor]
+    if sorted(packing.order) != list(range(len(extents))):
+        return None
+    return tuple(extents[axis] for axis in packing.order)
 
 
 def _type_to_json(type: TensorType) -> list[Any]:

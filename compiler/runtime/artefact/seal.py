@@ -9,10 +9,10 @@ manifest is not the one that the code was made with.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from tunefarm.compiler.runtime.artefact.file_header import json_text
 from tunefarm.compiler.runtime.artefact.manifest import manifest_to_json
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec, ObjectPart
@@ -33,11 +33,6 @@ def seal(variant: Mapping[str, Any], digests: Sequence[str]) -> bytes:
     """
     facts = {**variant, "parts": list(digests)}
     return hashlib.sha256(json_text(facts)).digest()
-
-
-def json_text(value: object) -> bytes:
-    """JSON in the one form that artifacts have it in."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def part_digests(objects: Sequence[ObjectPart], constants: Sequence[Array]) -> tuple[str, ...]:

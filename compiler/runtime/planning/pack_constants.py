@@ -23,6 +23,7 @@ from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
 from tunefarm.compiler.runtime.planning.memory_plan import storage_of
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
+from tunefarm.compiler.runtime.spec.executable_spec import Packing
 from tunefarm.compiler.types.denormals import flush_in_place
 from tunefarm.compiler.types.numerics import FLUSH, KEEP, Denormals
 from tunefarm.compiler.types.tensor_type import Array
@@ -39,10 +40,11 @@ class PackedConstants:
     """Constants as the kernels read them, 64-byte aligned; each (constant, layout) once.
 
     `reads` maps (call number, input position) to an array's number, `outputs` maps a model output
-    that is a constant to one.
+    that is a constant to one. `packings` say how the numbers of each array lie.
     """
 
     arrays: tuple[Array, ...]
+    packings: tuple[Packing, ...]
     reads: Mapping[tuple[int, int], int]
     outputs: Mapping[str, int]
 
@@ -102,7 +104,17 @@ def pack_constants(
     total = sum(_packed_bytes(program.constants[use[0]], use[1], use[2]) for use in numbers)
     (allowance or ResourceBudget()).check_bytes("the packed constants of the model", total)
     arrays = in_threads(lambda use: _packed(program.constants[use[0]], *use[1:]), numbers)
-    return PackedConstants(tuple(arrays), reads, outputs)
+    packings = tuple(_packing(program.constants[use[0]], *use[1:3]) for use in numbers)
+    return PackedConstants(tuple(arrays), packings, reads, outputs)
+
+
+def _packing(array: Array, shape: tuple[int, ...] | None, layout: ConstantLayout | None) -> Packing:
+    """How the numbers of what `_packed` makes lie."""
+    if shape is None or layout is None:
+        return Packing(array.shape, (), tuple(range(array.ndim)))
+    if layout.winograd:
+        shape = (*(layout.winograd + 2,) * 2, *shape[:2])
+    return Packing(shape, layout.splits, layout.order)
 
 
 def _packed_bytes(
@@ -111,9 +123,8 @@ def _packed_bytes(
     """Bytes of what `_packed` makes."""
     if shape is None or layout is None:
         return array.nbytes
-    if layout.winograd:
-        shape = (*(layout.winograd + 2,) * 2, *shape[:2])
-    return math.prod(layout.shape(shape)) * layout.dtype(array.dtype).itemsize
+    packing = _packing(array, shape, layout)
+    return math.prod(layout.shape(packing.shape)) * layout.dtype(array.dtype).itemsize
 
 
 def _packed(

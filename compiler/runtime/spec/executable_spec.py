@@ -247,6 +247,16 @@ class ObjectPart:
 
 
 @dataclass(frozen=True, slots=True)
+class Packing:
+    """How the numbers of a constant lie: an array of `shape` whose dimensions were split and then
+    permuted, see `tunefarm.compiler.loops.constant_layout`."""
+
+    shape: tuple[int, ...]
+    splits: tuple[tuple[int, int], ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutableSpec:
     """A compiled model before it is loaded into memory.
 
@@ -270,6 +280,9 @@ class ExecutableSpec:
 
     `in_place` are the outputs that may lie in the memory of an input, each with that input, see
     `tunefarm.compiler.runtime.planning.memory_plan`.
+
+    `packings` are those of the constants, for whoever writes an artifact; what is read from one has
+    none.
 
     `functions` are not part of it: their pointers and contexts follow those of the constants,
     interleaved, and the last `REPORT_BYTES` of the arena are for a report of what failed; before it
@@ -299,6 +312,7 @@ class ExecutableSpec:
     operands: tuple[tuple[TensorType, ...], ...] = ()
     metadata: Metadata = NO_METADATA
     in_place: tuple[tuple[str, str], ...] = ()
+    packings: tuple[Packing, ...] = ()
 
     def of_tensors(self) -> ExecutableSpec:
         """The same, called with tensors alone: no lists and optionals, and numbers for strings."""

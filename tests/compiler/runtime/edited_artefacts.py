@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tunefarm.compiler.runtime.artefact.artefact import MAGIC
-from tunefarm.compiler.runtime.artefact.seal import json_text
+from tunefarm.compiler.runtime.artefact.file_header import MAGIC, json_text
 from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
 
 _HEADER_BYTES = 64

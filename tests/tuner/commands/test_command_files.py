@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tunefarm.compiler.runtime.artefact.artefact import MAGIC
+from tunefarm.compiler.runtime.artefact.file_header import MAGIC
 from tunefarm.configs.errors import SettingsError
 from tunefarm.configs.files import replacing, write_text
 from tunefarm.tuner.commands.command_files import (

@@ -30,6 +30,7 @@ from tunefarm.compiler.errors import ArtefactError, VerifyError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact.file_header import FORMAT
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.buffers import address_of
 from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec
@@ -62,7 +63,7 @@ def _if_model() -> onnx.ModelProto:
 def test_a_file_with_branches_is_none_for_versions_that_would_run_both(tmp_path: Path) -> None:
     executable = compiler.build(import_model_proto(_if_model()))
     executable.save(tmp_path / "choice.tuned")
-    assert (tmp_path / "choice.tuned").read_bytes()[8] == artefact.FORMAT
+    assert (tmp_path / "choice.tuned").read_bytes()[8] == artefact.PROGRAMS
     loaded = compiler.load(tmp_path / "choice.tuned")
     x = np.linspace(-1, 1, 4, dtype=np.float32)
     for which, function in ((True, np.exp), (False, np.tanh)):
@@ -171,8 +172,8 @@ def test_foreign_file_missing_file_and_folder_are_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        (artefact.FORMAT + 1, r"format 7, this version reads 6 \(update tunefarm"),
-        (2, r"older artifact format 2, this version reads 3 to 6 \(build the model again"),
+        (FORMAT + 1, r"format 8, this version reads 7 \(update tunefarm"),
+        (2, r"older artifact format 2, this version reads 3 to 7 \(build the model again"),
     ],
 )
 def test_another_format_is_refused(path: Path, number: int, reason: str) -> None:

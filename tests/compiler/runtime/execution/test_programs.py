@@ -311,13 +311,13 @@ def _constants(spec: ExecutableSpec) -> list[tuple[str, int]]:
 def test_a_file_of_one_program_for_each_cpu_has_the_format_that_has_such(
     path: Path, specs: list[ExecutableSpec], tmp_path: Path
 ) -> None:
-    assert _format(path) == artefact.FORMAT
+    assert _format(path) == artefact.PROGRAMS
     plain = tmp_path / "plain.tuned"
     artefact.save(sealed(replace(specs[0], guards=())), plain)
     assert _format(plain) == artefact.TWO_VARIANTS
     baseline = compile_model(model(1), target=baseline_target(host_target())).spec
     artefact.save(sealed(replace(specs[0], guards=())), plain, [baseline])
-    assert _format(plain) == artefact.FORMAT
+    assert _format(plain) == artefact.PROGRAMS
     assert compiler.load(plain).spec.target == host_target()
 
 

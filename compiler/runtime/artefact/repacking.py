@@ -1,0 +1,47 @@
+"""Repacking: constants that an artifact for several CPUs holds once, in the packing of one of them.
+
+    w[64, 32]  for vectors of 16, stored     w[4, 32, 16]
+               for vectors of 8, made of it  w[8, 32, 8]     when a CPU that wants it loads the file
+
+Numbers are moved and padded with zeros, none is computed: every CPU makes the same bytes, and the
+manifest has their SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.compiler.runtime.artefact.manifest import Repacking
+from tunefarm.compiler.runtime.spec.buffers import aligned_empty
+from tunefarm.compiler.runtime.spec.executable_spec import Packing
+from tunefarm.compiler.types.tensor_type import Array
+
+WORTH_REPACKING_BYTES = 4096
+"""Of a constant: what is smaller takes less room in the file than pages are large."""
+ITEM_SIZES = (1, 2, 4, 8)
+"""Bytes of the numbers that are moved as integers."""
+
+
+def numbers_digest(array: Array, packing: Packing) -> str:
+    """The SHA-256 of a constant's numbers in their own order, whatever its packing is."""
+    numbers = _unpacked(array, array.itemsize, packing)
+    return hashlib.sha256(numbers.reshape(-1).view(np.uint8).data).hexdigest()
+
+
+def repacked(source: Array, repacking: Repacking) -> Array:
+    """The bytes of a part that is made of `source`, aligned and read-only."""
+    numbers = _unpacked(source, repacking.itemsize, repacking.before)
+    after = repacking.after
+    layout = ConstantLayout(after.splits, after.order)
+    result = layout.pack(numbers.reshape(after.shape), aligned_empty)
+    result.flags.writeable = False
+    return result.reshape(-1).view(np.uint8)
+
+
+def _unpacked(array: Array, itemsize: int, packing: Packing) -> Array:
+    """A constant's numbers, as integers of so many bytes."""
+    integers = array.reshape(-1).view(f"u{itemsize}")
+    return ConstantLayout(packing.splits, packing.order).unpack(integers, packing.shape)

@@ -1,0 +1,179 @@
+"""Constants that an artifact holds in one packing and makes others of, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.compiler.runtime.edited_artefacts import rewrite_manifest
+from tests.compiler.runtime.hand_kernels import COUNT, chain_spec, sealed
+from tunefarm import compiler
+from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact.file_header import FORMAT, digest_of, lineage_of
+from tunefarm.compiler.runtime.artefact.manifest import (
+    Part,
+    Repacking,
+    parts_from_json,
+    parts_to_json,
+)
+from tunefarm.compiler.runtime.artefact.repacking import numbers_digest, repacked
+from tunefarm.compiler.runtime.artefact.seal import part_digests
+from tunefarm.compiler.runtime.spec.buffers import address_of
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec, Packing
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.tensor_type import Array
+
+ROWS, COLUMNS = 17, 300
+LAST = Packing((ROWS, COLUMNS), ((1, 8),), (1, 0, 2))
+FIRST = Packing((ROWS, COLUMNS), ((0, 4),), (0, 2, 1))
+NUMBERS = np.random.default_rng(1).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+
+
+def packed(numbers: Array, packing: Packing) -> Array:
+    return ConstantLayout(packing.splits, packing.order).pack(numbers)
+
+
+@st.composite
+def packings(draw: st.DrawFn, shape: tuple[int, ...]) -> Packing:
+    axes = draw(st.lists(st.sampled_from(range(len(shape))), unique=True)) if shape else []
+    splits = tuple((axis, draw(st.integers(1, 9))) for axis in axes)
+    order = draw(st.permutations(range(len(shape) + len(splits))))
+    return Packing(shape, splits, tuple(order))
+
+
+@given(data=st.data())
+def test_any_packing_is_made_of_any_other(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(0, 7), max_size=4)))
+    dtype = data.draw(st.sampled_from([np.int8, np.float16, np.float32, np.int64]))
+    before, after = data.draw(packings(shape)), data.draw(packings(shape))
+    count = int(np.prod(shape))
+    numbers = np.arange(1, count + 1).reshape(shape).astype(dtype)
+    source, wanted = packed(numbers, before), packed(numbers, after)
+    found = repacked(source, Repacking(0, numbers.itemsize, before, after))
+    assert found.tobytes() == wanted.tobytes() and address_of(found) % ALIGNMENT == 0
+    assert numbers_digest(source, before) == numbers_digest(wanted, after)
+    parts = (
+        Part(0, source.nbytes, "a"),
+        Part(0, wanted.nbytes, "b", Repacking(0, numbers.itemsize, before, after)),
+    )
+    assert parts_from_json(parts_to_json(parts)) == parts
+
+
+def with_constant(packing: Packing, cpu: str, *features: str) -> ExecutableSpec:
+    """A model for a CPU with such features, with another constant in a packing."""
+    spec = chain_spec(np.linspace(-1, 1, COUNT, dtype=np.float32))
+    target = replace(
+        host_target(), cpu=cpu, features=tuple(sorted({*host_target().features, *features}))
+    )
+    constants = (*spec.constants, packed(NUMBERS, packing))
+    plain = tuple(Packing(array.shape, (), tuple(range(array.ndim))) for array in spec.constants)
+    return sealed(
+        replace(
+            spec,
+            target=target,
+            constants=constants,
+            digests=part_digests(spec.objects, constants),
+            packings=(*plain, packing),
+        )
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A model for a CPU that nobody has, and for this one, whose constant is made of that's."""
+    better, here = with_constant(LAST, "better", "avx1024f"), with_constant(FIRST, "here")
+    artefact.save(better, tmp_path / "two.tuned", [here])
+    return tmp_path / "two.tuned"
+
+
+def test_a_constant_of_another_target_is_stored_once(path: Path, tmp_path: Path) -> None:
+    assert path.read_bytes()[8] == FORMAT
+    (loaded,) = artefact.read_programs(path)
+    np.testing.assert_array_equal(loaded.constants[-1], packed(NUMBERS, FIRST))
+    assert not loaded.constants[-1].flags.writeable
+    alone = tmp_path / "alone.tuned"
+    artefact.save(with_constant(FIRST, "here"), alone)
+    assert path.stat().st_size < alone.stat().st_size + NUMBERS.nbytes // 2
+    compiler.load(path).save(tmp_path / "again.tuned")
+    assert (tmp_path / "again.tuned").read_bytes() == alone.read_bytes()
+
+
+def test_contents_are_those_of_all_variants(path: Path) -> None:
+    found = artefact.read_contents(path)
+    better, here = found.variants
+    assert (found.chosen, found.digest, found.parent) == (1, digest_of(path), "")
+    assert [variant.target.cpu for variant in found.variants] == ["better", "here"]
+    assert (better.repacked_bytes, here.repacked_bytes) == (0, packed(NUMBERS, FIRST).nbytes)
+    np.testing.assert_array_equal(better.programs[0].constants[-1], packed(NUMBERS, LAST))
+    np.testing.assert_array_equal(here.programs[0].constants[-1], packed(NUMBERS, FIRST))
+
+
+def test_a_fallback_alone_is_stored_as_older_versions_read_it(tmp_path: Path) -> None:
+    spec, other = with_constant(LAST, "here"), with_constant(FIRST, "lesser")
+    artefact.save(spec, tmp_path / "f.tuned", [sealed(replace(other, fallback=True))])
+    assert (tmp_path / "f.tuned").read_bytes()[8] == artefact.TWO_VARIANTS
+
+
+def repacking(manifest: dict[str, Any]) -> list[Any]:
+    return next(part for part in manifest["parts"] if len(part) > 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda part: part.__setitem__(0, 64),
+        lambda part: part.__setitem__(1, part[1] + 4),
+        lambda part: part.__setitem__(2, hashlib.sha256(b"").hexdigest()),
+        lambda part: part[3].__setitem__(0, 0),
+        lambda part: part[3].__setitem__(0, 99),
+        lambda part: part[3].__setitem__(0, -1),
+        lambda part: part[3].__setitem__(1, 2),
+        lambda part: part[3].__setitem__(1, True),
+        lambda part: part[3].pop(),
+        lambda part: part.append(0),
+        lambda part: part[3][2][0].reverse(),
+        lambda part: part[3][3].__setitem__(1, [[0, 0]]),
+        lambda part: part[3][3].__setitem__(1, [[7, 4]]),
+        lambda part: part[3][3].__setitem__(1, [[0, 4], [0, 4]]),
+        lambda part: part[3][3].__setitem__(1, [[0, 1 << 40]]),
+        lambda part: part[3][3].__setitem__(2, [0, 1, 1]),
+        lambda part: part[3][3].__setitem__(2, [1, 0, 2]),
+        lambda part: part.pop(),
+    ],
+)
+def test_an_edited_repacking_is_refused(path: Path, change: Callable[[list[Any]], None]) -> None:
+    rewrite_manifest(path, lambda manifest: change(repacking(manifest)))
+    with pytest.raises(ArtefactError, match=r"damaged|not valid|lacks"):
+        artefact.read_programs(path)
+
+
+def test_a_parent_is_named_and_covered_by_the_digest(path: Path) -> None:
+    before, parent = digest_of(path), "ab" * 32
+    artefact.set_parent(path, parent)
+    found = lineage_of(path)
+    assert (found.built, found.parent) == (before, parent)
+    assert digest_of(path) == found.digest != before
+    contents = artefact.read_contents(path)
+    assert (contents.digest, contents.parent) == (found.digest, parent)
+    np.testing.assert_array_equal(
+        contents.variants[1].programs[0].constants[-1], packed(NUMBERS, FIRST)
+    )
+
+
+@pytest.mark.parametrize("parent", ["x", "AB" * 32, "ab" * 33, 5, None])
+def test_what_is_no_parent_is_refused(path: Path, parent: object) -> None:
+    artefact.set_parent(path, "ab" * 32)
+    rewrite_manifest(path, lambda manifest: manifest.update(parent=parent))
+    for read in (artefact.read_programs, lineage_of):
+        with pytest.raises(ArtefactError, match="parent"):
+            read(path)
