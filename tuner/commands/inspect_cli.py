@@ -9,6 +9,7 @@ import typer
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.building.model_file import other_file
 from tunefarm.tuner.commands.command_files import check_files
+from tunefarm.tuner.commands.command_line import show
 from tunefarm.tuner.commands.options import (
     OUTPUT,
     ConfigOption,
@@ -17,13 +18,18 @@ from tunefarm.tuner.commands.options import (
     DumpOption,
     FunctionsOption,
     InputOption,
+    JsonOption,
     ModelOption,
     NumericsOption,
     ShapeOption,
     ThreadsOption,
+    UsageError,
     shapes_of,
 )
 from tunefarm.tuner.commands.verbosity import note
+
+VARIANTS = "variants"
+"""The stage of artifacts."""
 
 
 def inspect(
@@ -31,9 +37,10 @@ def inspect(
     stage: Annotated[
         str,
         typer.Option(
-            metavar="graph|plan|kernels|space|loops|shares|llvm|asm",
+            metavar="graph|plan|kernels|space|loops|shares|llvm|asm|variants",
             help="What to print: the graph, its optimization plan, the kernels, their schedule "
-            "spaces, how evenly threads share loops, or the code as loops, LLVM IR or assembly.",
+            "spaces, how evenly threads share loops, or the code as loops, LLVM IR or assembly. "
+            "variants, of an artifact: what it holds for each CPU.",
             rich_help_panel=OUTPUT,
         ),
     ],
@@ -52,9 +59,22 @@ def inspect(
     input: InputOption = None,
     functions: FunctionsOption = None,
     dump_after: DumpOption = None,
+    json: JsonOption = None,
 ) -> None:
-    """Print a model's program at a stage of the compiler; with --db for the best schedules."""
+    """Print a model's program at a stage of the compiler; with --db for the best schedules.
+
+    With --stage variants MODEL is an artifact: print what it holds for each CPU, which CPU loads
+    what, and whether each variant that runs on this CPU computes the same. Exit with 1 if not.
+    """
     load_modules(functions or ())
+    if stage == VARIANTS:
+        options = (kernel, db, threads, numerics, denormals, config, shape, input, dump_after)
+        if any(option is not None for option in options):
+            raise UsageError("--stage variants takes an artifact, --functions and --json only")
+        _print_variants(model, json)
+        return
+    if json is not None:
+        raise UsageError("--json is for --stage variants: other stages are programs, as text")
     shapes = shapes_of(shape, input)
     check_files(model=model)
     from tunefarm.configs.settings import load_settings
@@ -81,3 +101,14 @@ def inspect(
         print(text)
         for reason in other_file(store, model):
             note(str(reason))
+
+
+def _print_variants(artifact: str, json: str | None) -> None:
+    """What an artifact holds for each CPU."""
+    check_files(writes=[json], reads=[artifact])
+    from tunefarm.tuner.commands.inspect_variants import inspect_variants
+
+    report = inspect_variants(artifact)
+    show(json, report.to_json(), report.table(), "\n".join(report.lines()))
+    if report.has_failed:
+        raise typer.Exit(1)

@@ -71,7 +71,8 @@ def inspect_model(
     """
     if stage not in PROGRAMS:
         near = difflib.get_close_matches(stage, PROGRAMS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(PROGRAMS)}"
+        stages = f"{', '.join(PROGRAMS)}, and variants of an artifact"
+        hint = f"did you mean {near[0]}?" if near else f"stages: {stages}"
         raise SettingsError(f"unknown stage {stage!r}", hint=hint)
     if stage in ("graph", "plan") and kernel is not None:
         raise SettingsError(f"the {stage} has no kernels yet", hint="choose a later stage")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tunefarm.compiler.errors import InputError
-from tunefarm.compiler.runtime.artefact.artefact import digest_of
+from tunefarm.compiler.runtime.artefact.file_header import digest_of
 from tunefarm.compiler.runtime.execution.executable import Executable, load
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.measure.compare import Comparison
@@ -172,7 +172,11 @@ def require_same_ports(old: Executable, new: Executable) -> None:
 
 
 def different_outputs(
-    old: Executable, new: Executable, inputs: Mapping[str, Array], number: int = 0
+    old: Executable,
+    new: Executable,
+    inputs: Mapping[str, Array],
+    number: int = 0,
+    agree: Callable[[Array, Array], bool] = outputs_agree,
 ) -> list[Difference]:
     """The outputs in which the models differ by more than rounding, for one set of inputs."""
     expected, actual = old.run(inputs), new.run(inputs)
@@ -181,7 +185,7 @@ def different_outputs(
         for before, after in zip(_arrays(wanted), _arrays(actual[name]), strict=True):
             if before.shape != after.shape or before.dtype != after.dtype:
                 found.append(Difference(name, float("inf"), number))
-            elif not outputs_agree(after, before):
+            elif not agree(after, before):
                 found.append(Difference(name, _error(after, before), number))
     return found
 
