@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.errors import SettingsError, TunefarmError
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.pipeline import Compiled
 from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan
-from tunefarm.compiler.runtime.artefact.artefact import digest_of, save
+from tunefarm.compiler.runtime.artefact.artefact import save
+from tunefarm.compiler.runtime.artefact.file_header import digest_of
 from tunefarm.compiler.runtime.machine.check_target import platform_of
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard, sizes_text
@@ -78,6 +79,7 @@ def build_several(
     built.sort(key=lambda item: order.index((item.spec.target, item.spec.fallback)))
     specs = [item.spec for item in built]
     reports = tuple(map(_text, built))
+    check_each(request, reports)
     first = reports[0].report
     if request.form != ARTEFACT:
         from tunefarm.tuner.building.emit import write_programs
@@ -134,8 +136,6 @@ def _build(
         unapplied = () if fallback else (*others, *records.unapplied(kernels))
         standings = records.standings_of(kernels)
         report = build_report(kernels, built.kernels, notes, applied.choice, unapplied, standings)
-        if not fallback:
-            request.check(report)
         programs.append(_Program(built.spec, report))
     if lowered.chosen is not None and store is not None:
         note = keep_choice(lowered.chosen, request.name, graph, settings, target)
@@ -150,6 +150,22 @@ def _text(program: _Program) -> ProgramReport:
     return ProgramReport(
         spec.target.cpu, spec.target.key, sizes_text(spec.guards), spec.fallback, program.report
     )
+
+
+def check_each(request: BuildRequest, programs: Sequence[ProgramReport]) -> None:
+    """Raise TunefarmError unless every program but fallbacks is what is required, naming those that
+    are not."""
+    failed: list[str] = []
+    hints: list[str] = []
+    for program in programs:
+        try:
+            if not program.fallback:
+                request.check(program.report)
+        except TunefarmError as error:
+            failed.append(f"for {program}: {error.message}")
+            hints.append(error.hint)
+    if failed:
+        raise TunefarmError("; ".join(failed), hint=hints[0])
 
 
 def check_reachable(targets: Sequence[Target]) -> None:
