@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.tuner.building.cache import BuildCache, KnownModel
 from tunefarm.tuner.building.model_file import Future, begin_digest, other_file
+from tunefarm.tuner.building.parent import ParentChoice
 from tunefarm.tuner.building.report import build_report
 from tunefarm.tuner.building.request import (
     ARTEFACT,
@@ -43,40 +44,52 @@ def build(request: BuildRequest, digest: Future[str | None] | None = None) -> Bu
     `digest` of the model may have been begun before, see `begin_digest`. Raises TunefarmError.
     """
     target = target_of(request.settings)
+    parent = ParentChoice.of(request)
     cache = BuildCache.of(request, target, digest or begin_digest(request.model))
     repeated = None if cache is None else cache.repeated()
     if repeated is not None:
-        return repeated
+        named = parent.name_in(repeated)
+        return named if named.parent == parent.former else _listed(request, target, named)
     known = Future(lambda: None if cache is None else cache.model())
     is_read = not request.is_several
     graph = Future(lambda: _read(request) if is_read and known.result() is None else None)
-    from tunefarm.tuner.building.record import open_records, record_build
+    from tunefarm.tuner.building.record import open_records
 
     with open_records(request.settings.database, untuned=request.untuned) as store:
         if request.is_several:
-            return _several(request, store)
+            return _several(request, store, parent)
         model, result = known.result(), None
         if cache is not None and model is not None:
             result = _put_together(request, target, cache, model, store)
         if result is None:
             result = _compiled(
-                request, target, cache, lambda: graph.result() or _read(request), store
+                request, target, cache, lambda: graph.result() or _read(request), store, parent
             )
     if result.programs:
         return result  # listed already
-    if result.digest and request.listed and not request.untuned:
-        result = replace(result, not_listed=record_build(request, target, result))
+    result = _listed(request, target, parent.name_in(result))
     if cache is not None:
         cache.remember(result)
     return result
 
 
-def _several(request: BuildRequest, store: Store | None, graph: Graph | None = None) -> BuildResult:
+def _listed(request: BuildRequest, target: Target, result: BuildResult) -> BuildResult:
+    """The result, once it is in the database that it was made from."""
+    if not result.digest or not request.listed or request.untuned:
+        return result
+    from tunefarm.tuner.building.record import record_build
+
+    return replace(result, not_listed=record_build(request, target, result))
+
+
+def _several(
+    request: BuildRequest, store: Store | None, parent: ParentChoice, graph: Graph | None = None
+) -> BuildResult:
     """A build of several programs, listed once for each of their targets."""
     from tunefarm.tuner.building.record import record_programs
     from tunefarm.tuner.building.several import build_several
 
-    result = build_several(request, store, graph)
+    result = parent.name_in(build_several(request, store, graph))
     if not result.digest or not request.listed or request.untuned:
         return result
     return replace(result, not_listed=record_programs(request, result))
@@ -141,13 +154,15 @@ def _compiled(
     cache: BuildCache | None,
     read: Callable[[], Graph],
     store: Store | None,
+    parent: ParentChoice,
 ) -> BuildResult:
     """The model compiled with the best records of `store`, and written.
 
     `read` waits for the model: that is asked for when all is imported that compiles it.
     """
     from tunefarm.compiler.graph.serialize import structural_hash
-    from tunefarm.compiler.runtime.artefact.artefact import digest_of, save
+    from tunefarm.compiler.runtime.artefact.artefact import save
+    from tunefarm.compiler.runtime.artefact.file_header import digest_of
     from tunefarm.tuner.building.apply_best import Records
     from tunefarm.tuner.building.compile import compile_with
     from tunefarm.tuner.building.lowered import keep_choice, lower_model
@@ -162,7 +177,7 @@ def _compiled(
     is_sized = request.form in OF_SEVERAL and graph.signature is not None
     sizes, left = size_plan(*asked, accept_nominees=accept) if is_sized else (None, ())
     if sizes is not None and request.dump_after is None:
-        return _several(request, store, graph)
+        return _several(request, store, parent, graph)
     lowered = lower_model(graph, settings, request.precision, target, store)
     records = Records(store, settings, target, model_hash, accept_nominees=accept)
 

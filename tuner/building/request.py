@@ -48,6 +48,7 @@ class BuildRequest:
     With
     `kernels` these have each kernel as a function too. Records that nobody has met on this CPU
     apply only if it may `accept_nominees`; with `require_verified` there must be none of a kernel.
+    `parent` is the artifact that this one is to replace; None is the one at the output, if any.
 
     Raises SettingsError for what cannot be asked for.
     """
@@ -67,6 +68,7 @@ class BuildRequest:
     kernels: bool = False
     accept_nominees: bool = False
     require_verified: bool = False
+    parent: str | None = None
 
     def __post_init__(self) -> None:
         self.precision.check(self.settings.compile.numerics)
@@ -77,6 +79,8 @@ class BuildRequest:
                 f"there is no form {self.form!r} to emit",
                 hint=f"{meant}forms: {', '.join(FORMS)}",
             )
+        if self.parent is not None and self.form != ARTEFACT:
+            raise SettingsError(f"--parent is for artifacts, not for {self.form}")
         if self.fallback and self.form != ARTEFACT:
             raise SettingsError(f"--fallback is for artifacts, not for {self.form}")
         if self.kernels and self.form not in (LIBRARY, OBJECT):
@@ -128,8 +132,9 @@ class BuildResult:
     """What was written where, how each kernel was built, and the command to type next.
 
     `model_hash` and `digest` name the model and the artifact, `kept` is the artifact in the cache
-    if it is kept, `not_listed` says why it is not in its database or is ""; other forms have none
-    of these. `programs` are all where there are several; `report` is that of the first.
+    if it is kept, `not_listed` says why it is not in its database or is ""; `parent` is the digest
+    of the artifact that it replaces, or "". Other forms have none of these. `programs` are all
+    where there are several; `report` is that of the first.
     """
 
     form: str
@@ -142,6 +147,7 @@ class BuildResult:
     kept: KeptArtefact | None = None
     not_listed: str = ""
     programs: tuple[ProgramReport, ...] = ()
+    parent: str = ""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -157,8 +163,9 @@ class BuildResult:
 
     @property
     def named(self) -> dict[str, Any]:
-        """What was written where, as JSON values."""
-        return {"output": self.output, "emit": self.form, "files": list(self.files)}
+        """What was written where, and what it replaces, as JSON values."""
+        parent = {"parent": self.parent} if self.parent else {}
+        return {"output": self.output, "emit": self.form, "files": list(self.files), **parent}
 
     def to_json(self) -> dict[str, Any]:
         """What users see of it as JSON values."""

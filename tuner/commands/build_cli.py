@@ -105,6 +105,15 @@ def build(
             rich_help_panel=ADVANCED,
         ),
     ] = False,
+    parent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OLD.tuned",
+            help="The artifact that this one replaces, by which its manifest names it [default: "
+            "the one at --output].",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -215,6 +224,7 @@ def build(
         kernels=kernels,
         accept_nominees=accept_nominees,
         require_verified=require_verified,
+        parent=parent,
     )
     if explain and untuned:
         raise UsageError("--explain is about records: an --untuned build has none")

@@ -206,7 +206,7 @@ def builds_table(store: Store, limit: int) -> Table:
     table = Table(header_style="bold")
     table.add_column("built (UTC)", no_wrap=True)
     table.add_column("model", overflow="ellipsis", no_wrap=True)
-    for name in ("target", "threads", "precision", "tuned", "artifact"):
+    for name in ("target", "threads", "precision", "tuned", "artifact", "parent"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("file", overflow="fold")
     for build in model_queries.builds(store, limit=limit):
@@ -218,6 +218,7 @@ def builds_table(store: Store, limit: int) -> Table:
             shown_precision(build.numerics),
             format_share(build.tuned_share),
             build.artefact_sha256[:_DIGITS],
+            str(build.report.get("parent", "-"))[:_DIGITS],
             str(build.report.get("output", "-")),
         )
     return table
@@ -234,6 +235,7 @@ def builds_to_json(store: Store, limit: int) -> list[dict[str, Any]]:
             "numerics": build.numerics,
             "tuned_share": build.tuned_share,
             "artefact_sha256": build.artefact_sha256,
+            "parent": build.report.get("parent"),
             "output": build.report.get("output"),
         }
         for build in model_queries.builds(store, limit=limit)
