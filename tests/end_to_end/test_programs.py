@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +20,10 @@ from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.runtime.artefact import artefact
+from tunefarm.compiler.runtime.artefact.code_digest import code_digest
+from tunefarm.compiler.runtime.artefact.file_header import digest_of, lineage_of
+from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.spec.ports import AnyArray
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.configs.settings import load_target
@@ -199,3 +205,161 @@ def test_what_cannot_be_built_is_one_line_and_nothing_written(
     printed = capsys.readouterr()
     assert reason in printed.err and len(printed.err.splitlines()) == 1
     assert [path.name for path in folder.iterdir()] == ["tiny.onnx"]
+
+
+FLEET = ("x86-64-v3", "x86-64-v4", "sapphirerapids", "znver4", "znver5")
+
+
+def fleet_sizes(model: str, shape: Sequence[str] = ()) -> tuple[int, int]:
+    """The bytes of an artifact for a fleet, and of the largest for one of its CPUs."""
+    singles = []
+    command = ("build", model, "--untuned", *shape, "--output")
+    for name in FLEET:
+        Path("one.toml").write_text(f'[compile]\ntarget = "{name}"\n')
+        assert tune(*command, "one.tuned", "--config", "one.toml") == 0
+        singles.append(Path("one.tuned").stat().st_size)
+        Path("one.tuned").unlink()
+    assert tune(*command, "fleet.tuned", "--targets", ",".join(FLEET)) == 0
+    return Path("fleet.tuned").stat().st_size, max(singles)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2", "vit_tiny", "mlp"])
+def test_a_fleet_shares_its_weights(model: str, folder: Path) -> None:
+    assert tune("zoo", model, "--output", f"{model}.onnx") == 0
+    together, largest = fleet_sizes(f"{model}.onnx")
+    assert together <= 1.5 * largest
+
+
+def test_each_variant_runs_the_code_of_its_own_build(folder: Path) -> None:
+    shape = ("--shape", "batch=1")
+    assert build("--untuned", "--targets", ",".join(FLEET), *shape) == 0
+    variants = artefact.read_contents("tiny.tuned").variants
+    assert {variant.target.cpu for variant in variants} == set(FLEET)
+    for variant in variants:
+        name = variant.target.cpu
+        Path("one.toml").write_text(f'[compile]\ntarget = "{name}"\n')
+        command = ("build", "tiny.onnx", "--untuned", *shape, "--config", "one.toml")
+        assert tune(*command, "--output", f"{name}.tuned") == 0
+        (alone,) = artefact.read_contents(f"{name}.tuned").variants
+        assert code_digest(variant.programs) == code_digest(alone.programs)
+
+
+def test_variants_are_listed_and_those_that_run_here_are_rehearsed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = (*ABLE, "armv8-neon")
+    assert build("--untuned", "--targets", ",".join(named), "--shape", "batch=1|2..3") == 0
+    capsys.readouterr()
+    command = ("inspect", "tiny.tuned", "--stage", "variants")
+    assert tune(*command, "--json", "variants.json") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    found = json.loads(Path("variants.json").read_text())
+    variants = {item["cpu"]: item for item in found["variants"]}
+    assert (found["chosen"], found["parent"]) == ("x86-64-v3", None)
+    status = {name: item["rehearsal"]["status"] for name, item in variants.items()}
+    assert status == {
+        "x86-64-v3": "ran",
+        "x86-64-v2": "same outputs",
+        "generic": "not rehearsed",
+    }
+    assert variants["generic"]["lacking"] == ["aarch64 linux"]
+    assert variants["x86-64-v2"]["sizes"] == ["batch=1", "batch=2..3"]
+    loaded = found["loaded_by"]
+    assert (loaded["znver5"], loaded["neoverse-v1"]) == ("x86-64-v3", "generic")
+    assert "not rehearsed" in told and f"digest: {found['digest']}" in told
+
+
+def test_a_variant_that_computes_something_else_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build("--untuned", "--targets", ",".join(ABLE), "--shape", "batch=1") == 0
+    run = Executable.run
+
+    def wrong(executable: Executable, *arguments: Any, **options: Any) -> dict[str, AnyArray]:
+        outputs = run(executable, *arguments, **options)
+        lesser = executable.spec.target.cpu == "x86-64-v2"
+        return {name: array + 1 if lesser else array for name, array in outputs.items()}
+
+    monkeypatch.setattr(Executable, "run", wrong)
+    assert tune("inspect", "tiny.tuned", "--stage", "variants") == 1
+    assert "x86-64-v2: outputs differ: 'y' by" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("tiny.onnx", "--stage", "variants"), "is an ONNX model"),
+        (("tiny.onnx", "--stage", "graph", "--json", "-"), "--json is for --stage variants"),
+        (("tiny.onnx", "--stage", "variants", "--kernel", "k"), "takes an artifact"),
+        (("tiny.onnx", "--stage", "variant"), "did you mean variants?"),
+    ],
+)
+def test_what_has_no_variants_is_one_line(
+    arguments: tuple[str, ...], reason: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune("inspect", *arguments) != 0
+    error = capsys.readouterr().err
+    assert reason in error and len(error.splitlines()) == 1
+
+
+def test_targets_that_are_not_tuned_enough_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(folder / "tuning.db", "x86-64-v3")
+    options = ("--targets", ",".join((*ABLE, "x86-64-v4")), "--shape", "batch=1")
+    assert build(*options, "--require-tuned", "0.01") == 1
+    error = capsys.readouterr().err
+    assert "for x86-64-v4: only 0" in error and "for x86-64-v2: only 0" in error
+    assert "for x86-64-v3" not in error and not Path("tiny.tuned").exists()
+
+
+def test_a_cpu_without_a_variant_is_told_what_it_lacks(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build("--untuned", "--targets", "neoverse-v1,armv8-neon", "--shape", "batch=1") == 0
+    capsys.readouterr()
+    assert tune("run", "tiny.tuned") == 1
+    error = capsys.readouterr().err
+    assert "that for neoverse-v1 needs aarch64 linux" in error and "x86_64 linux" in error
+
+
+@pytest.mark.parametrize("targets", [(), ("--targets", ",".join(ABLE))])
+def test_a_build_names_what_it_replaces(
+    targets: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(folder / "tuning.db", "x86-64-v2")
+    shape = ("--shape", "batch=1", *targets)
+    assert build(*shape) == 0
+    first, contents = lineage_of("tiny.tuned"), Path("tiny.tuned").read_bytes()
+    assert first.parent == "" and build(*shape) == 0
+    assert Path("tiny.tuned").read_bytes() == contents  # the same build replaces nothing
+    assert build("--shape", "batch=2", *targets) == 0
+    second = lineage_of("tiny.tuned")
+    assert second.parent == first.digest and build("--shape", "batch=2", *targets) == 0
+    assert lineage_of("tiny.tuned") == second
+    assert build(*shape) == 0
+    third = lineage_of("tiny.tuned")
+    assert (third.parent, third.built) == (second.digest, first.built)
+    capsys.readouterr()
+    assert tune("db", "builds", "--db", "tuning.db", "--json", "-") == 0
+    listed = json.loads(capsys.readouterr().out)
+    found = {(item["artefact_sha256"], item["parent"]) for item in listed}
+    assert found >= {(third.digest, second.digest), (second.digest, first.digest)}
+    assert (first.digest, None) in found
+    assert tune("inspect", "tiny.tuned", "--stage", "variants") == 0
+    assert f"parent: {second.digest}" in capsys.readouterr().out
+    assert tune("run", "tiny.tuned") == 0
+
+
+def test_a_parent_that_is_given_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert build("--untuned", "--shape", "batch=1") == 0
+    command = ("build", "tiny.onnx", "--untuned", "--shape", "batch=2", "--output", "new.tuned")
+    assert tune(*command, "--parent", "tiny.tuned") == 0
+    assert lineage_of("new.tuned").parent == digest_of("tiny.tuned")
+    assert tune(*command, "--parent", "none.tuned") == 1
+    assert tune(*command, "--parent", "tiny.onnx") == 1
+    assert tune(*command, "--parent", "tiny.tuned", "--emit", "asm") == 1
+    errors = capsys.readouterr().err
+    assert "none.tuned" in errors and "is an ONNX model" in errors
+    assert "--parent is for artifacts" in errors

@@ -132,9 +132,9 @@ def _compiler_stages(context: typer.Context, incomplete: str) -> Sequence[str]:
 
 
 def _programs(context: typer.Context, incomplete: str) -> Sequence[str]:
-    from tunefarm.tuner.commands.inspect_model import PROGRAMS
+    from tunefarm.tuner.commands.inspect_model import STAGES_TO_INSPECT
 
-    return PROGRAMS
+    return STAGES_TO_INSPECT
 
 
 def _networks(context: typer.Context, incomplete: str) -> Sequence[str]:

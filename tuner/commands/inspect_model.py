@@ -41,6 +41,7 @@ from tunefarm.tuner.building.compile import compile_with
 from tunefarm.tuner.building.lowered import LoweredModel, lower_model
 from tunefarm.tuner.building.recorded_plan import PlanToApply, plan_to_apply
 from tunefarm.tuner.calibration.options import CHOSEN, PrecisionOptions
+from tunefarm.tuner.commands.inspect_cli import VARIANTS
 from tunefarm.tuner.from_settings import limits_of, target_of
 from tunefarm.tuner.plans.costs import KernelCosts
 from tunefarm.tuner.records.graph_choice import GraphChoice
@@ -49,6 +50,7 @@ from tunefarm.tuner.records.trials import task_key
 Model: TypeAlias = str | PathLike[str]
 
 PROGRAMS = ("graph", "plan", "kernels", "space", "loops", "shares", "llvm", "asm")
+STAGES_TO_INSPECT = (*PROGRAMS, VARIANTS)
 
 
 def inspect_model(
@@ -70,9 +72,8 @@ def inspect_model(
     an unknown stage or kernel, and for a kernel of the graph or the plan.
     """
     if stage not in PROGRAMS:
-        near = difflib.get_close_matches(stage, PROGRAMS, n=1)
-        stages = f"{', '.join(PROGRAMS)}, and variants of an artifact"
-        hint = f"did you mean {near[0]}?" if near else f"stages: {stages}"
+        near = difflib.get_close_matches(stage, STAGES_TO_INSPECT, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(STAGES_TO_INSPECT)}"
         raise SettingsError(f"unknown stage {stage!r}", hint=hint)
     if stage in ("graph", "plan") and kernel is not None:
         raise SettingsError(f"the {stage} has no kernels yet", hint="choose a later stage")
