@@ -49,7 +49,8 @@ def build(request: BuildRequest, digest: Future[str | None] | None = None) -> Bu
     repeated = None if cache is None else cache.repeated()
     if repeated is not None:
         named = parent.name_in(repeated)
-        return named if named.parent == parent.former else _listed(request, target, named)
+        is_listed = not named.parent or parent.is_same(named)
+        return named if is_listed else _listed(request, target, named)
     known = Future(lambda: None if cache is None else cache.model())
     is_read = not request.is_several
     graph = Future(lambda: _read(request) if is_read and known.result() is None else None)

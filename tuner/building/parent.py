@@ -1,9 +1,10 @@
-"""The parent of a build: the artifact that it replaces, which its manifest names.
+"""The parents of a build: the artifacts that it replaces, which its manifest names.
 
-tune build M -o F              F is new: no parent
-tune build M -o F              F was another build: its digest
-tune build M -o F              F is the same build but for its parent: that stays, and the bytes
-tune build M -o G --parent F   the digest of F
+tune build M -o F              F is new, or of another model: no parents
+tune build M -o F              F was another build of M: its digest, and its own parents
+tune build M -o F              F is the same build, or one of its parents was: that one again,
+                               with its own parents, the same to the byte
+tune build M -o G --parent F   the digest of F, and its parents
 """
 
 from __future__ import annotations
@@ -11,21 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tunefarm.compiler.errors import ArtefactError
-from tunefarm.compiler.runtime.artefact.file_header import digest_of, lineage_of
+from tunefarm.compiler.runtime.artefact.file_header import MOST_PARENTS, Lineage, lineage_of
 from tunefarm.tuner.building.request import ARTEFACT, BuildRequest, BuildResult
 
 
 @dataclass(frozen=True, slots=True)
 class ParentChoice:
-    """The digest of the artifact that a build replaces, "" for none.
+    """The artifact that a build replaces; None for none. A `given` one is no former build at the
+    output."""
 
-    Where the build turns out to be `same_as` that, as it is without a parent, its own parent stays,
-    which is `former`.
-    """
-
-    digest: str = ""
-    same_as: str = ""
-    former: str = ""
+    former: Lineage | None = None
+    given: bool = False
 
     @staticmethod
     def of(request: BuildRequest) -> ParentChoice:
@@ -34,22 +31,35 @@ class ParentChoice:
         if request.form != ARTEFACT:
             return ParentChoice()
         if request.parent is not None:
-            return ParentChoice(digest_of(request.parent))
+            return ParentChoice(lineage_of(request.parent), given=True)
         try:
-            found = lineage_of(request.output)
+            return ParentChoice(lineage_of(request.output))
         except ArtefactError:  # a new file, or one that is replaced whatever it is
             return ParentChoice()
-        return ParentChoice(found.digest, found.built, found.parent)
 
     def name_in(self, result: BuildResult) -> BuildResult:
-        """The result, with its parent in the file. Raises `ArtefactError` if it cannot be
+        """The result, with its parents in the file. Raises `ArtefactError` if it cannot be
         written."""
-        if not result.digest:
+        if not result.digest or self.former is None or self.is_same(result):
             return result
-        parent = self.former if result.digest == self.same_as else self.digest
-        if not parent:
+        built = lineage_of(result.output)
+        parents = self._parents(self.former, built)
+        if not parents:
             return result
-        from tunefarm.compiler.runtime.artefact.artefact import set_parent  # with NumPy
+        from tunefarm.compiler.runtime.artefact.artefact import set_parents  # with NumPy
 
-        set_parent(result.output, parent)
-        return replace(result, digest=digest_of(result.output), parent=parent)
+        set_parents(result.output, parents)
+        return replace(result, digest=built.digest_with(parents), parent=parents[0])
+
+    def is_same(self, result: BuildResult) -> bool:
+        """Whether the result is the artifact that was at the output."""
+        return self.former is not None and not self.given and self.former.digest == result.digest
+
+    def _parents(self, former: Lineage, built: Lineage) -> tuple[str, ...]:
+        if former.model != built.model and not self.given:
+            return ()
+        line = (former.digest, *former.parents)
+        for number, digest in enumerate(() if self.given else line):
+            if built.digest_with(line[number + 1 :]) == digest:
+                return line[number + 1 :]
+        return line[:MOST_PARENTS]

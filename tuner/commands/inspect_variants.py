@@ -80,7 +80,7 @@ class VariantsReport:
         return {
             "artifact": self.path,
             "digest": self.contents.digest,
-            "parent": self.contents.parent or None,
+            "parents": list(self.contents.parents),
             "bytes": self.bytes,
             "chosen": None if chosen is None else variants[chosen].target.cpu,
             "variants": [
@@ -144,7 +144,7 @@ class VariantsReport:
         count = with_count(len(variants), "variant")
         lines.append(f"{self.path}: {count}, {format_bytes(self.bytes)}")
         lines.append(f"digest: {self.contents.digest}")
-        return [*lines, f"parent: {self.contents.parent}"] if self.contents.parent else lines
+        return [*lines, *(f"parent: {digest}" for digest in self.contents.parents[:1])]
 
 
 _TEXTS = ("variant", "here", "rehearsal")

@@ -16,8 +16,8 @@ several have in common is one part. Where targets want the numbers of a constant
 the file has one of them, and the manifest says how another is made of it when the file is loaded,
 see `tunefarm.compiler.runtime.artefact.repacking`.
 
-A manifest may name the `parent`: the SHA-256 of the manifest of the artifact that this one
-replaces.
+A manifest may name its `parents`: the SHA-256 of the manifest of the artifact that this one
+replaces, and of those before.
 
 Every byte is covered by a check (of large constants it may end later, see
 `tunefarm.compiler.runtime.artefact.constants_check`), the same model gives the same bytes, and
@@ -46,10 +46,11 @@ from tunefarm.compiler.runtime.artefact.file_header import (
     FORMAT,
     HEADER,
     MAGIC,
+    are_parents,
     digest_of,
-    is_parent,
     json_text,
     not_an_artefact,
+    with_parents,
 )
 from tunefarm.compiler.runtime.artefact.manifest import (
     Part,
@@ -213,9 +214,11 @@ class _PartList:
         return found if same else None
 
 
-def _format_of(programs: Sequence[ExecutableSpec], parts: Sequence[Part], parent: str = "") -> int:
+def _format_of(
+    programs: Sequence[ExecutableSpec], parts: Sequence[Part], parents: Sequence[str] = ()
+) -> int:
     """The first format that has what these programs need."""
-    if parent or any(part.repacking is not None for part in parts):
+    if parents or any(part.repacking is not None for part in parts):
         return FORMAT
     preferred = [program for program in programs if not program.fallback]
     if len(preferred) > 1 or any(map(_is_new, programs)):
@@ -279,7 +282,7 @@ class _Index:
     variants: list[Any]
     parts: tuple[Part, ...]
     data_start: int
-    parent: str
+    parents: tuple[str, ...]
 
     @property
     def held(self) -> frozenset[int]:
@@ -349,10 +352,10 @@ class Variant:
 @dataclass(frozen=True, slots=True)
 class Contents:
     """What an artifact holds, `chosen` the number of the variant that this machine loads (None if
-    it can run none), and the digest of the artifact that it replaced, or ""."""
+    it can run none), and the digests of the artifacts that it replaced, the newest first."""
 
     digest: str
-    parent: str
+    parents: tuple[str, ...]
     variants: tuple[Variant, ...]
     chosen: int | None
 
@@ -384,7 +387,7 @@ def read_contents(path: str | PathLike[str]) -> Contents:
                 own += part.bytes
         variants.append(Variant(opened.programs(machine), own, shared, made))
     able = (number for number, machine in enumerate(machines) if can_run(machine[0]))
-    return Contents(digest_of(path), opened.index.parent, tuple(variants), next(able, None))
+    return Contents(digest_of(path), opened.index.parents, tuple(variants), next(able, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,8 +452,8 @@ def is_artefact(path: str | PathLike[str]) -> bool:
         return False
 
 
-def set_parent(path: str | PathLike[str], parent: str) -> None:
-    """Name the artifact that the one at `path` replaces, by its digest, in its manifest.
+def set_parents(path: str | PathLike[str], parents: Sequence[str]) -> None:
+    """Name the artifacts that the one at `path` replaces, by their digests, in its manifest.
 
     Raises `ArtefactError` when the file cannot be read or written, or is none of this format.
     """
@@ -461,8 +464,8 @@ def set_parent(path: str | PathLike[str], parent: str) -> None:
     for part in (part for part in index.parts if part.repacking is None):
         start = index.data_start + part.offset
         contents[part.offset] = mapped[start : start + part.bytes].data
-    manifest = {"parts": parts_to_json(index.parts), "variants": index.variants, "parent": parent}
-    _write(path, FORMAT, manifest, contents)
+    manifest = {"parts": parts_to_json(index.parts), "variants": index.variants}
+    _write(path, FORMAT, with_parents(manifest, parents), contents)
 
 
 def _mapped(path: Path) -> Array:
@@ -527,14 +530,14 @@ def _read_manifest(path: Path, mapped: Array) -> _Index:
         raise _not_valid(path, str(error)) from error
     if written != text:
         raise _not_valid(path, "it is not written as tunefarm writes it")
-    parent = data.pop("parent", "")
+    parents = data.pop("parents", [])
     if data.keys() != {"parts", "variants"} or not isinstance(variants, list) or not variants:
         raise _not_valid(path, "it has no variants")
-    if not is_parent(parent):
-        raise _not_valid(path, "its parent is no SHA-256")
+    if not are_parents(parents):
+        raise _not_valid(path, "its parents are none")
     if not any(part.repacking is None for part in parts):
         raise _not_valid(path, "it has no parts")
-    return _Index(version, variants, parts, data_start, parent)
+    return _Index(version, variants, parts, data_start, tuple(parents))
 
 
 def _not_valid(path: Path, reason: str) -> ArtefactError:
@@ -605,7 +608,7 @@ def _check_programs(path: Path, programs: Sequence[ExecutableSpec], index: _Inde
         _verify_programs(programs)
     except VerifyError as error:
         raise _not_valid(path, error.message) from error
-    wanted = _format_of(programs, index.parts, index.parent)
+    wanted = _format_of(programs, index.parts, index.parents)
     if wanted != max(index.version, TWO_VARIANTS):
         raise _not_valid(path, f"its format {index.version} is not that of its variants")
     used = {number for variant in index.variants for number in variant["parts"]}

@@ -111,7 +111,7 @@ def test_a_constant_of_another_target_is_stored_once(path: Path, tmp_path: Path)
 def test_contents_are_those_of_all_variants(path: Path) -> None:
     found = artefact.read_contents(path)
     better, here = found.variants
-    assert (found.chosen, found.digest, found.parent) == (1, digest_of(path), "")
+    assert (found.chosen, found.digest, found.parents) == (1, digest_of(path), ())
     assert [variant.target.cpu for variant in found.variants] == ["better", "here"]
     assert (better.repacked_bytes, here.repacked_bytes) == (0, packed(NUMBERS, FIRST).nbytes)
     np.testing.assert_array_equal(better.programs[0].constants[-1], packed(NUMBERS, LAST))
@@ -157,23 +157,24 @@ def test_an_edited_repacking_is_refused(path: Path, change: Callable[[list[Any]]
         artefact.read_programs(path)
 
 
-def test_a_parent_is_named_and_covered_by_the_digest(path: Path) -> None:
-    before, parent = digest_of(path), "ab" * 32
-    artefact.set_parent(path, parent)
+def test_parents_are_named_and_covered_by_the_digest(path: Path) -> None:
+    before, parents = lineage_of(path), ("ab" * 32, "cd" * 32)
+    artefact.set_parents(path, parents)
     found = lineage_of(path)
-    assert (found.built, found.parent) == (before, parent)
-    assert digest_of(path) == found.digest != before
+    assert (found.manifest, found.parents) == (before.manifest, parents)
+    assert found.digest_with(()) == before.digest != found.digest
+    assert digest_of(path) == found.digest == before.digest_with(parents)
     contents = artefact.read_contents(path)
-    assert (contents.digest, contents.parent) == (found.digest, parent)
+    assert (contents.digest, contents.parents) == (found.digest, parents)
     np.testing.assert_array_equal(
         contents.variants[1].programs[0].constants[-1], packed(NUMBERS, FIRST)
     )
 
 
-@pytest.mark.parametrize("parent", ["x", "AB" * 32, "ab" * 33, 5, None])
-def test_what_is_no_parent_is_refused(path: Path, parent: object) -> None:
-    artefact.set_parent(path, "ab" * 32)
-    rewrite_manifest(path, lambda manifest: manifest.update(parent=parent))
+@pytest.mark.parametrize("parents", [["x"], ["AB" * 32], ["ab" * 32] * 17, "ab" * 32, [5], None])
+def test_what_are_no_parents_is_refused(path: Path, parents: object) -> None:
+    artefact.set_parents(path, ("ab" * 32,))
+    rewrite_manifest(path, lambda manifest: manifest.update(parents=parents))
     for read in (artefact.read_programs, lineage_of):
-        with pytest.raises(ArtefactError, match="parent"):
+        with pytest.raises(ArtefactError, match="parents"):
             read(path)
