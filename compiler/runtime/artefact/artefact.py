@@ -183,7 +183,7 @@ class _PartList:
         from tunefarm.compiler.runtime.artefact.repacking import (
             ITEM_SIZES,  # of several targets alone
             WORTH_REPACKING_BYTES,
-            numbers_digest,
+            numbers_of,
         )
 
         before = 1 + len(variant.objects)
@@ -196,8 +196,11 @@ class _PartList:
             and array.itemsize in ITEM_SIZES
             and digests[before + number] not in self._numbers
         ]
-        keys = in_threads(lambda item: (item[1].itemsize, numbers_digest(*item[1:])), found)
-        return {place: (key, packing) for (place, _, packing), key in zip(found, keys, strict=True)}
+        known = in_threads(lambda item: (item[1].itemsize, *numbers_of(*item[1:])), found)
+        return {
+            place: ((itemsize, digest), packing)
+            for (place, _, _), (itemsize, digest, packing) in zip(found, known, strict=True)
+        }
 
     def _repacking(
         self, known: tuple[tuple[int, str], Packing], array: Array, digest: str

@@ -10,6 +10,7 @@ manifest has their SHA-256.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,10 +26,17 @@ ITEM_SIZES = (1, 2, 4, 8)
 """Bytes of the numbers that are moved as integers."""
 
 
-def numbers_digest(array: Array, packing: Packing) -> str:
-    """The SHA-256 of a constant's numbers in their own order, whatever its packing is."""
+def numbers_of(array: Array, packing: Packing) -> tuple[str, Packing]:
+    """The SHA-256 of a constant's numbers in their own order, whatever its packing is, and the
+    packing without rows of zeros at its end, which graphs add for whole vectors of a target."""
     numbers = _unpacked(array, array.itemsize, packing)
-    return hashlib.sha256(numbers.reshape(-1).view(np.uint8).data).hexdigest()
+    shape = list(packing.shape)
+    for axis, factor in packing.splits:
+        while shape[axis] % factor != 1 % factor and not numbers.take(shape[axis] - 1, axis).any():
+            shape[axis] -= 1
+    whole = np.ascontiguousarray(numbers[tuple(map(slice, shape))])
+    digest = hashlib.sha256(whole.reshape(-1).view(np.uint8).data).hexdigest()
+    return digest, replace(packing, shape=tuple(shape))
 
 
 def repacked(source: Array, repacking: Repacking) -> Array:
