@@ -20,7 +20,7 @@ from rich.table import Table
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.artefact.artefact import Contents, Variant, read_contents
-from tunefarm.compiler.runtime.execution.executable import of_programs
+from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.machine.check_target import can_run, lacking_features, platform_of
 from tunefarm.compiler.runtime.spec.guards import sizes_text
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED
@@ -183,7 +183,8 @@ def _rehearsals(variants: Sequence[Variant]) -> list[Rehearsal]:
             found.append(Rehearsal(Status.NOT_REHEARSED, f"this machine lacks {lacking}"))
             continue
         try:
-            executable = of_programs(variant.programs)
+            first, *others = variant.programs
+            executable = Executable(first, others=others)
             if reference is None:
                 inputs = drawn_inputs(executable)
                 executable.run(inputs)
