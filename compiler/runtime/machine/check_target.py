@@ -11,7 +11,7 @@ from functools import cache
 
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.machine.amx_state import TILE_FEATURES
-from tunefarm.compiler.runtime.machine.cpu_features import checked_features
+from tunefarm.compiler.runtime.machine.cpu_features import needed_features
 from tunefarm.compiler.target import Target, host_target, host_tile_refusal
 from tunefarm.configs.target_key import platform_name
 
@@ -66,7 +66,7 @@ def can_run(target: Target, host: Target | None = None) -> bool:
         return True
     host = host_target() if host is None else host
     same = platform_of(target) == platform_of(host)
-    return same and set(checked_features(target)) <= set(host.features)
+    return same and needed_features(target) <= set(host.features)
 
 
 def _is_shown_by_linux(target: Target) -> bool:
@@ -78,7 +78,7 @@ def _is_shown_by_linux(target: Target) -> bool:
         return False
     if any(name.startswith(TILE_FEATURES) for name in target.features):
         return False
-    return {_LINUX_NAMES.get(name, name) for name in checked_features(target)} <= _linux_flags()
+    return {_LINUX_NAMES.get(name, name) for name in needed_features(target)} <= _linux_flags()
 
 
 @cache
@@ -95,7 +95,7 @@ def _linux_flags() -> frozenset[str]:
 
 def lacking_features(target: Target, host: Target, tile_refusal: str | None = None) -> str:
     """What the target needs and `host`, of the same platform, lacks; "" if nothing."""
-    missing = sorted(set(checked_features(target)) - set(host.features))
+    missing = sorted(needed_features(target) - set(host.features))
     if not missing:
         return ""
     lacking = ", ".join(missing)

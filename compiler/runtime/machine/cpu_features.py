@@ -30,8 +30,7 @@ class CpuidBit:
     xcr0: int = 0
 
 
-# By LLVM's names: what the code generator may use by itself. Instructions for systems, threads and
-# cryptography, which it never chooses, are left out.
+# By LLVM's names: what the code generator may use by itself.
 X86_FEATURES = {
     "sse3": CpuidBit(1, 0, _ECX, 0),
     "ssse3": CpuidBit(1, 0, _ECX, 9),
@@ -75,6 +74,15 @@ X86_FEATURES = {
     "fma4": CpuidBit(0x80000001, 0, _ECX, 16, _AVX),
     "tbm": CpuidBit(0x80000001, 0, _ECX, 21),
 }
+
+# By LLVM's names: instructions for systems, threads and cryptography, and what x86-64 always has.
+# No code of ours has use for them: Linux, a hypervisor or the CPU itself may hide them.
+_X86_SYSTEM_FEATURES = frozenset(
+    """64bit adx aes clflushopt clwb clzero cldemote cmov crc32 cx16 cx8 enqcmd fsgsbase fxsr hreset
+    invpcid kl lwp mmx movdir64b movdiri mwaitx pclmul pconfig pku prefetchi prfchw ptwrite raoint
+    rdpid rdpru rdrnd rdseed rtm sahf serialize sgx sha sha512 shstk sm3 sm4 sse sse2 tsxldtrk uintr
+    usermsr vaes vpclmulqdq waitpkg wbnoinvd widekl xsave xsavec xsaveopt xsaves""".split()
+)
 
 # The entry of the auxiliary vector (AT_HWCAP, AT_HWCAP2) and the bit in it, from the kernel's
 # Documentation/arch/arm64/elf_hwcaps.rst.
@@ -147,8 +155,13 @@ static int tiles_are_permitted(void)
 _NO_TILES = "#define tiles_are_permitted() 1\n"
 
 
+def needed_features(target: Target) -> frozenset[str]:
+    """The features of `target` that its code may use; one that is not known here is needed."""
+    return frozenset(target.features) - _X86_SYSTEM_FEATURES
+
+
 def checked_features(target: Target) -> tuple[str, ...]:
-    """The features of `target` that code is checked for before it runs: those it may use."""
+    """The features of `target` that generated C code checks for before it runs a kernel."""
     return tuple(name for name in target.features if name in _features_of(target))
 
 
