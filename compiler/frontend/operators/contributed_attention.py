@@ -67,7 +67,8 @@ class Scores:
     """What becomes of the product of queries and keys before and in the softmax.
 
     `added` goes onto the scores, of which those stay where all of `kept` (bools) are true. `sink`
-    is one more score of each head, [heads, 1, 1] or a number, that no value belongs to.
+    is one more score of each head, [heads, 1, 1] or a number, that no value belongs to. Keys from
+    number `end` [1] on are seen by no query, and need not be read.
     """
 
     scale: float
@@ -75,6 +76,7 @@ class Scores:
     kept: tuple[Value, ...] = ()
     softcap: float = 0.0
     sink: Value | None = None
+    end: Value | None = None
 
 
 def attended(query: Value, key: Value, value: Value, how: Scores, graph: GraphBuilder) -> Value:
@@ -92,7 +94,16 @@ def attended(query: Value, key: Value, value: Value, how: Scores, graph: GraphBu
         # All of one rank: the one mask that attention has is what they say together.
         lowest = graph.scalar(_lowest(scores.dtype), scores.dtype)
         scores = graph.emit("where", graph.fold("and", how.kept), scores, lowest)
+    if how.end is not None:
+        scores = graph.emit("fill", scores, how.end, axis=3, number=0, value="lowest")
+        value = graph.emit("fill", value, how.end, axis=2, number=0, value="zero")
     return graph.emit("matmul", _weights(scores, how.sink, graph), value)
+
+
+def end_of(past: Value, tokens: Value, graph: GraphBuilder) -> Value:
+    """The keys that some row of a batch has, [1]: `past` [batch] and then so many new `tokens`."""
+    longest = graph.emit("reduce_max", past, axes=(0,), keepdims=True)
+    return graph.emit("add", longest, tokens)
 
 
 def _weights(scores: Value, sink: Value | None, graph: GraphBuilder) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.contributed_attention import (
     Scores,
     attended,
+    end_of,
     joined_heads,
     repeated_heads,
     split_heads,
@@ -225,7 +226,10 @@ def _scores(
         else [*_visible(batch, tokens, keys, places, window, graph)]
     )
     fitted = None if bias is None else _fitted(bias, keys, graph)
-    return group_query_scores(node, query, fitted, kept, graph)
+    how = group_query_scores(node, query, fitted, kept, graph)
+    if places.known is not None or not kept:
+        return how
+    return replace(how, end=end_of(places.past, graph.scalar(tokens, DType.I64), graph))
 
 
 def _fitted(bias: Value, keys: int, graph: GraphBuilder) -> Value:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.contributed_attention import (
     Scores,
     attended,
+    end_of,
     joined_heads,
     positions_within,
     repeated_heads,
@@ -85,6 +86,8 @@ def sized_group_query_attention(
     fitted = None if bias is None else _fitted(bias, places, graph)
     seen = _visible(query, places, node.integer("local_window_size", -1), graph)
     how = group_query_scores(node, query, fitted, seen, graph)
+    if is_unpadded(places.keys) and past[0] is not None:
+        how = replace(how, end=end_of(places.past, graph.size(size_of(query.dims[2])), graph))
     return [joined_heads(attended(query, all_keys, all_values, how, graph), graph), keys, values]
 
 
