@@ -71,10 +71,12 @@ class Schedules:
 class Fleet:
     """A folder with the model, and databases of records of its kernels."""
 
-    def __init__(self, path: Path, target: Target | None = None) -> None:
+    def __init__(
+        self, path: Path, target: Target | None = None, model: onnx.ModelProto | None = None
+    ) -> None:
         self.path, self.target = path, target or host_target()
         self.model = path / "tiny.onnx"
-        onnx.save(tiny_model(), self.model)
+        onnx.save(model or tiny_model(), self.model)
         calls = kernels_of(str(self.model)).calls
         kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
         self.kernels = {workload_key(kernel): kernel for kernel in kernels}

@@ -100,8 +100,10 @@ def _is_unsearched(schedule: Schedule, kernel: FusedKernel, target: Target, key:
 
     try:
         space = schedule_space(kernel, target, key.threads, key.numerics)
-        is_default = space.schedule(space.default()).to_json() == schedule.to_json()
-        return is_default and space.size > 1
+        default = space.schedule(space.default())
+        candidates = map(space.candidate, range(space.size))
+        others = (space.schedule(candidate) != default for candidate in candidates)
+        return schedule == default and any(others)
     except TunefarmError:
         return False
 

@@ -145,9 +145,8 @@ def _explain(
         item for store in applicable.stores for item in unapplied_of(store, wanted, kernel.key)
     ]
     left = (*_measured_here(applicable, kernel, found), *_claims_left(found), *others)
-    return Explanation(
-        kernel.name, kernel.key, _taken(kernel, found), left, _command(found, others, commands)
-    )
+    command = _command(kernel, found, others, commands)
+    return Explanation(kernel.name, kernel.key, _taken(kernel, found), left, command)
 
 
 def _taken(kernel: KernelReport, found: KernelRecords) -> str:
@@ -212,10 +211,12 @@ def _named(claim: Claim) -> str:
     return f"record {claim.record.number} of compiler version {version}, {claim.came_from}"
 
 
-def _command(found: KernelRecords, others: Sequence[Unapplied], commands: _Commands) -> str:
+def _command(
+    kernel: KernelReport, found: KernelRecords, others: Sequence[Unapplied], commands: _Commands
+) -> str:
     if found.is_open:
         return commands.verify
-    if found.is_tuned or (found.taken is not None and found.searched):
+    if found.taken is not None and (found.searched or kernel.schedule_source == TUNED):
         return ""
     advice = next((item.advice for item in others if item.advice), "")
     return f"{commands.tune} ({advice})" if advice else commands.tune

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import helper
 
+from tests.compiler.frontend.onnx_models import model, tensor
 from tests.tuner.fleet import ELSEWHERE, HERE, Fleet
 from tunefarm.tuner.building.explain import Explanation, explain_build, explain_model
 from tunefarm.tuner.commands.cli import app
@@ -81,6 +83,17 @@ def test_a_kernel_of_which_only_the_default_was_tried_says_so(fleet: Fleet) -> N
     item = explained(fleet, workload)
     assert item.taken == "default schedule (record 1: nothing else was tried)"
     assert item.command.startswith("tune ")
+
+
+def test_a_kernel_whose_candidates_are_one_schedule_is_tuned(tmp_path: Path) -> None:
+    node = helper.make_node("Softmax", ["x"], ["y"])
+    fleet = Fleet(tmp_path, model=model([node], [tensor("x", (1, 3))], ["y"]))
+    ((workload, found),) = fleet.schedules.items()
+    assert found.space.size > 1 and len(found.candidates) == 1
+    with fleet.store() as store:
+        store.add(fleet.trials(workload))
+    item = explained(fleet, workload)
+    assert item.taken.startswith("tuned, record 1") and item.command == ""
 
 
 def test_stale_records_that_do_not_replay_say_so(fleet: Fleet) -> None:
