@@ -6,6 +6,7 @@ Imports no converters: a session looks here first, whether it has to build or no
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import onnx
 
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.read_model import read_model
-from tunefarm.compiler.frontend.symbol_names import usual_bounds
+from tunefarm.compiler.frontend.size_ranges import range_of
+from tunefarm.compiler.frontend.symbol_names import computed_labels, usual_bounds
 from tunefarm.compiler.frontend.tensors import initializers
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.extents import Bounds, Label, Shapes, label_of, shapes_of
 from tunefarm.compiler.types.metadata import Metadata
 
 _FEW_DEFAULTS = 8
@@ -57,12 +60,27 @@ class DeclaredModel:
         """Whether inputs, all of them tensors, leave sizes to each run."""
         return all(port.dtype for port in self.inputs) and any(port.is_open for port in self.inputs)
 
+    def range_of(self, runs: Sequence[Mapping[Label, int]]) -> tuple[Shapes, Bounds]:
+        """Shapes of a build for sizes like those of `runs`, and what they bound."""
+        return range_of(self._shapes, runs)
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int | str | None, ...]]:
+        """The shapes of the inputs whose ranks are known."""
+        return {port.name: port.shape for port in self.inputs if port.shape is not None}
+
     def build_command(self, path: str) -> str:
         """What builds the model of that path ahead, for usual bounds of its sizes."""
+        labels = (
+            label_of(name, axis, size)
+            for name, shape in self._shapes.items()
+            for axis, size in enumerate(shape)
+            if not isinstance(size, int)
+        )
+        usual = {label: _usual(label) for label in labels}
         command = ["tune", "build", "--model", path, "--untuned"]
-        for port in self.inputs:
-            if port.is_open and port.shape is not None:
-                command += ["--shape", f"{port.name}={','.join(map(_usual, port.shape))}"]
+        for name, shape in shapes_of(self._shapes, usual, computed_labels(usual)).items():
+            command += ["--shape", f"{name}={','.join(map(str, shape))}"]
         return shlex.join([*command, "--output", "model.tuned"])
 
 
@@ -122,8 +140,6 @@ def declared_port(info: onnx.ValueInfoProto) -> DeclaredPort:
     return DeclaredPort(info.name, dtype, sizes)
 
 
-def _usual(size: int | str | None) -> str:
-    if isinstance(size, int):
-        return str(size)
-    low, high = usual_bounds(size or "") or (1, 64)
+def _usual(label: Label) -> str:
+    low, high = usual_bounds(label if isinstance(label, str) else "") or (1, 64)
     return f"{low}..{high}"

@@ -246,7 +246,8 @@ class _Symbols:
         if before is not None and before != extent:
             raise ImportModelError(
                 f"the shapes given fix the dimension {symbol!r} to {_extent_text(before)} "
-                f"and to {_extent_text(extent)}"
+                f"and to {_extent_text(extent)}",
+                hint=f"give it once, by its name: --shape {shlex.quote(f'{symbol}={extent}')}",
             )
         self._extents[symbol] = extent
 

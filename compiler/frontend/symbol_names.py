@@ -1,12 +1,13 @@
-"""Names that tools write for open dimensions: usual bounds, and sums and products of names."""
+"""Names that tools write for dynamic dimensions: usual bounds, and sums and products of names."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
+from tunefarm.compiler.types.extents import Label
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide
 
 _USUAL: Final[tuple[tuple[str, tuple[int, int]], ...]] = (
@@ -37,6 +38,15 @@ def expression_size(text: str, sizes: Mapping[str, Dimension]) -> Dimension | No
     tree = _parsed(text)
     size = None if tree is None else _evaluated(tree, sizes)
     return None if size is None or bounds_of(size)[0] < 0 else size
+
+
+def computed_labels(labels: Collection[Label]) -> set[Label]:
+    """Those of these dimensions whose names are sums and products of the names of others."""
+    return {
+        label
+        for label in labels
+        if isinstance(label, str) and (names := expression_names(label)) and names <= set(labels)
+    }
 
 
 def _parsed(text: str) -> ast.expr | None:

@@ -2,15 +2,17 @@
 
 The first run builds for its own sizes, and so does each that brings others. Once a dimension has
 shown its third size a build for a range begins in the background; when it is there it serves all
-runs within the range. A size beyond it is built for by itself, and a wider range follows. Where a
-dimension is 1 in some runs, as the tokens of a decoder's steps are, these have a program of their
-own: with one row other code is fast than with many.
+runs within the range. A wider range follows before sizes come to its end, and one beyond it is
+built for by itself. Where a dimension is 1 in some runs, as the tokens of a decoder's steps are,
+these have a program of their own: with one row other code is fast than with many. A dimension whose
+sizes count up, as a decoder's past does, gets a wide range at once.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -27,10 +29,12 @@ from tunefarm.compiler.errors import (
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.session.options import LOG
 from tunefarm.compiler.session.ports import NodeArg
-from tunefarm.compiler.types.extents import Given, Shapes
+from tunefarm.compiler.types.extents import Bounds, Label, Shapes, label_of
 
 VARIED = 3
 """Sizes of one dimension after which a build for a range is worth its time."""
+_PATIENCE = 3.0
+"""How long a second size waits for the build for a range, in times of a build for one size."""
 _KEPT = 8
 """Builds for single sizes that are kept, each with its constants."""
 _LEAST_PRIORITY = 19
@@ -46,18 +50,23 @@ class BuildsBySize:
         path: str,
         inputs: Sequence[NodeArg],
         build: Callable[[Shapes], Executable],
+        range_of: Callable[[Sequence[Mapping[Label, int]]], tuple[Shapes, Bounds]],
         unranked: Collection[str] = (),
         defaults: Collection[str] = (),
     ) -> None:
-        """`inputs` are the model's, `build` compiles it for shapes. Of `unranked` inputs the model
-        does not say the rank; those with `defaults` may be given as well."""
-        self._path, self._inputs, self._build = path, inputs, build
+        """`inputs` are the model's, `build` compiles it for shapes, `range_of` finds those of a
+        range, and its bounds, for the sizes of some runs. Of `unranked` inputs the model does not
+        say the rank; those with `defaults` may be given as well."""
+        self._path, self._inputs, self._build, self._range_of = path, inputs, build, range_of
         self._unranked, self._optional = unranked, defaults
         self._exact: OrderedDict[Key, Executable] = OrderedDict()
         self._range: Executable | None = None
-        self._bounds: dict[object, tuple[int, int]] = {}
-        self._seen: dict[object, set[int]] = {}
+        self._bounds: Bounds = {}
+        self._runs: list[dict[Label, int]] = []  # the sizes of those that were built for
         self._thread: threading.Thread | None = None
+        self._coming: Bounds = {}  # the bounds of the build that goes on
+        self._is_behind = False  # a size was built for while the range was
+        self._build_seconds = 0.0  # of the last build for one size
         self._failed = False
         self._is_built = False
         self._lock = threading.Lock()
@@ -72,12 +81,18 @@ class BuildsBySize:
         """
         key = self._key(feed)
         sizes = self._sizes(key)
+        is_coming = self._is_behind and _are_within(sizes, self._coming)
+        if is_coming and not _are_within(sizes, self._bounds):
+            self.wait(_PATIENCE * self._build_seconds)
         with self._lock:
-            found = self._range if self._is_within(sizes) else None
+            found = self._range if _are_within(sizes, self._bounds) else None
             if found is None:
                 found, is_new = self._of_size(key)
                 if is_new:
+                    self._is_behind = not self.wait(0)
                     self._note(sizes)
+            elif self.wait(0) and self._are_near_the_end(sizes):
+                self._note(sizes)
             self.latest = found
         return found
 
@@ -97,7 +112,9 @@ class BuildsBySize:
         if found is not None:
             self._exact.move_to_end(key)
             return found, False
+        begin = time.monotonic()
         found = self._exact[key] = self._built(key)
+        self._build_seconds = time.monotonic() - begin
         while len(self._exact) > _KEPT:
             self._exact.popitem(last=False)
         return found, True
@@ -137,13 +154,13 @@ class BuildsBySize:
             shapes.append(shape)
         return tuple(shapes)
 
-    def _sizes(self, key: Key) -> dict[object, int]:
+    def _sizes(self, key: Key) -> dict[Label, int]:
         """The size of each dimension that the model leaves open: by its name, or by its place."""
-        found: dict[object, int] = {}
+        found: dict[Label, int] = {}
         for port, shape in zip(self._inputs, key, strict=True):
             for axis, (declared, size) in enumerate(zip(port.shape, shape, strict=False)):
                 if not isinstance(declared, int):
-                    label = _label(port.name, axis, declared)
+                    label = label_of(port.name, axis, declared)
                     if found.setdefault(label, size) != size:
                         raise InputError(
                             f"input {port.name!r} has the shape {list(shape)}, and another input "
@@ -151,10 +168,11 @@ class BuildsBySize:
                         )
         return found
 
-    def _is_within(self, sizes: Mapping[object, int]) -> bool:
-        return self._range is not None and all(
-            self._bounds[label][0] <= size <= self._bounds[label][1]
-            for label, size in sizes.items()
+    def _are_near_the_end(self, sizes: Mapping[Label, int]) -> bool:
+        """Whether a size is in the last quarter of the range."""
+        return any(
+            low < high and 4 * sizes[label] > 3 * high
+            for label, (low, high) in self._bounds.items()
         )
 
     def _built(self, key: Key) -> Executable:
@@ -176,32 +194,26 @@ class BuildsBySize:
         self._is_built = True
         return found
 
-    def _note(self, sizes: Mapping[object, int]) -> None:
-        """Remember sizes that a build was made for; build for a range once they vary."""
-        for label, size in sizes.items():
-            self._seen.setdefault(label, set()).add(size)
-        varied = any(len(seen) >= VARIED for seen in self._seen.values())
-        if self._unranked or not varied or self._failed or not self.wait(0):
+    def _note(self, sizes: dict[Label, int]) -> None:
+        """Remember sizes of a run; build for a wider range once they vary."""
+        if self._unranked or self._failed:
             return
-        bounds = {label: _bounds_of(seen) for label, seen in self._seen.items()}
-        given: dict[object, Given] = dict(bounds)
-        apart = [label for label, seen in self._seen.items() if min(seen) == 1 < len(seen)]
-        if apart:  # of one dimension: each doubles the time of the build
-            widest = max(apart, key=lambda label: bounds[label][1])
-            given[widest] = f"1|2..{bounds[widest][1]}"
-        shapes = {
-            port.name: tuple(
-                declared if isinstance(declared, int) else given[_label(port.name, axis, declared)]
-                for axis, declared in enumerate(port.shape)
-            )
-            for port in self._inputs
-        }
+        if sizes not in self._runs:
+            self._runs.append(sizes)
+        varied = any(len({run[label] for run in self._runs}) >= VARIED for label in sizes)
+        if not varied or not self.wait(0):
+            return
+        shapes, self._coming = self._range_of(self._runs)
+        self._is_behind = False
         self._thread = threading.Thread(
-            target=self._build_range, args=(shapes, bounds), name="build for a range", daemon=True
+            target=self._build_range,
+            args=(shapes, self._coming),
+            name="build for a range",
+            daemon=True,
         )
         self._thread.start()
 
-    def _build_range(self, shapes: Shapes, bounds: Mapping[object, tuple[int, int]]) -> None:
+    def _build_range(self, shapes: Shapes, bounds: Bounds) -> None:
         LOG.info("building %s for the range %s", self._path, shapes)
         with suppress(OSError):  # runs come first; what the build starts inherits it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST_PRIORITY)
@@ -212,17 +224,11 @@ class BuildsBySize:
             self._failed = True
             return
         with self._lock:
-            self._range, self._bounds = found, dict(bounds)
+            self._range, self._bounds = found, bounds
 
 
-def _label(name: str, axis: int, declared: str | None) -> object:
-    """What tells a dimension from others: its name, or where it is; "?" is what some call any."""
-    return (name, axis) if declared in (None, "?") else declared
-
-
-def _bounds_of(seen: set[int]) -> tuple[int, int]:
-    """Bounds for sizes like these: a single one stays as it is."""
-    if len(seen) == 1:
-        (size,) = seen
-        return size, size
-    return max(min(1, min(seen)), min(seen) // 2), 2 * max(seen)
+def _are_within(sizes: Mapping[Label, int], bounds: Bounds) -> bool:
+    """Whether bounds, if there are any, hold these sizes."""
+    return bool(bounds) and all(
+        low <= sizes[label] <= high for label, (low, high) in bounds.items()
+    )

@@ -180,6 +180,7 @@ class InferenceSession:
             path,
             self._inputs,
             lambda sizes: self.build(path, self._threads, sizes, None)[0],
+            model.range_of,
             [port.name for port in model.inputs if port.shape is None],
             [port.name for port in model.defaults],
         )

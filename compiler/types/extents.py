@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import index
@@ -100,6 +100,13 @@ Shapes: TypeAlias = Mapping[str, Sequence[Given] | FixedInput]
 single extent by the name of a symbol."""
 
 
+Label: TypeAlias = str | tuple[str, int]
+"""What tells a dynamic dimension from others: its name; without one the input and the axis."""
+
+Bounds: TypeAlias = Mapping[Label, tuple[int, int]]
+"""The minimum and the maximum of dynamic dimensions."""
+
+
 def with_fixed(shapes: Shapes | None, inputs: Mapping[str, object] | None) -> Shapes:
     """The shapes, and the values of inputs that are fixed."""
     fixed = {name: FixedInput.of(value) for name, value in (inputs or {}).items()}
@@ -189,6 +196,44 @@ def shapes_from_json(data: Mapping[str, Any]) -> Shapes:
         name: FixedInput.from_json(item) if isinstance(item, Mapping) else tuple(item)
         for name, item in data.items()
     }
+
+
+def label_of(name: str, axis: int, declared: str | None) -> Label:
+    """The label of a dynamic dimension of the input `name`; some tools call any of them "?"."""
+    return (name, axis) if declared in (None, "?") else str(declared)
+
+
+def shapes_of(
+    inputs: Mapping[str, Sequence[int | str | None]],
+    extents: Mapping[Label, Given],
+    computed: Collection[Label] = (),
+) -> dict[str, tuple[Given, ...]]:
+    """The shapes of a build in which the dynamic dimensions of `inputs` have these extents.
+
+    Each is given once, under its own name, so that inputs that share it agree; those without a
+    name, and those that are called as an input is, in the shapes of inputs. `computed` ones follow.
+    """
+    found: dict[str, tuple[Given, ...]] = {}
+    for name, shape in inputs.items():
+        labels = [label_of(name, a, d) for a, d in enumerate(shape) if not isinstance(d, int)]
+        if any(isinstance(label, tuple) or label in inputs for label in labels):
+            waiting = iter(labels)
+            found[name] = tuple(
+                d if isinstance(d, int) else _extent(label := next(waiting), extents[label])
+                for d in shape
+            )
+    for label, given in extents.items():
+        if isinstance(label, str) and label not in inputs and label not in computed:
+            found[label] = (given,)
+    return found
+
+
+def _extent(label: Label, given: Given) -> Given:
+    """The extent in the shape of an input."""
+    extent = extent_of(given)
+    if isinstance(extent, Extent) and isinstance(label, str) and is_name(label):
+        return str(named(extent, label))
+    return given
 
 
 def _parsed(text: str) -> int | Extent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,15 @@ import onnx
 from onnx.parser import parse_model
 
 from tunefarm import compiler
+from tunefarm.compiler.frontend.declared_ports import declared_model
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.session.builds_by_size import VARIED, BuildsBySize
 from tunefarm.compiler.session.ports import NodeArg
-from tunefarm.compiler.types.extents import Shapes
+from tunefarm.compiler.types.extents import Bounds, Label, Shapes
+
+
+def ranges(path: Path) -> Callable[[Sequence[Mapping[Label, int]]], tuple[Shapes, Bounds]]:
+    return declared_model(str(path)).range_of
 
 
 def test_runs_come_before_the_build_for_a_range(tmp_path: Path) -> None:
@@ -28,7 +34,7 @@ def test_runs_come_before_the_build_for_a_range(tmp_path: Path) -> None:
         return compiler.build(path, shapes=shapes)
 
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    builds = BuildsBySize(str(path), [NodeArg("x", "tensor(float)", ["n"])], build)
+    builds = BuildsBySize(str(path), [NodeArg("x", "tensor(float)", ["n"])], build, ranges(path))
     for size in range(1, VARIED + 1):
         builds.executable_for({"x": np.zeros(size, np.float32)})
     assert builds.wait(60)
@@ -52,9 +58,73 @@ def test_runs_of_one_row_have_a_program_of_their_own(tmp_path: Path) -> None:
         NodeArg("x", "tensor(float)", ["tokens", 4]),
         NodeArg("before", "tensor(float)", ["past", 4]),
     ]
-    builds = BuildsBySize(str(path), ports, build)
+    builds = BuildsBySize(str(path), ports, build, ranges(path))
     for tokens, past in ((5, 0), (1, 5), (1, 6)):
         shapes = {"x": (tokens, 4), "before": (past, 4)}
         builds.executable_for({name: np.zeros(shape) for name, shape in shapes.items()})
     assert builds.wait(60)
-    assert asked[VARIED] == {"x": ("1|2..10", 4), "before": ((0, 12), 4)}
+    assert asked[VARIED] == {"tokens": ("1|2..10",), "past": ((0, 511),)}
+
+
+def test_a_loop_over_tokens_is_built_for_a_few_times(tmp_path: Path) -> None:
+    """As exporters write decoders: lengths in several inputs, and a sum of them as a name."""
+    path = tmp_path / "decoder.onnx"
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, seq] x, int64[1, seq] places, float[1, past + seq] mask, float[1, past] before)
+      => (float[1, all] after)
+    { numbers = Cast <to = 1> (places)
+      moved = Add (x, numbers)
+      joined = Concat <axis = 1> (before, moved)
+      after = Mul (joined, mask) }"""
+    text = text.replace("past + seq", "total")
+    proto = parse_model(text)
+    proto.graph.input[2].type.tensor_type.shape.dim[1].dim_param = "past + seq"
+    onnx.save(proto, path)
+    asked: list[Shapes] = []
+
+    def build(shapes: Shapes) -> Executable:
+        asked.append(shapes)
+        return compiler.build(path, shapes=shapes)
+
+    ports = [
+        NodeArg("x", "tensor(float)", [1, "seq"]),
+        NodeArg("places", "tensor(int64)", [1, "seq"]),
+        NodeArg("mask", "tensor(float)", [1, "past + seq"]),
+        NodeArg("before", "tensor(float)", [1, "past"]),
+    ]
+    builds = BuildsBySize(str(path), ports, build, ranges(path))
+    past = np.zeros((1, 0), np.float32)
+    for number, tokens in enumerate((5, *[1] * 80)):
+        if number >= VARIED:
+            assert builds.wait(60)
+        x = np.full((1, tokens), 2, np.float32)
+        places = np.arange(past.shape[1], past.shape[1] + tokens)[None]
+        mask = np.ones((1, past.shape[1] + tokens), np.float32)
+        feed = {"x": x, "places": places, "mask": mask, "before": past}
+        executable = builds.executable_for(feed)
+        past = executable.run(feed)["after"]
+    np.testing.assert_array_equal(past[0], 2 + np.arange(85))
+    assert asked[VARIED] == {"seq": ("1|2..10",), "past": ((0, 511),)}
+    assert len(asked) == VARIED + 1 and builds.is_range(executable)
+
+
+def test_sums_that_sizes_contradict_are_dimensions_of_their_own(tmp_path: Path) -> None:
+    asked: list[Shapes] = []
+    path = tmp_path / "add.onnx"
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[a] x, float[b] y) => (float[a] r, float[b] s) { r = Relu (x) s = Relu (y) }"""
+    proto = parse_model(text)
+    proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "a + 1"
+    onnx.save(proto, path)
+
+    def build(shapes: Shapes) -> Executable:
+        asked.append(shapes)
+        return compiler.build(path, shapes=shapes)
+
+    ports = [NodeArg("x", "tensor(float)", ["a"]), NodeArg("y", "tensor(float)", ["a + 1"])]
+    builds = BuildsBySize(str(path), ports, build, ranges(path))
+    for a, b in ((2, 3), (4, 5), (9, 7)):
+        feed = {"x": np.ones(a, np.float32), "y": np.ones(b, np.float32)}
+        np.testing.assert_array_equal(builds.executable_for(feed).run(feed)["s"], feed["y"])
+    assert builds.wait(60)
+    assert asked[-1] == {"a": ((1, 18),), "a + 1": ((1, 14),)}
