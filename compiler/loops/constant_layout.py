@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from tunefarm.compiler.expr.nodes import Expr, binary, integer
 from tunefarm.compiler.kernels.winograd import transform_taps
+from tunefarm.compiler.types.packing import NewArray, Packing
 from tunefarm.compiler.types.tensor_type import Array
-
-NewArray: TypeAlias = Callable[[tuple[int, ...], np.dtype[np.generic]], Array]
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantLayout:
-    """How a constant input lies in memory: split dimensions, then permuted.
+    """How a constant input lies in memory: the `splits` and the `order` of a `Packing`.
 
-    Each (axis, factor) of `splits` divides a dimension into (ceil(n / factor), factor), padded with
-    zeros; `order` permutes the resulting dimensions. With `winograd` m, a 3x3 filter
-    [OC, IC, 3, 3] is first transformed to [m+2, m+2, OC, IC], in f32 if it is of narrow floats.
+    With `winograd` m, a 3x3 filter [OC, IC, 3, 3] is first transformed to [m+2, m+2, OC, IC], in
+    f32 if it is of narrow floats.
     """
 
     splits: tuple[tuple[int, int], ...]
@@ -30,8 +27,11 @@ class ConstantLayout:
 
     def shape(self, logical: tuple[int, ...]) -> tuple[int, ...]:
         """The physical shape of a constant of the logical (for Winograd: transformed) shape."""
-        split = self._split_shape(logical)
-        return tuple(split[axis] for axis in self.order)
+        return self.packing(logical).packed_shape
+
+    def packing(self, logical: tuple[int, ...]) -> Packing:
+        """How the numbers of an array of the logical (for Winograd: transformed) shape lie."""
+        return Packing(logical, self.splits, self.order)
 
     def indices(self, logical: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Physical indices of a logical element."""
@@ -51,27 +51,17 @@ class ConstantLayout:
         `empty` makes the array that is returned.
         """
         if not self.winograd:
-            return self._packed(array, empty)
+            return self.packing(array.shape).pack(array, empty)
         edge, dtype = self.winograd + 2, self.dtype(array.dtype)
         taps = array.transpose(2, 3, 0, 1)
         if self.order[:2] == (0, 1):  # packing first gives the same, and moves less
-            packed = self._packed(taps, np.empty)
+            packed = self.packing(taps.shape).pack(taps)
             result = empty((edge, edge, *packed.shape[2:]), dtype)
             transform_taps(packed, self.winograd, result)
             return result
         transformed = np.empty((edge, edge, *taps.shape[2:]), dtype)
         transform_taps(taps, self.winograd, transformed)
-        return self._packed(transformed, empty)
-
-    def unpack(self, packed: Array, logical: tuple[int, ...]) -> Array:
-        """The constant of the logical (for Winograd: transformed) shape that lies packed."""
-        split = self._split_shape(logical)
-        inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
-        apart = packed.reshape([split[axis] for axis in self.order]).transpose(inverse)
-        factors = dict(self.splits)
-        padded = [extent + -extent % factors.get(axis, 1) for axis, extent in enumerate(logical)]
-        whole = apart.reshape(padded)[tuple(map(slice, logical))]
-        return np.ascontiguousarray(whole)
+        return self.packing(transformed.shape).pack(transformed, empty)
 
     def dtype(self, logical: np.dtype[np.generic]) -> np.dtype[np.generic]:
         """The physical element type of a constant of the logical one."""
@@ -88,25 +78,3 @@ class ConstantLayout:
         splits, order, winograd = data
         pairs = tuple((int(axis), int(factor)) for axis, factor in splits)
         return ConstantLayout(pairs, tuple(map(int, order)), int(winograd))
-
-    def _packed(self, array: Array, empty: NewArray) -> Array:
-        factors = dict(self.splits)
-        pads = [
-            (0, -extent % factors[axis] if axis in factors else 0)
-            for axis, extent in enumerate(array.shape)
-        ]
-        padded = np.pad(array, pads) if any(after for _, after in pads) else array
-        split = padded.reshape(self._split_shape(array.shape)).transpose(self.order)
-        result = empty(split.shape, array.dtype)
-        np.copyto(result, split)
-        return result
-
-    def _split_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        factors = dict(self.splits)
-        split: list[int] = []
-        for axis, extent in enumerate(shape):
-            if axis in factors:
-                split += [-(-extent // factors[axis]), factors[axis]]
-            else:
-                split.append(extent)
-        return tuple(split)

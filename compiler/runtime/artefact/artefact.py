@@ -79,12 +79,12 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     ExecutableSpec,
     FunctionStep,
     LoopStep,
-    Packing,
     aligned,
 )
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.structure import NO_STRUCTURE
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.configs.files import open_regular

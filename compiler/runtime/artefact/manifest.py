@@ -16,7 +16,6 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     FunctionStep,
     LoopStep,
     ObjectPart,
-    Packing,
     RunStep,
 )
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
@@ -37,6 +36,7 @@ from tunefarm.compiler.target import Target, llvm_version
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.metadata import metadata_from_json, metadata_to_json
 from tunefarm.compiler.types.numerics import KEEP, Denormals, denormals_of
+from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.signature import fixed_signature
 from tunefarm.compiler.types.signature_json import signature_from_json, signature_to_json
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure, structure_from_json
@@ -231,17 +231,12 @@ def _repacking_problem(part: Part, repacking: Repacking, before: Sequence[Part])
 
 def packed_extents(packing: Packing) -> tuple[int, ...] | None:
     """The shape in memory, None where the splits are of other axes, or the order is none."""
-    factors = dict(packing.splits)
-    axes = set(range(len(packing.shape)))
-    if len(factors) != len(packing.splits) or not set(factors) <= axes or 0 in factors.values():
+    factors, rank = dict(packing.splits), len(packing.shape)
+    if len(factors) != len(packing.splits) or not set(factors) <= set(range(rank)):
         return None
-    extents = []
-    for axis, extent in enumerate(packing.shape):
-        factor = factors.get(axis)
-        extents += [extent] if factor is None else [-(-extent // factor), factor]
-    if sorted(packing.order) != list(range(len(extents))):
+    if 0 in factors.values() or sorted(packing.order) != list(range(rank + len(factors))):
         return None
-    return tuple(extents[axis] for axis in packing.order)
+    return packing.packed_shape
 
 
 def _type_to_json(type: TensorType) -> list[Any]:

@@ -14,10 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.runtime.artefact.manifest import Repacking
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
-from tunefarm.compiler.runtime.spec.executable_spec import Packing
+from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.tensor_type import Array
 
 WORTH_REPACKING_BYTES = 4096
@@ -43,13 +42,11 @@ def repacked(source: Array, repacking: Repacking) -> Array:
     """The bytes of a part that is made of `source`, aligned and read-only."""
     numbers = _unpacked(source, repacking.itemsize, repacking.before)
     after = repacking.after
-    layout = ConstantLayout(after.splits, after.order)
-    result = layout.pack(numbers.reshape(after.shape), aligned_empty)
+    result = after.pack(numbers.reshape(after.shape), aligned_empty)
     result.flags.writeable = False
     return result.reshape(-1).view(np.uint8)
 
 
 def _unpacked(array: Array, itemsize: int, packing: Packing) -> Array:
     """A constant's numbers, as integers of so many bytes."""
-    integers = array.reshape(-1).view(f"u{itemsize}")
-    return ConstantLayout(packing.splits, packing.order).unpack(integers, packing.shape)
+    return packing.unpack(array.reshape(-1).view(f"u{itemsize}"))

@@ -23,9 +23,9 @@ from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
 from tunefarm.compiler.runtime.planning.memory_plan import storage_of
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
-from tunefarm.compiler.runtime.spec.executable_spec import Packing
 from tunefarm.compiler.types.denormals import flush_in_place
 from tunefarm.compiler.types.numerics import FLUSH, KEEP, Denormals
+from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.tensor_type import Array
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _packing(array: Array, shape: tuple[int, ...] | None, layout: ConstantLayout
         return Packing(array.shape, (), tuple(range(array.ndim)))
     if layout.winograd:
         shape = (*(layout.winograd + 2,) * 2, *shape[:2])
-    return Packing(shape, layout.splits, layout.order)
+    return layout.packing(shape)
 
 
 def _packed_bytes(
@@ -123,8 +123,8 @@ def _packed_bytes(
     """Bytes of what `_packed` makes."""
     if shape is None or layout is None:
         return array.nbytes
-    packing = _packing(array, shape, layout)
-    return math.prod(layout.shape(packing.shape)) * layout.dtype(array.dtype).itemsize
+    packed = _packing(array, shape, layout).packed_shape
+    return math.prod(packed) * layout.dtype(array.dtype).itemsize
 
 
 def _packed(

@@ -13,6 +13,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.metadata import NO_METADATA, Metadata
 from tunefarm.compiler.types.numerics import KEEP, Denormals
 from tunefarm.compiler.types.open_axes import OpenAxes
+from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure
 from tunefarm.compiler.types.tensor_type import Array, TensorType
@@ -244,16 +245,6 @@ class ObjectPart:
 
     symbol: str
     code: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """How the numbers of a constant lie: an array of `shape` whose dimensions were split and then
-    permuted, see `tunefarm.compiler.loops.constant_layout`."""
-
-    shape: tuple[int, ...]
-    splits: tuple[tuple[int, int], ...]
-    order: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,9 @@ from tunefarm.compiler.runtime.artefact.manifest import (
 from tunefarm.compiler.runtime.artefact.repacking import numbers_of, repacked
 from tunefarm.compiler.runtime.artefact.seal import part_digests
 from tunefarm.compiler.runtime.spec.buffers import address_of
-from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec, Packing
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec
 from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.tensor_type import Array
 
 ROWS, COLUMNS = 17, 300
