@@ -36,7 +36,8 @@ def begin_call(
     pickle: Any = cloudpickle
     pickle.register_pickle_by_value(versions)
     try:
-        task: Any = ray.remote(call_if_alike).options(num_cpus=0, **options)
+        remote: Any = ray.remote
+        task = remote(num_cpus=0, **options)(call_if_alike)
         return task.remote(installation().versions, function, tuple(arguments))
     finally:
         pickle.unregister_pickle_by_value(versions)
