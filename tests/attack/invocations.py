@@ -114,7 +114,7 @@ _VALID = {
     "source": "records.jsonl",
 }  # fmt: skip
 _OUTPUTS = ("output", "json", "json_progress", "html", "trace", "metrics")
-_READ = ("model", "artifact", "file", "other", "db", "config")
+_READ = ("model", "artifact", "parent", "file", "other", "db", "config")
 _CREATES = (
     "tune",
     "jobs add",
@@ -124,7 +124,13 @@ _CREATES = (
 )  # a database that is not there yet
 _LEFT_OUT = ("farm", "doctor")
 """Commands that start Ray, or measure whatever is wrong and say so; their own tests refuse."""
-_KINDS_READ = {"model": "model", "artifact": "artifact", "other": "database", "db": "database"}
+_KINDS_READ = {
+    "model": "model",
+    "artifact": "artifact",
+    "parent": "artifact",
+    "other": "database",
+    "db": "database",
+}
 
 
 @dataclass(frozen=True, slots=True)

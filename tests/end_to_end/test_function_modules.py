@@ -126,7 +126,7 @@ def test_what_a_build_says_to_type_next_links_the_functions(folder: Path) -> Non
     built = tune(folder, "build", "--model", "m.onnx", "--untuned", "--functions", "mine.py", *form)
     assert built.returncode == 0, built.stderr
     (command,) = (line for line in (built.stdout + built.stderr).splitlines() if "next: " in line)
-    assert run(folder, "sh", "-c", command.removeprefix("next: ")).startswith("y (4")
+    assert run(folder, "sh", "-c", command.removeprefix("next: ")).startswith("y [4]: ")
     (header,) = (folder / "m_c").glob("*.h")
     assert f"-l{header.stem} your_functions.c -Wl" in header.read_text()
 

@@ -20,7 +20,7 @@ from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_files import EMIT, form_of
 from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.commands.engines import ENGINES
-from tunefarm.tuner.commands.inspect_model import PROGRAMS
+from tunefarm.tuner.commands.inspect_model import STAGES_TO_INSPECT
 from tunefarm.tuner.commands.tune_options import parsed_tune
 from tunefarm.tuner.commands.usage import FORMER_OPTIONS, ORDER, Workflow, first_sentence
 
@@ -228,7 +228,7 @@ def test_fixed_values_of_options_stand_in_the_help() -> None:
     assert set(shown["--plan"].split("|")) == set(
         get_args(SearchSettings.model_fields["plan"].annotation)
     )
-    assert shown["--stage"].split("|") == [*PROGRAMS]
+    assert shown["--stage"].split("|") == [*STAGES_TO_INSPECT]
     assert shown["--against"].removesuffix(",...").split("|") == [*ENGINES]
     assert shown["--form"] == "qdq|qoperator" and shown["--runner"] == "ray|local"
 

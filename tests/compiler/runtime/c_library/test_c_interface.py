@@ -89,7 +89,8 @@ def test_no_model_is_in_the_way_of_a_system_library(name: str, tmp_path: Path) -
 
 @pytest.mark.skipif(not ON_X86, reason="CPUs of other architectures are not asked")
 def test_a_cpu_without_a_feature_is_an_error_and_runs_nothing(tmp_path: Path) -> None:
-    missing = next(name for name in X86_FEATURES if name not in host_target().features)
+    others = (name for name in X86_FEATURES if name not in host_target().features)
+    missing = next(name for name in others if not name.startswith("amx"))  # needs others as well
     spec = compiled(renamed("x", "y"), tmp_path)
     features = tuple(sorted({*spec.target.features, missing}))
     spec = replace(spec, target=replace(spec.target, features=features))
