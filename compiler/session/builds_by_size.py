@@ -223,6 +223,10 @@ class BuildsBySize:
             LOG.warning("%s is built for each size: %s", self._path, error)
             self._failed = True
             return
+        except RuntimeError as error:
+            if "interpreter shutdown" in str(error):  # threads are started no more
+                return
+            raise
         with self._lock:
             self._range, self._bounds = found, bounds
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +41,35 @@ def test_runs_come_before_the_build_for_a_range(tmp_path: Path) -> None:
         builds.executable_for({"x": np.zeros(size, np.float32)})
     assert builds.wait(60)
     assert priorities == [before] * VARIED + [19]
+
+
+def test_a_program_may_end_while_a_range_is_built(tmp_path: Path) -> None:
+    path = tmp_path / "relu.onnx"
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+    onnx.save(parse_model(text), path)
+    script = f"""
+import threading
+import time
+import numpy as np
+from concurrent.futures import thread
+from tunefarm import compiler
+from tunefarm.compiler.frontend.declared_ports import declared_model
+from tunefarm.compiler.session.builds_by_size import BuildsBySize
+from tunefarm.compiler.session.ports import NodeArg
+def build(shapes):
+    if threading.current_thread() is not threading.main_thread():
+        while not thread._shutdown:  # from then on no thread is started
+            pass
+        thread.ThreadPoolExecutor().submit(print)
+    return compiler.build({str(path)!r}, shapes=shapes)
+inputs = [NodeArg("x", "tensor(float)", ["n"])]
+builds = BuildsBySize("relu", inputs, build, declared_model({str(path)!r}).range_of)
+for size in (1, 2, 3):
+    builds.executable_for({{"x": np.zeros(size, np.float32)}})
+thread.ThreadPoolExecutor().submit(time.sleep, 1)  # the interpreter waits for it
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=100)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_runs_of_one_row_have_a_program_of_their_own(tmp_path: Path) -> None:
