@@ -74,6 +74,15 @@ class ShapeError(ImportModelError):
     """A type or shape rule is violated, or a shape is not known before run time."""
 
 
+class ComputedShapeError(ShapeError):
+    """A shape depends on what a run computes, and nothing bounds it.
+
+    `names` are those that the file has for such sizes, which may be given bounds.
+    """
+
+    names: tuple[str, ...] = ()
+
+
 class LimitError(ImportModelError):
     """The model needs more memory, nodes, dimensions or time than the limits allow."""
 

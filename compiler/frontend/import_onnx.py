@@ -11,6 +11,7 @@ import onnx
 
 import tunefarm.compiler.frontend.operators  # noqa: F401  # registers converters, and their operators
 from tunefarm.compiler.errors import (
+    ComputedShapeError,
     ImportModelError,
     LimitError,
     UnsupportedOperatorError,
@@ -27,6 +28,7 @@ from tunefarm.compiler.frontend.model_inputs import (
     input_types,
     most_open_axes,
     named_dimensions,
+    names_of_results,
     open_symbols,
     result_dimensions,
     shapes_for,
@@ -237,7 +239,22 @@ class _Import:
         self._prefix = found.prefix
         hints = graph_hints(graph, {**named, **self._results})
         self._importer.convert_nodes(found.nodes, Frame(scope, self._opsets, hints=hints))
-        self._importer.problems.raise_if_any()
+        try:
+            self._importer.problems.raise_if_any()
+        except ComputedShapeError as error:
+            error.names = self._open_names()
+            if error.names:
+                bounds = " ".join(f"--shape {name}=1..512" for name in error.names)
+                error.hint = f"give bounds to what is computed, as in {bounds}"
+            raise
+
+    def _open_names(self) -> tuple[str, ...]:
+        """The file's names for sizes that a run computes, without those that have bounds."""
+        graph = self._model.graph
+        infos = [*graph.value_info, *graph.output]
+        known = {info.name for info in infos} | self._results.keys()
+        names = names_of_results(infos, graph.input)
+        return tuple(name for name in names if name.isidentifier() and name not in known)
 
     def graph(self) -> Graph:
         """The model as a graph."""

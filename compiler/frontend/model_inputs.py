@@ -131,14 +131,21 @@ def result_dimensions(
     shapes: Mapping[str, Sequence[Given]],
 ) -> dict[str, Dimension]:
     """What `shapes` says of dimensions that results (`infos`) name, and no input does."""
-    of_inputs = {dimension for info in inputs for dimension in _names(info)}
-    named = {dimension for info in infos for dimension in _names(info)} - of_inputs
+    named = names_of_results(infos, inputs)
     found: dict[str, Dimension] = {}
     for name, shape in shapes.items():
         if name in named and len(shape) == 1:
             extent = extents.extent_of(shape[0])
             found[name] = extent if isinstance(extent, int) else _size(extents.named(extent, name))
     return found
+
+
+def names_of_results(
+    infos: Iterable[ValueInfoProto], inputs: Iterable[ValueInfoProto]
+) -> dict[str, None]:
+    """The names and the dimensions of results that no input has, in their order."""
+    of_inputs = {dimension for info in inputs for dimension in _names(info)}
+    return {d: None for info in infos for d in _names(info) if d not in of_inputs}
 
 
 def _names(info: ValueInfoProto) -> list[str]:

@@ -10,7 +10,12 @@ from typing import TypeAlias, cast
 import onnx
 from onnx import AttributeProto
 
-from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
+from tunefarm.compiler.errors import (
+    ComputedShapeError,
+    ImportModelError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
 from tunefarm.compiler.frontend.external_data import ExternalData
 from tunefarm.compiler.frontend.graph_builder import Value
 from tunefarm.compiler.frontend.run_time_sizes import sizes_text
@@ -167,9 +172,9 @@ class OnnxNode:
         given = self.optional(position) is not None
         return self.constant_integers(position, meaning) if given else None
 
-    def not_settled(self, position: int, meaning: str) -> ShapeError:
+    def not_settled(self, position: int, meaning: str) -> ComputedShapeError:
         """The error for a computed input of which the shape of the result is not known."""
-        return ShapeError(
+        return ComputedShapeError(
             f"{self.label}: {meaning} (input {position}, value {self.input(position).name!r}) is "
             "computed at run time, but shapes must be known when the model is compiled",
             hint="make it an initializer or a Constant node, declare the shape of the node's "

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tunefarm.compiler.errors import (
+    ComputedShapeError,
     ImportModelError,
     InputError,
     TunefarmError,
@@ -35,6 +36,8 @@ VARIED = 3
 """Sizes of one dimension after which a build for a range is worth its time."""
 _PATIENCE = 3.0
 """How long a second size waits for the build for a range, in times of a build for one size."""
+_COMPUTED = ("1..512",)
+"""The bounds of a size that a run computes."""
 _KEPT = 8
 """Builds for single sizes that are kept, each with its constants."""
 _LEAST_PRIORITY = 19
@@ -188,9 +191,15 @@ class BuildsBySize:
             ) from error
 
     def _compiled(self, shapes: Shapes) -> Executable:
-        """The first build alone reports what the file declares wrongly."""
+        """A build; the first alone reports what the file declares wrongly. Sizes that a run
+        computes get bounds, and runs beyond these an error that names them."""
         with declarations_known(self._is_built):
-            found = self._build(shapes)
+            try:
+                found = self._build(shapes)
+            except ComputedShapeError as error:
+                if not error.names:
+                    raise
+                found = self._build({**shapes, **dict.fromkeys(error.names, _COMPUTED)})
         self._is_built = True
         return found
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from tunefarm.compiler import errors
 from tunefarm.compiler.errors import (
+    ComputedShapeError,
     DeclaredShapeWarning,
     ImportModelError,
     TunefarmError,
@@ -58,6 +59,7 @@ class ImportRole:
                     "error": error.message,
                     "program": error.program,
                     "hint": error.hint,
+                    "names": error.names if isinstance(error, ComputedShapeError) else (),
                 }
             )
         table = _write_constants(self._scratch / CONSTANTS, graph.constants)
@@ -107,7 +109,10 @@ def _error_of(reply: Mapping[str, Any], path: str | os.PathLike[str]) -> Tunefar
     if not (isinstance(kind, type) and issubclass(kind, TunefarmError)):
         reason = str(reply["error"]).strip().splitlines()[-1]  # of a traceback the error
         return ImportModelError(f"reading {os.fspath(path)} failed: {reason}")
-    return kind(reply["error"], program=reply["program"], hint=reply["hint"])
+    error = kind(reply["error"], program=reply["program"], hint=reply["hint"])
+    if isinstance(error, ComputedShapeError):
+        error.names = tuple(reply["names"])
+    return error
 
 
 def _map_constants(path: Path, table: Mapping[str, Any]) -> dict[str, Array]:
