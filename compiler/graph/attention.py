@@ -3,10 +3,11 @@
     matmul(softmax(add(mul(matmul(Q, transpose(K)), scale), mask)), V)  ->  attention(Q, K, V, mask)
 
 Spellings that are known: the scale before or behind the product, on either operand or on both (as
-torch exports it), as mul or div; masks that are added, or chosen by `where`; keys that are turned
-as matrices of a flat stack (reshape, transpose, reshape); heads that share keys and values
-(unsqueeze, expand, reshape); rows of weights that are set to zero (as ONNX's operator is expanded),
-or are where they are NaN, as all keys are masked (as torch exports it).
+torch exports it), as mul or div; soft caps, cap * tanh(scores / cap), as Gemma 2 has them; masks
+that are added, or chosen by `where`; keys that are turned as matrices of a flat stack (reshape,
+transpose, reshape); heads that share keys and values (unsqueeze, expand, reshape); rows of weights
+that are set to zero (as ONNX's operator is expanded), or are where they are NaN, as all keys are
+masked (as torch exports it).
 
 Operands and result keep the order of axes in which they lie, where features (of keys: or positions)
 stay adjacent. What only the attention needs disappears: scores and weights that others read, or a
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,6 +70,18 @@ def run(
     return dead_code.run(rewriter.finish())
 
 
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """What becomes of the first product: a scale, a soft cap (0: none), masks, and what is where
+    they mask."""
+
+    product: Node
+    scale: float = 1.0
+    softcap: float = 0.0
+    masks: tuple[Mask, ...] = ()
+    masked: float = -math.inf
+
+
 class _Finder:
     """Finds attention from its last product backwards."""
 
@@ -103,7 +116,7 @@ class _Finder:
         found = self._scores(masked_scores, scores)
         if found is None:
             return None
-        first, scale, masks, masked = found
+        first, scale = found.product, found.scale
         query, query_scale = self._scaled(Operand(first.inputs[0], plain_order(rank)))
         turned = plain_order(rank) if _flag(first, "transpose_b") else _last_swapped(rank)
         key, key_scale = self._scaled(Operand(first.inputs[1], turned))
@@ -129,8 +142,9 @@ class _Finder:
                 value,
                 perm,
                 scale,
-                masks,
-                masked,
+                found.masks,
+                found.masked,
+                found.softcap,
                 empty,
                 sizes,
                 size,
@@ -181,37 +195,44 @@ class _Finder:
 
     # --- from the softmax to the first product --------------------------------------------------
 
-    def _scores(
-        self, name: str, shape: tuple[int, ...]
-    ) -> tuple[Node, float, tuple[Mask, ...], float] | None:
-        """The first product with what becomes of its result: scale, masks, and what is masked."""
+    def _scores(self, name: str, shape: tuple[int, ...]) -> _Scores | None:
+        """The first product with what becomes of its result."""
         name = self._before_cast(name)
         node = self._own(name, "")
         if node is None or self._shape(name) != shape:
             return None
-        if node.operator == "matmul":
-            return None if _flag(node, "transpose_a") else (node, 1.0, (), -math.inf)
-        if node.operator in ("mul", "div"):
-            for inner, other in _operands(node):
-                factor = self._number(other)
-                found = self._scores(inner, shape) if factor is not None else None
-                if factor is None or found is None or found[2]:
-                    continue
-                first, scale, masks, masked = found
-                return first, _scaled_by(node, scale, factor), masks, masked
-            return None
-        if node.operator == "add":
-            for inner, other in _operands(node):
-                found = self._scores(inner, shape)
-                if found is not None and self._dtype(other) is self._dtype(name):
-                    first, scale, masks, masked = found
-                    return first, scale, (*masks, Mask(other)), masked
-            return None
-        return self._chosen(node, shape) if node.operator == "where" else None
+        match node.operator:
+            case "matmul":
+                return None if _flag(node, "transpose_a") else _Scores(node)
+            case "mul" | "div":
+                return self._multiplied(node, shape)
+            case "add":
+                for inner, other in _operands(node):
+                    found = self._scores(inner, shape)
+                    if found is not None and self._dtype(other) is self._dtype(name):
+                        return replace(found, masks=(*found.masks, Mask(other)))
+            case "where":
+                return self._chosen(node, shape)
+        return None
 
-    def _chosen(
-        self, node: Node, shape: tuple[int, ...]
-    ) -> tuple[Node, float, tuple[Mask, ...], float] | None:
+    def _multiplied(self, node: Node, shape: tuple[int, ...]) -> _Scores | None:
+        """Scores that are multiplied by a number, before and after a soft cap."""
+        for inner, other in _operands(node):
+            factor = self._number(other)
+            if factor is None:
+                continue
+            tanh = self._own(self._before_cast(inner), "tanh")
+            found = self._scores(inner if tanh is None else tanh.inputs[0], shape)
+            if found is None or found.masks:
+                continue
+            if tanh is None and not found.softcap:
+                return replace(found, scale=_scaled_by(node, found.scale, factor))
+            softcap = _scaled_by(node, found.softcap or 1.0, factor)
+            if softcap > 0 and (tanh is None or not found.softcap):
+                return replace(found, softcap=softcap)
+        return None
+
+    def _chosen(self, node: Node, shape: tuple[int, ...]) -> _Scores | None:
         """where(mask, scores, number), or the scores in the last place."""
         condition, *sides = node.inputs
         for inner, other in (sides, sides[::-1]):
@@ -219,10 +240,11 @@ class _Finder:
             found = self._scores(inner, shape) if fill is not None else None
             if fill is None or found is None:
                 continue
-            first, scale, masks, masked = found
-            if any(self._dtype(mask.value) is DType.BOOL for mask in masks) and masked != fill:
+            chosen = any(self._dtype(mask.value) is DType.BOOL for mask in found.masks)
+            if chosen and found.masked != fill:
                 return None
-            return first, scale, (*masks, Mask(condition, inner == sides[1])), fill
+            mask = Mask(condition, inner == sides[1])
+            return replace(found, masks=(*found.masks, mask), masked=fill)
         return None
 
     # --- operands -------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ class Match:
     scale: float
     masks: tuple[Mask, ...]
     masked: float
+    softcap: float = 0.0  # scores are softcap * tanh(scale * score) before masks; 0: they are not
     empty: str = ""  # where rows of weights are zeros, however they are masked; "": nowhere
     sizes: str = ""  # the number of keys, if it is dynamic: the vector
     size: int = -1  # and its element
@@ -76,6 +77,7 @@ def emit_attention(rewriter: Rewriter, match: Match) -> None:
         "perm": perm,
         "scale": match.scale,
         "masked": match.masked,
+        **({"softcap": match.softcap} if match.softcap else {}),
         **({"filled": match.size} if match.sizes else {}),
         **({"zeroed": True} if match.zeroed else {}),
     }

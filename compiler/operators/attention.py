@@ -64,6 +64,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     check(key[-2] == value[-2], f"there are {key[-2]} keys and {value[-2]} values")
     attributes.floating("scale")
     attributes.floating("masked")
+    check(attributes.floating("softcap") >= 0, "softcap is negative")
     attributes.flag("zeroed")
     batch = broadcast_shapes(query[:-2], key[:-2], value[:-2])
     scores = (*batch, query[-2], key[-2])
@@ -183,15 +184,18 @@ def _masked(
 ) -> Tensor:
     """The scores with the scale and all masks, in the order of the inputs."""
     scale, outside = attributes.floating("scale"), attributes.floating("masked")
+    softcap = attributes.floating("softcap")
     end = _masks_end(attributes, len(use.inputs))
     masks = [use.input(position) for position in range(3, end)]
-    if scale == 1.0 and not masks and exists is None:
+    if scale == 1.0 and not softcap and not masks and exists is None:
         return scores
 
     def body(*indices: Expr) -> Expr:
         score: Expr = scores[indices]
         if scale != 1.0:
             score = mul(score, const(scale, use.dtype))
+        if softcap:
+            score = mul(unary("tanh", score), const(softcap, use.dtype))
         for mask in masks:
             element = broadcast_load(mask, indices, scores.shape)
             if mask.dtype is DType.BOOL:
@@ -224,6 +228,7 @@ register(
             "value_perm": (),
             "perm": (),
             "scale": 1.0,
+            "softcap": 0.0,
             "masked": -math.inf,
             "filled": -1,
             "zeroed": False,
@@ -234,5 +239,6 @@ register(
 )
 """`attention(query, key, value, mask…)`; with `filled` the last operand is a vector of sizes, and
 keys from number `sizes[filled]` on, and their values, are padding. Where it is `zeroed`, weights
-that are NaN, as those of a query whose keys are all masked by -inf, are 0.
+that are NaN, as those of a query whose keys are all masked by -inf, are 0. With a `softcap` scores
+are softcap * tanh(scale Q K') before masks.
 """

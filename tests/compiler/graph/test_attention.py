@@ -79,6 +79,18 @@ def scaled_on_both_sides(maker: GraphMaker) -> str:
     return _weighted(maker, maker.node("add", scores, maker.input(1, 1, M, N)))
 
 
+def soft_cap(maker: GraphMaker) -> str:
+    scaled = maker.node("mul", _scores(maker), maker.scalar(0.3))
+    small = maker.node("div", scaled, maker.scalar(2.0))
+    capped = maker.node("mul", maker.node("tanh", small), maker.scalar(2.0))
+    return _weighted(maker, maker.node("add", capped, maker.input(B, 1, M, N)))
+
+
+def soft_cap_with_a_scale_behind(maker: GraphMaker) -> str:
+    capped = maker.node("mul", maker.scalar(3.0), maker.node("tanh", _scores(maker)))
+    return _weighted(maker, maker.node("div", capped, maker.scalar(2.0)))
+
+
 def heads_of_projections(maker: GraphMaker) -> str:
     """All operands as [batch, position, head, feature], the result back to that order."""
     shapes = ((M, D), (N, D), (N, V))
@@ -182,6 +194,8 @@ SPELLINGS = (
     chosen_scores,
     chosen_number,
     scaled_on_both_sides,
+    soft_cap,
+    soft_cap_with_a_scale_behind,
     heads_of_projections,
     transposed_operand,
     keys_by_feature,
@@ -255,7 +269,27 @@ def zeroed_where_scores_are_no_numbers(maker: GraphMaker) -> tuple[str, ...]:
     return (maker.node("matmul", whole, maker.input(B, H, N, V)),)
 
 
+def capped_twice(maker: GraphMaker) -> tuple[str, ...]:
+    once = maker.node("mul", maker.node("tanh", _scores(maker)), maker.scalar(3.0))
+    twice = maker.node("mul", maker.node("tanh", once), maker.scalar(3.0))
+    return (_weighted(maker, twice),)
+
+
+def capped_after_the_mask(maker: GraphMaker) -> tuple[str, ...]:
+    masked = maker.node("add", _scores(maker), maker.input(M, N))
+    capped = maker.node("mul", maker.node("tanh", masked), maker.scalar(3.0))
+    return (_weighted(maker, capped),)
+
+
+def capped_by_a_negative_number(maker: GraphMaker) -> tuple[str, ...]:
+    capped = maker.node("mul", maker.node("tanh", _scores(maker)), maker.scalar(-3.0))
+    return (_weighted(maker, capped),)
+
+
 NEIGHBOURS = (
+    capped_twice,
+    capped_after_the_mask,
+    capped_by_a_negative_number,
     weights_of_another_number,
     zeroed_where_scores_are_no_numbers,
     scores_are_an_output,
