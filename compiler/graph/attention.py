@@ -7,7 +7,8 @@ torch exports it), as mul or div; soft caps, cap * tanh(scores / cap), as Gemma 
 that are added, or chosen by `where`; keys that are turned as matrices of a flat stack (reshape,
 transpose, reshape); heads that share keys and values (unsqueeze, expand, reshape); rows of weights
 that are set to zero (as ONNX's operator is expanded), or are where they are NaN, as all keys are
-masked (as torch exports it).
+masked (as torch exports it); one more score of each head without a value, a sink, as a column of
+the softmax (Concat, Softmax, Slice).
 
 Operands and result keep the order of axes in which they lie, where features (of keys: or positions)
 stay adjacent. What only the attention needs disappears: scores and weights that others read, or a
@@ -82,6 +83,15 @@ class _Scores:
     masked: float = -math.inf
 
 
+@dataclass(frozen=True, slots=True)
+class _Sunk:
+    """A softmax over scores and a column next to them."""
+
+    weights: str
+    scores: str
+    sink: str
+
+
 class _Finder:
     """Finds attention from its last product backwards."""
 
@@ -99,7 +109,9 @@ class _Finder:
             return None
         guarded = self._guarded(product.inputs[0])
         weights = self._before_cast(product.inputs[0] if guarded is None else guarded[1])
-        weights = self._filled(weights, "zero", last=1)[0]
+        filled = self._filled(weights, "zero", last=1)
+        sunk = self._sunk(filled[0])
+        weights = filled[0] if sunk is None else sunk.weights
         numbers = self._numbers(weights)
         softmax = self.producers.get(weights if numbers is None else numbers)
         if softmax is None or softmax.operator != "softmax":
@@ -113,6 +125,11 @@ class _Finder:
         if axis != rank - 1 or rank < 2 or dtype not in self.types:
             return None
         masked_scores, sizes, size = self._filled(softmax.inputs[0], "lowest", last=1)
+        if sunk is not None:
+            scores, outer = self._shape(sunk.scores), sizes
+            masked_scores, sizes, size = self._filled(sunk.scores, "lowest", last=1)
+            if outer:  # A column in front moves keys by one: there are as many as of weights.
+                sizes, size = filled[1:]
         found = self._scores(masked_scores, scores)
         if found is None:
             return None
@@ -145,6 +162,7 @@ class _Finder:
                 found.masks,
                 found.masked,
                 found.softcap,
+                "" if sunk is None else sunk.sink,
                 empty,
                 sizes,
                 size,
@@ -179,6 +197,29 @@ class _Finder:
         if self._shape(weights) != self._shape(name) or (shape and shape[-1] != 1):
             return None
         return ("" if constant is not None and not constant.any() else rows), weights
+
+    def _sunk(self, weights: str) -> _Sunk | None:
+        """The weights of keys among those of a softmax that has a sink as its first or last one."""
+        part = self._own(weights, "slice")
+        softmax = None if part is None else self._own(part.inputs[0], "softmax")
+        if part is None or softmax is None:
+            return None
+        joined = self._own(self._filled(softmax.inputs[0], "lowest", last=1)[0], "concat")
+        if joined is None or len(joined.inputs) != 2:
+            return None
+        rank = len(self._shape(weights))
+        attributes = complete_attributes(part)
+        *outer, start = attributes.integers("starts")
+        if any(outer) or start not in (0, 1) or set(attributes.integers("steps")) != {1}:
+            return None
+        scores, column = joined.inputs if start == 0 else joined.inputs[::-1]
+        if self._shape(scores) != self._shape(weights) or self._shape(column)[-1] != 1:
+            return None
+        if complete_attributes(joined).integer("axis") != rank - 1:
+            return None
+        expand = self._own(column, "expand")
+        sink = column if expand is None else expand.inputs[0]
+        return _Sunk(softmax.output, scores, sink) if self._shape(sink) else None
 
     def _numbers(self, name: str) -> str | None:
         """The weights of where(isnan(weights), 0, weights), or of its inverse."""

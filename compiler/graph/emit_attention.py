@@ -42,6 +42,7 @@ class Match:
     masks: tuple[Mask, ...]
     masked: float
     softcap: float = 0.0  # scores are softcap * tanh(scale * score) before masks; 0: they are not
+    sink: str = ""  # one more score of each row, without a value: [..., rows or 1, 1]
     empty: str = ""  # where rows of weights are zeros, however they are masked; "": nowhere
     sizes: str = ""  # the number of keys, if it is dynamic: the vector
     size: int = -1  # and its element
@@ -52,6 +53,7 @@ class Match:
 def emit_attention(rewriter: Rewriter, match: Match) -> None:
     """The operator and, where heads share keys, views that give groups an axis of their own."""
     masks = [_mask(rewriter, match, mask) for mask in match.masks]
+    masks += [_sink(rewriter, match)] if match.sink else []
     query, key, value, perm = match.query, match.key, match.value, match.perm
     shape = rewriter.graph.types[match.last.output].shape
     if match.groups and rewriter.types[rewriter.value(query.value)].shape[query.perm[-2]] == 1:
@@ -80,6 +82,7 @@ def emit_attention(rewriter: Rewriter, match: Match) -> None:
         **({"softcap": match.softcap} if match.softcap else {}),
         **({"filled": match.size} if match.sizes else {}),
         **({"zeroed": True} if match.zeroed else {}),
+        **({"sink": True} if match.sink else {}),
     }
     operands = tuple(_widened(rewriter, match, rewriter.value(name)) for name in inputs)
     dtype = rewriter.graph.types[match.last.output].dtype
@@ -125,6 +128,15 @@ def _mask(rewriter: Rewriter, match: Match, mask: Mask) -> str:
     if not mask.inverted:
         return mask.value
     return rewriter.emit("not", (rewriter.value(mask.value),), like=match.last)
+
+
+def _sink(rewriter: Rewriter, match: Match) -> str:
+    """The sink with as many axes as the scores."""
+    value, rank = rewriter.value(match.sink), len(match.perm)
+    shape = rewriter.types[value].shape
+    if len(shape) == rank:
+        return value
+    return _viewed(rewriter, match, value, (*(1 for _ in range(rank - len(shape))), *shape))
 
 
 def _split_perm(perm: Perm, axis: int) -> Perm:

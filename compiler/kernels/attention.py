@@ -71,6 +71,7 @@ class Attention:
     exists: Expr | None  # of a key, where the number of keys is dynamic
     summed: tuple[Expr, ...]  # conditions of features, where only so many are there
     zeroed: bool  # weights of rows that have no largest number are 0
+    sunk: bool  # the result is divided by more than the sum: it reads the largest score, too
 
     @property
     def masked(self) -> Expr:
@@ -153,6 +154,7 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
         exists,
         summed,
         zeroed=exponential.body == bodies[1],
+        sunk=any(load.buffer == largest.name for load in loads(output.body)),
     )
 
 

@@ -70,7 +70,13 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     scores = (*batch, query[-2], key[-2])
     if attributes.integer("filled") >= 0:
         _check_sizes(attributes, types.present(len(types) - 1))
-    for position in range(3, _masks_end(attributes, len(types))):
+    end = _masks_end(attributes, len(types))
+    if attributes.flag("sink"):
+        sink, rows = types.present(end), (*scores[:-1], 1)
+        check_same_dtype(operands[0], sink)
+        fits = broadcast_shapes(sink.shape, rows) == rows
+        check(fits, f"the sink {sink} does not broadcast to the rows {list(rows)}")
+    for position in range(3, end):
         mask = types.present(position)
         check(
             mask.dtype in (DType.BOOL, operands[0].dtype),
@@ -86,7 +92,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
 
 def _masks_end(attributes: Attributes, count: int) -> int:
     """The number of operands up to the last mask."""
-    return count - (attributes.integer("filled") >= 0)
+    return count - (attributes.integer("filled") >= 0) - attributes.flag("sink")
 
 
 def _check_sizes(attributes: Attributes, sizes: TensorType) -> None:
@@ -153,10 +159,15 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
         "weighted", [axes[axis] for axis in order], weighted, reduce=[columns], combiner="sum"
     )
 
+    sink = use.input(_masks_end(attributes, len(use.inputs))) if attributes.flag("sink") else None
+
     def quotient(*position: Expr) -> Expr:
         row = tuple(position[place] for place in places[:-1])
         # The largest score of a row adds 1 to its sum, which is 0 only where weights are zeroed.
         divisor = binary("max", total[row], const(1, use.dtype)) if zeroed else total[row]
+        if sink is not None:
+            score = broadcast_load(sink, (*row, integer(0)), (*batch, queries[0], 1))
+            divisor = add(divisor, weight_of(score, largest[row], zeroed))
         return mul(products[position], unary("reciprocal", divisor))
 
     return builder.stage("attention", [axes[axis] for axis in order], quotient)
@@ -232,6 +243,7 @@ register(
             "masked": -math.inf,
             "filled": -1,
             "zeroed": False,
+            "sink": False,
         },
         work=_work,
         ends_in_cast=True,
@@ -240,5 +252,7 @@ register(
 """`attention(query, key, value, mask…)`; with `filled` the last operand is a vector of sizes, and
 keys from number `sizes[filled]` on, and their values, are padding. Where it is `zeroed`, weights
 that are NaN, as those of a query whose keys are all masked by -inf, are 0. With a `softcap` scores
-are softcap * tanh(scale Q K') before masks.
+are softcap * tanh(scale Q K') before masks. With a `sink` the operand behind the masks is one more
+score of each row, that no value belongs to; where it is so much larger than the others that its
+weight by them is infinite, theirs are 0.
 """

@@ -164,13 +164,14 @@ class _Candidates:
         """All keys at once: the sums over values are tiles of the output."""
         context, parts = self.context, self.context.parts
         rows, output, exponential = context.rows, context.output, parts.exponential.name
+        reader = (output, where) if parts.sunk else (exponential, rows)
         return [
             ComputeAt(parts.weighted.name, output, f"{rows}.i.o", "register"),
             *self._product(parts.weighted.name, parts.columns.name, KEY),
             *self._row_reduction(parts.total.name, (BLOCK,), output, where),
             ComputeAt(exponential, output, where),
             *self._exponential((rows, BLOCK)),
-            *self._row_reduction(parts.largest.name, (BLOCK,), exponential, rows),
+            *self._row_reduction(parts.largest.name, (BLOCK,), *reader),
             *self._scores(output, where),
         ]
 

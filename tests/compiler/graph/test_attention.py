@@ -91,6 +91,23 @@ def soft_cap_with_a_scale_behind(maker: GraphMaker) -> str:
     return _weighted(maker, maker.node("div", capped, maker.scalar(2.0)))
 
 
+def sink_as_the_last_column(maker: GraphMaker) -> str:
+    sink = maker.node("expand", maker.input(H, 1, 1), shape=(B, H, M, 1))
+    masked = maker.node("add", _scores(maker), maker.input(B, 1, M, N))
+    weights = maker.node("softmax", maker.node("concat", masked, sink, axis=3), axis=3)
+    return _without_the_sink(maker, weights, 0)
+
+
+def sink_as_the_first_column(maker: GraphMaker) -> str:
+    joined = maker.node("concat", maker.input(B, H, M, 1), _scores(maker), axis=3)
+    return _without_the_sink(maker, maker.node("softmax", joined, axis=3), 1)
+
+
+def _without_the_sink(maker: GraphMaker, weights: str, start: int) -> str:
+    part = {"shape": (B, H, M, N), "starts": (0, 0, 0, start), "steps": (1, 1, 1, 1)}
+    return maker.node("matmul", maker.node("slice", weights, **part), maker.input(B, H, N, V))
+
+
 def heads_of_projections(maker: GraphMaker) -> str:
     """All operands as [batch, position, head, feature], the result back to that order."""
     shapes = ((M, D), (N, D), (N, V))
@@ -196,6 +213,8 @@ SPELLINGS = (
     scaled_on_both_sides,
     soft_cap,
     soft_cap_with_a_scale_behind,
+    sink_as_the_last_column,
+    sink_as_the_first_column,
     heads_of_projections,
     transposed_operand,
     keys_by_feature,
@@ -286,7 +305,21 @@ def capped_by_a_negative_number(maker: GraphMaker) -> tuple[str, ...]:
     return (_weighted(maker, capped),)
 
 
+def sink_instead_of_a_key(maker: GraphMaker) -> tuple[str, ...]:
+    sink = maker.input(B, H, M, 1)
+    weights = maker.node("softmax", maker.node("concat", _scores(maker), sink, axis=3), axis=3)
+    return (_without_the_sink(maker, weights, 1),)
+
+
+def two_sinks(maker: GraphMaker) -> tuple[str, ...]:
+    sinks = maker.input(B, H, M, 2)
+    weights = maker.node("softmax", maker.node("concat", _scores(maker), sinks, axis=3), axis=3)
+    return (_without_the_sink(maker, weights, 0),)
+
+
 NEIGHBOURS = (
+    sink_instead_of_a_key,
+    two_sinks,
     capped_twice,
     capped_after_the_mask,
     capped_by_a_negative_number,

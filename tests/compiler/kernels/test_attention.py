@@ -66,6 +66,31 @@ def test_zeroed_weights_are_multiplied_as_zeros(value: float, online: bool) -> N
     _assert_equal(block_attention(kernel, 4, 4, online), kernel, inputs)
 
 
+@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("sink", [-np.inf, -3.0, 0.0, 5.0, 200.0])
+def test_a_sink_is_a_score_without_a_value(sink: float, online: bool) -> None:
+    operands = [
+        f32(2, 3, 5, 4),
+        f32(2, 3, KEYS, 4),
+        f32(2, 3, KEYS, 6),
+        f32(3, 5, KEYS),
+        f32(3, 1, 1),
+    ]
+    names = [f"x{number}" for number in range(5)]
+    kernel = kernel_of(operands, [("attention", names, {"sink": True})])
+    inputs = inputs_for(kernel)
+    inputs["in3"][:, 1, :8] = -np.inf  # two whole blocks
+    inputs["in4"][...] = sink
+    found = np.asarray(evaluate_kernel(kernel, inputs), np.float32)
+    query, key, value, mask, column = (inputs[f"in{n}"].astype(np.float64) for n in range(5))
+    scores = query @ key.swapaxes(2, 3) + mask
+    joined = np.concatenate([scores, np.broadcast_to(column, (2, 3, 5, 1))], axis=3)
+    weights = np.exp(joined - joined.max(axis=3, keepdims=True))
+    weights /= weights.sum(axis=3, keepdims=True)
+    np.testing.assert_allclose(found, weights[..., :KEYS] @ value, rtol=1e-5, atol=1e-6)
+    _assert_equal(block_attention(kernel, 4, 4, online), kernel, inputs)
+
+
 def _assert_equal(found: FusedKernel, kernel: FusedKernel, inputs: dict[str, Array]) -> None:
     one, other = (np.asarray(evaluate_kernel(k, inputs), np.float32) for k in (found, kernel))
     np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6, strict=True)

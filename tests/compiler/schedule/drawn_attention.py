@@ -1,4 +1,4 @@
-"""A Hypothesis strategy that draws attention: stacks, masks, orders of axes, epilogues."""
+"""A Hypothesis strategy that draws attention: stacks, masks, caps, sinks, orders, epilogues."""
 
 from __future__ import annotations
 
@@ -39,6 +39,12 @@ def attentions(draw: st.DrawFn, lanes: int) -> list[Case]:
     masked = draw(st.sampled_from([float("-inf"), -1e9]))
     if draw(st.booleans()):
         attributes["zeroed"] = True
+    if draw(st.booleans()):
+        attributes["softcap"] = 1.5
+    if draw(st.booleans()):
+        attributes["sink"] = True
+        shape = (*(extent if draw(st.booleans()) else 1 for extent in (*batch, queries)), 1)
+        operands.append(chain.input(shape))
     value = chain.apply("attention", *operands, **attributes, scale=scale, masked=masked)
     epilogue(draw, chain, value)
     return chain.cases()
