@@ -28,6 +28,7 @@ import numpy as np
 
 from tunefarm.compiler.graph import dead_code
 from tunefarm.compiler.graph.emit_attention import (
+    Ends,
     Mask,
     Match,
     Operand,
@@ -124,12 +125,12 @@ class _Finder:
         dtype = self._dtype(product.output)
         if axis != rank - 1 or rank < 2 or dtype not in self.types:
             return None
-        masked_scores, sizes, size = self._filled(softmax.inputs[0], "lowest", last=1)
+        masked_scores, ends = self._filled(softmax.inputs[0], "lowest", last=1)
         if sunk is not None:
-            scores, outer = self._shape(sunk.scores), sizes
-            masked_scores, sizes, size = self._filled(sunk.scores, "lowest", last=1)
-            if outer:  # A column in front moves keys by one: there are as many as of weights.
-                sizes, size = filled[1:]
+            scores, outer = self._shape(sunk.scores), ends
+            masked_scores, ends = self._filled(sunk.scores, "lowest", last=1)
+            if outer.sizes:  # A column in front moves keys by one: as many as of weights.
+                ends = filled[1]
         found = self._scores(masked_scores, scores)
         if found is None:
             return None
@@ -139,7 +140,7 @@ class _Finder:
         key, key_scale = self._scaled(Operand(first.inputs[1], turned))
         turned_values = _flag(product, "transpose_b")
         values = self._filled(product.inputs[1], "zero", last=1 if turned_values else 2)
-        if values[1:] not in (("", -1), (sizes, size)):
+        if values[1] not in (Ends(), ends):
             return None
         value = Operand(values[0], _last_swapped(rank) if turned_values else plain_order(rank))
         operands = (query, key, value)
@@ -164,8 +165,7 @@ class _Finder:
                 found.softcap,
                 "" if sunk is None else sunk.sink,
                 empty,
-                sizes,
-                size,
+                ends,
                 zeroed=numbers is not None,
             )
         )
@@ -174,18 +174,19 @@ class _Finder:
         pays = match.groups or not few if dtype not in self.summed else match.groups and few
         return match if pays else None
 
-    def _filled(self, name: str, value: str, last: int) -> tuple[str, str, int]:
-        """A value before its axis `last` from behind is filled, and the size; "", -1 if not."""
+    def _filled(self, name: str, value: str, last: int) -> tuple[str, Ends]:
+        """A value before its axis `last` from behind is filled, and what of it is not."""
         node = self._own(name, "fill")
         if node is None:
-            return name, "", -1
+            return name, Ends()
         attributes, shape = complete_attributes(node), self._shape(name)
         whole = attributes.integer("extent") in (0, shape[-last]) and attributes["inner"] == 1
         axis = attributes.integer("axis") % len(shape)
         other = attributes["value"] != value or len(node.inputs) > 2
         if axis != len(shape) - last or not whole or other:
-            return name, "", -1
-        return node.inputs[0], node.inputs[1], attributes.integer("number")
+            return name, Ends()
+        ends = Ends(node.inputs[1], attributes.integer("number"), attributes.integer("since"))
+        return node.inputs[0], ends
 
     def _guarded(self, name: str) -> tuple[str, str] | None:
         """where(rows, 0, weights) as the rows and the weights, as ONNX's own operator spells it."""

@@ -30,6 +30,16 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
+class Ends:
+    """Which keys there are, if that is dynamic: those below an element of a vector of sizes and,
+    with `since`, not below another one."""
+
+    sizes: str = ""
+    number: int = -1
+    since: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """The parts of an attention that ends in the node `last`."""
 
@@ -44,8 +54,7 @@ class Match:
     softcap: float = 0.0  # scores are softcap * tanh(scale * score) before masks; 0: they are not
     sink: str = ""  # one more score of each row, without a value: [..., rows or 1, 1]
     empty: str = ""  # where rows of weights are zeros, however they are masked; "": nowhere
-    sizes: str = ""  # the number of keys, if it is dynamic: the vector
-    size: int = -1  # and its element
+    ends: Ends = Ends()
     zeroed: bool = False  # weights that are NaN are zeros
     groups: int = 0  # of heads that share their keys and values; 0: each head has its own
 
@@ -70,7 +79,8 @@ def emit_attention(rewriter: Rewriter, match: Match) -> None:
         query = _grouped(rewriter, match, query)
         masks = [_grouped_mask(rewriter, match, mask) for mask in masks]
         perm = _split_perm(perm, head)
-    sizes = (match.sizes,) if match.sizes else ()
+    ends = match.ends
+    sizes = (ends.sizes,) if ends.sizes else ()
     inputs = (query.value, key.value, value.value, *masks, *sizes)
     attributes: dict[str, Attribute] = {
         "query_perm": query.perm,
@@ -80,7 +90,8 @@ def emit_attention(rewriter: Rewriter, match: Match) -> None:
         "scale": match.scale,
         "masked": match.masked,
         **({"softcap": match.softcap} if match.softcap else {}),
-        **({"filled": match.size} if match.sizes else {}),
+        **({"filled": ends.number} if ends.sizes else {}),
+        **({"since": ends.since} if ends.since >= 0 else {}),
         **({"zeroed": True} if match.zeroed else {}),
         **({"sink": True} if match.sink else {}),
     }

@@ -34,7 +34,7 @@ def copy_of(loop: For, addresses: Addresses) -> Copy | None:
     while len(loops[-1].body) == 1 and isinstance(loops[-1].body[0], For):
         loops.append(loops[-1].body[0])
     (statement, *others) = loops[-1].body
-    if others or not isinstance(statement, Store) or any(i.limit is not None for i in loops):
+    if others or not isinstance(statement, Store) or not all(i.is_whole for i in loops):
         return None
     memory = addresses.storages[statement.buffer].memory
     count = 1

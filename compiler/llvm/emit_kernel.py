@@ -156,7 +156,7 @@ class _FunctionEmitter:
             self._unrolled(loop)
         elif (copy := self._copy_of(loop)) is not None:
             emit_copy(self.writer, self.addresses, copy)
-        elif loop.limit is not None:
+        elif not loop.is_whole:
             self._limited(loop)
         else:
             self._serial(loop, str(loop.start), str(loop.stop))
@@ -198,22 +198,32 @@ class _FunctionEmitter:
         writer.begin_block(done)
 
     def _limited(self, loop: For) -> None:
-        """A serial loop up to its limit, if it has any round."""
+        """A serial loop from where it begins up to its limit, if it has any round."""
         writer = self.writer
-        stop = self._stop(loop)
+        start, stop = self._start(loop), self._stop(loop)
         some, over = writer.label("some"), writer.label("over")
         self.registers.join()
-        any_round = writer.emit(f"icmp slt i64 {loop.start}, {stop}")
+        any_round = writer.emit(f"icmp slt i64 {start}, {stop}")
         writer.line(f"br i1 {any_round}, label %{some}, label %{over}")
         writer.begin_block(some)
         with writer.body():
-            self._serial(loop, str(loop.start), stop)
+            self._serial(loop, start, stop)
         writer.line(f"br label %{over}")
         writer.begin_block(over)
 
+    def _start(self, loop: For) -> str:
+        """The first round of the loop."""
+        if loop.begins is None:
+            return str(loop.start)
+        self.expressions.begin_statement(None)
+        begins = self.expressions.value(loop.begins).text
+        late = self.writer.emit(f"icmp sgt i64 {begins}, {loop.start}")
+        return self.writer.emit(f"select i1 {late}, i64 {begins}, i64 {loop.start}")
+
     def _stop(self, loop: For) -> str:
         """Where the loop ends: at its limit, if that comes first."""
-        assert loop.limit is not None
+        if loop.limit is None:
+            return str(loop.stop)
         self.expressions.begin_statement(None)
         limit = self.expressions.value(loop.limit).text
         writer = self.writer

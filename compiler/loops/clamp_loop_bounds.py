@@ -11,6 +11,7 @@ tile that are only needed in part stay whole, with their selects, or become smal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import is_
@@ -144,16 +145,26 @@ class _Limiter:
         fused = None if parts is None else parts.limited(self.needed.of_body(parts.body))
         if fused is not None:
             return fused.needed()
-        variable = statement.variable
-        limits = self.needed.of_body(statement.body).values()
-        ends = (item for item in limits if item.coefficient(variable) > 0)
-        return strongest(item.at(variable, statement.start) for item in ends)
+        variable, last = statement.variable, statement.stop - 1
+        return strongest(
+            item.at(variable, statement.start if item.coefficient(variable) > 0 else last)
+            for item in self._ends(statement).values()
+        )
+
+    def _ends(self, loop: For) -> Facts:
+        """Conditions that end a loop, and, of a serial one, those that it begins with."""
+        lowest = 0 if loop.kind is LoopKind.PARALLEL else -math.inf
+        found = {
+            key: (item, item.coefficient(loop.variable))
+            for key, item in self.needed.of_body(loop.body).items()
+        }
+        return {key: item for key, (item, by) in found.items() if by and by > lowest}
 
     def _known_inside(self, let: Let, known: Facts) -> Facts:
         """What is known of the variable that a binding makes."""
         facts = {}
         for key, item in self.needed.of_body(let.body).items():
-            outer = outside_of(let, item) if item.coefficient(let.variable) else None
+            outer = outside_of(let, item) if item.coefficient(let.variable) > 0 else None
             if outer is not None and holds(outer, known):
                 facts[key] = item
         return facts
@@ -169,15 +180,15 @@ class _Limiter:
                 return fused.rebuilt(self.body(parts.body, facts, inner))
         variable = loop.variable
         inner = {**ranges, variable: (loop.start, loop.stop - 1)}
-        limits = {
-            key: item
-            for key, item in self.needed.of_body(loop.body).items()
-            if item.coefficient(variable) > 0
-        }
+        limits = self._ends(loop)
         facts = {**known, **limits}
         if not limits:
             return (replace(loop, body=self.body(loop.body, facts, inner, held)),)
-        limited = replace(loop, limit=_least(item.rounds(variable) for item in limits.values()))
+        ends = [item for item in limits.values() if item.coefficient(variable) > 0]
+        starts = [item for item in limits.values() if item.coefficient(variable) < 0]
+        begins = _joined("max", (item.first_round(variable) for item in starts))
+        limit = _joined("min", (item.rounds(variable) for item in ends))
+        limited = replace(loop, limit=limit, begins=begins)
         full = self._whole(loop, inner) if loop.kind is LoopKind.SERIAL else None
         if full is None:
             body = self.body(loop.body, facts, inner, held)
@@ -186,12 +197,13 @@ class _Limiter:
         folded = self.body(loop.body, {**facts, **whole}, inner, held)
         if exact:
             return (replace(limited, body=folded),)
-        rounds = _least(
-            _highest(item, self._bound_inside(loop)).rounds(variable) for item in whole.values()
-        )
-        main = replace(loop, limit=rounds, body=folded)
-        at_most = integer(loop.stop - 1)
-        first = binary("min", binary("max", rounds, integer(loop.start)), at_most)
+        highest = (_highest(item, self._bound_inside(loop)) for item in whole.values())
+        rounds = _joined("min", (item.rounds(variable) for item in highest))
+        assert rounds is not None
+        main = replace(limited, limit=rounds, body=folded)
+        start, at_most = integer(loop.start), integer(loop.stop - 1)
+        first = start if begins is None else binary("max", begins, start)
+        first = binary("min", binary("max", rounds, first), at_most)
         some = [item.to_expr() for item in limits.values()]
         left = all_of(binary("lt", rounds, integer(loop.stop)), *some)
         rest = self.body(loop.body, facts, inner, held)
@@ -276,8 +288,9 @@ def _highest(condition: Condition, inside: Ranges) -> Condition:
     return condition
 
 
-def _least(values: Iterable[Expr]) -> Expr:
-    first, *others = dict.fromkeys(values)
-    for other in others:
-        first = binary("min", first, other)
-    return first
+def _joined(op: str, values: Iterable[Expr]) -> Expr | None:
+    """The minimum or maximum of values; None of no value."""
+    result: Expr | None = None
+    for value in dict.fromkeys(values):
+        result = value if result is None else binary(op, result, value)
+    return result

@@ -75,9 +75,9 @@ def _parts(nest: For) -> tuple[list[For], Store | None]:
     loops = [nest]
     while True:
         match loops[-1].body:
-            case (For() as inner,) if inner.kind in _INSIDE and inner.limit is None:
+            case (For() as inner,) if inner.kind in _INSIDE and inner.is_whole:
                 loops.append(inner)
-            case (Store() as store,) if loops[0].limit is None:
+            case (Store() as store,) if loops[0].is_whole:
                 return loops, store
             case _:
                 return loops, None

@@ -68,6 +68,8 @@ class _Interpreter:
                 case For(variable=variable, start=start, stop=stop, body=inner):
                     if statement.limit is not None:
                         stop = min(stop, int(self.value(statement.limit, env)))
+                    if statement.begins is not None:
+                        start = max(start, int(self.value(statement.begins, env)))
                     for value in range(start, stop):
                         self.run(inner, {**env, variable: value})
                 case Let(variable=variable, value=value_expr, body=inner):

@@ -61,8 +61,9 @@ class For(Stmt):
     """`for start <= variable < stop: body`; `chunks` per thread for a parallel loop.
 
     A serial or parallel loop with a `limit`, an i64 value that the body does not change, ends there
-    if that comes before `stop`: it may have no rounds at all. Threads share a parallel loop where
-    it is `worth` that, a bool; everywhere without.
+    if that comes before `stop`, and a serial one `begins` there if that comes after `start`: it may
+    have no rounds at all. Threads share a parallel loop where it is `worth` that, a bool;
+    everywhere without.
     """
 
     variable: str
@@ -73,6 +74,12 @@ class For(Stmt):
     chunks: int = 1
     limit: Expr | None = None
     worth: Expr | None = None
+    begins: Expr | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has the same rounds in every run."""
+        return self.limit is None and self.begins is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def along_indices(
             scaled = condition.times(step // math.gcd(step, condition.coefficient(name)))
         factor, rest = divmod(scaled.coefficient(name), step)
         outer = scaled.with_form(scaled.form.plus(form, -factor))
-        if factor >= 1 and not rest and outer is not None:
+        if not rest and outer is not None:
             yield dimension, factor, outer
 
 

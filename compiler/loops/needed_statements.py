@@ -52,7 +52,8 @@ class NeededStatements:
 def outside_of(let: Let, condition: Condition) -> Condition | None:
     """A condition without the variable that a binding makes: one that the other implies.
 
-    A shifted tile is of use where it would be if it was not: what it has before is in others.
+    A shifted tile is of use where it would be if it was not: what it has before is in others. It
+    begins before that, so what it needs a begin for holds there as well.
     """
     factor = condition.coefficient(let.variable)
     if not factor:
@@ -60,7 +61,7 @@ def outside_of(let: Let, condition: Condition) -> Condition | None:
     rest = condition.at(let.variable, 0)
     value: Expr = let.value
     if isinstance(value, Binary) and value.op == "min" and isinstance(value.right, Const):
-        if factor < 0 or rest.constant:
+        if factor > 0 and rest.constant:
             return None
         value = value.left
     return rest.with_form(rest.form.plus(affine(value, {}), factor))

@@ -54,9 +54,10 @@ def _lines(body: tuple[Stmt, ...], depth: int) -> Iterator[str]:
             case For(variable=variable, start=start, stop=stop, kind=kind, body=inner):
                 until = statement.limit
                 end = stop if until is None else f"min({stop}, {format_expression(until)})"
-                shared = statement.worth
+                begins, shared = statement.begins, statement.worth
+                first = start if begins is None else f"max({start}, {format_expression(begins)})"
                 where = "" if shared is None else f" where {format_expression(shared)}"
-                yield f"{margin}{kind} {variable} in {start}..{end}{where}:"
+                yield f"{margin}{kind} {variable} in {first}..{end}{where}:"
                 yield from _lines(inner, depth + 1)
             case Let(variable=variable, value=value, body=inner):
                 yield f"{margin}let {variable} = {format_expression(value)}"

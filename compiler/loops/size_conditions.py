@@ -1,4 +1,7 @@
-"""Conditions on dynamic sizes: `4 * i + j < 3 * sizes[2]`, sums of variables."""
+"""Conditions on dynamic sizes: `4 * i + j < 3 * sizes[2]`, sums of variables.
+
+`i >= sizes[1]` is one whose scale is -1: `-i - 1 < -sizes[1]`.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +72,8 @@ class Condition:
 
     def to_expr(self) -> Expr:
         """The condition as an expression of type bool."""
+        if self.scale == -1:
+            return binary("ge", Affine(-1, ()).plus(self.form, -1).to_expr(), self.size)
         return binary("lt", self.form.to_expr(), self.bound())
 
     def bound(self) -> Expr:
@@ -80,6 +85,13 @@ class Condition:
         factor = self.coefficient(variable)
         outer = self.at(variable, 0).form.plus(Affine(1 - factor, ()))
         left = add(self.bound(), Affine(0, ()).plus(outer, -1).to_expr())
+        return left if factor == 1 else binary("floordiv", left, integer(factor))
+
+    def first_round(self, variable: str) -> Expr:
+        """From which value of a variable, of a negative factor, on the condition holds."""
+        factor = -self.coefficient(variable)
+        outer = self.at(variable, 0).form.plus(Affine(factor, ()))
+        left = add(outer.to_expr(), mul(self.size, integer(-self.scale)))
         return left if factor == 1 else binary("floordiv", left, integer(factor))
 
 
@@ -117,6 +129,10 @@ def size_condition(expr: Expr, ranges: Ranges) -> Condition | None:
     match expr:
         case Binary(op="lt", left=left, right=Load() as size) if _is_size(size):
             return _condition(affine(left, ranges), size)
+        case Binary(op="ge", left=left, right=Load() as size) if _is_size(size):
+            form = Affine(-1, ()).plus(affine(left, ranges), -1)
+            named = terms_of(form)
+            return None if named is None else Condition(named, form.constant, -1, size)
     return None
 
 

@@ -123,7 +123,7 @@ def _copy_of(loop: For) -> _Copy | None:
             pass
         case _:
             return None
-    if loop.kind is not LoopKind.SERIAL:
+    if loop.kind is not LoopKind.SERIAL or loop.begins is not None:
         return None
     value, conditions, padding = store.value, list[Expr](), store.value
     while isinstance(value, Select) and isinstance(value.otherwise, Const):

@@ -120,12 +120,17 @@ class _Verifier:
                 return f"parallel loop {loop.variable} is where {self.private[-1]} is of one thread"
         if LoopKind.VECTORISED in loops and loop.kind is not LoopKind.UNROLLED:
             return f"vectorised loop round the {loop.kind} loop {loop.variable}"
-        if loop.limit is not None:
-            if loop.kind not in (LoopKind.SERIAL, LoopKind.PARALLEL):
-                return f"the {loop.kind} loop {loop.variable} has a limit"
-            if loop.limit.dtype is not DType.I64:
-                return f"the limit of loop {loop.variable} has the type {loop.limit.dtype}"
-            problem = self._value(loop.limit, ranges, guarded)
+        for what, end, kinds in (
+            ("limit", loop.limit, (LoopKind.SERIAL, LoopKind.PARALLEL)),
+            ("first round", loop.begins, (LoopKind.SERIAL,)),
+        ):
+            if end is None:
+                continue
+            if loop.kind not in kinds:
+                return f"the {loop.kind} loop {loop.variable} has a {what}"
+            if end.dtype is not DType.I64:
+                return f"the {what} of loop {loop.variable} has the type {end.dtype}"
+            problem = self._value(end, ranges, guarded)
             if problem:
                 return problem
         if loop.worth is not None:

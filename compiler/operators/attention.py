@@ -13,6 +13,7 @@ from typing import TypeAlias
 from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, unary
 from tunefarm.compiler.kernels.attention import weight_of
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.fill import check_sizes, exists
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
@@ -69,7 +70,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     batch = broadcast_shapes(query[:-2], key[:-2], value[:-2])
     scores = (*batch, query[-2], key[-2])
     if attributes.integer("filled") >= 0:
-        _check_sizes(attributes, types.present(len(types) - 1))
+        check_sizes(attributes, types.present(len(types) - 1), "filled")
     end = _masks_end(attributes, len(types))
     if attributes.flag("sink"):
         sink, rows = types.present(end), (*scores[:-1], 1)
@@ -93,11 +94,6 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
 def _masks_end(attributes: Attributes, count: int) -> int:
     """The number of operands up to the last mask."""
     return count - (attributes.integer("filled") >= 0) - attributes.flag("sink")
-
-
-def _check_sizes(attributes: Attributes, sizes: TensorType) -> None:
-    check(sizes.dtype is DType.I64 and len(sizes.shape) == 1, f"{sizes} is no vector of sizes")
-    attributes.axis("filled", sizes.shape[0])
 
 
 def _element(tensor: Tensor, perm: Shape, indices: Sequence[Expr], shape: Shape) -> Expr:
@@ -129,8 +125,8 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
     scores = builder.stage(
         "scores", [*outer, rows, columns], product, reduce=[("k", queries[1])], combiner="sum"
     )
-    exists, zeroed = _exists(attributes, use), attributes.flag("zeroed")
-    masked = _masked(attributes, use, scores, [*outer, rows, columns], exists)
+    is_key, zeroed = _keys(attributes, use), attributes.flag("zeroed")
+    masked = _masked(attributes, use, scores, [*outer, rows, columns], is_key)
     largest = builder.stage(
         "max", [*outer, rows], lambda *i: masked[i], reduce=[columns], combiner="max"
     )
@@ -151,8 +147,8 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
         *stack, m, d = (position[place] for place in places)
         weight = exponential[(*stack, m, n)]
         element = _element(value, perms[2], (*stack, n, d), (*batch, *values))
-        if exists is not None:
-            element = select(exists(n), element, const(0, use.dtype))
+        if is_key is not None:
+            element = select(is_key(n), element, const(0, use.dtype))
         return mul(weight, element)
 
     products = builder.stage(
@@ -173,17 +169,17 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
     return builder.stage("attention", [axes[axis] for axis in order], quotient)
 
 
-Exists: TypeAlias = Callable[[Expr], Expr]
+IsKey: TypeAlias = Callable[[Expr], Expr]
 """Whether there is a key of this number."""
 
 
-def _exists(attributes: Attributes, use: Use) -> Exists | None:
-    """The number of keys, where it is dynamic."""
-    number = attributes.integer("filled")
+def _keys(attributes: Attributes, use: Use) -> IsKey | None:
+    """The keys, where they are dynamic."""
+    number, since = attributes.integer("filled"), attributes.integer("since")
     if number < 0:
         return None
     sizes = use.input(len(use.inputs) - 1)
-    return lambda key: binary("lt", key, sizes[(integer(number),)])
+    return lambda key: exists(key, sizes, number, since)
 
 
 def _masked(
@@ -191,14 +187,14 @@ def _masked(
     use: Use,
     scores: Tensor,
     axes: list[tuple[str, int]],
-    exists: Exists | None,
+    is_key: IsKey | None,
 ) -> Tensor:
     """The scores with the scale and all masks, in the order of the inputs."""
     scale, outside = attributes.floating("scale"), attributes.floating("masked")
     softcap = attributes.floating("softcap")
     end = _masks_end(attributes, len(use.inputs))
     masks = [use.input(position) for position in range(3, end)]
-    if scale == 1.0 and not softcap and not masks and exists is None:
+    if scale == 1.0 and not softcap and not masks and is_key is None:
         return scores
 
     def body(*indices: Expr) -> Expr:
@@ -213,8 +209,8 @@ def _masked(
                 score = select(element, score, const(outside, use.dtype))
             else:
                 score = add(score, element)
-        if exists is not None:
-            score = select(exists(indices[-1]), score, const(-math.inf, use.dtype))
+        if is_key is not None:
+            score = select(is_key(indices[-1]), score, const(-math.inf, use.dtype))
         return score
 
     return use.builder.stage("masked", axes, body)
@@ -242,6 +238,7 @@ register(
             "softcap": 0.0,
             "masked": -math.inf,
             "filled": -1,
+            "since": -1,
             "zeroed": False,
             "sink": False,
         },
@@ -250,9 +247,10 @@ register(
     )
 )
 """`attention(query, key, value, mask…)`; with `filled` the last operand is a vector of sizes, and
-keys from number `sizes[filled]` on, and their values, are padding. Where it is `zeroed`, weights
-that are NaN, as those of a query whose keys are all masked by -inf, are 0. With a `softcap` scores
-are softcap * tanh(scale Q K') before masks. With a `sink` the operand behind the masks is one more
-score of each row, that no value belongs to; where it is so much larger than the others that its
-weight by them is infinite, theirs are 0.
+keys from number `sizes[filled]` on, and those before `sizes[since]` where that is not -1, are
+padding, and so are their values. Where it is `zeroed`, weights that are NaN, as those of a query
+whose keys are all masked by -inf, are 0. With a `softcap` scores are softcap * tanh(scale Q K')
+before masks. With a `sink` the operand behind the masks is one more score of each row, that no
+value belongs to; where it is so much larger than the others that its weight by them is infinite,
+theirs are 0.
 """

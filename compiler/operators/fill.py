@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tunefarm.compiler.expr.nodes import Expr, binary, const, integer, select
+from tunefarm.compiler.expr.nodes import Expr, all_of, binary, const, integer, select
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
@@ -37,11 +37,25 @@ VALUES: Final[Mapping[str, Callable[[DType], int | float]]] = {
 }
 
 
+def check_sizes(attributes: Attributes, sizes: TensorType, name: str) -> None:
+    """Check a vector of sizes, and that it has the elements that an operator names."""
+    check(sizes.dtype is DType.I64 and len(sizes.shape) == 1, f"{sizes} is no vector of sizes")
+    attributes.axis(name, sizes.shape[0])
+    check(-1 <= attributes.integer("since") < sizes.shape[0], f"{sizes} has no such element")
+
+
+def exists(place: Expr, sizes: Tensor, number: int, since: int) -> Expr:
+    """Whether an index is below one size and, with `since`, not below another one."""
+    ends = [binary("lt", place, sizes[(integer(number),)])]
+    if since >= 0:
+        ends.append(binary("ge", place, sizes[(integer(since),)]))
+    return all_of(*ends)
+
+
 def _infer(attributes: Attributes, types: Types) -> TensorType:
     data, sizes = types.present(0), types.present(1)
     extent = data.shape[attributes.axis("axis", len(data.shape))]
-    check(sizes.dtype is DType.I64 and len(sizes.shape) == 1, f"{sizes} is no vector of sizes")
-    attributes.axis("number", sizes.shape[0])
+    check_sizes(attributes, sizes, "number")
     attributes.choice("value", tuple(VALUES))
     if (given := types.optional(2)) is not None:
         check(given.dtype is data.dtype and given.size == 1, f"{given} is no value of {data}")
@@ -61,7 +75,7 @@ def _fill(attributes: Attributes, use: Use) -> Tensor:
     value: Expr = const(VALUES[attributes.choice("value", tuple(VALUES))](use.dtype), use.dtype)
     if given is not None:
         value = given[tuple(integer(0) for _ in given.shape)]
-    size = sizes[(integer(attributes.integer("number")),)]
+    number, since = attributes.integer("number"), attributes.integer("since")
 
     def body(indices: tuple[Expr, ...]) -> Expr:
         place = indices[axis]
@@ -69,7 +83,7 @@ def _fill(attributes: Attributes, use: Use) -> Tensor:
             place = binary("floordiv", place, integer(inner))
         if factor and factor * inner < use.shape[axis]:
             place = binary("mod", place, integer(factor))
-        return select(binary("lt", place, size), data[indices], value)
+        return select(exists(place, sizes, number, since), data[indices], value)
 
     return use.pointwise("filled", body)
 
@@ -90,13 +104,21 @@ register(
         (2, 3),
         _infer,
         _fill,
-        {"axis": REQUIRED, "number": REQUIRED, "value": "zero", "extent": 0, "inner": 1},
+        {
+            "axis": REQUIRED,
+            "number": REQUIRED,
+            "since": -1,
+            "value": "zero",
+            "extent": 0,
+            "inner": 1,
+        },
         cheap=True,
         looked_up=1,
         blocked=BlockedRule(_blocked),
     )
 )
-"""`fill(x, sizes)`: x where the index of `axis` is below `sizes[number]`, else `value`.
+"""`fill(x, sizes)`: x where the index of `axis` is below `sizes[number]`, and not below
+`sizes[since]` unless that is -1; else `value`.
 
 A third operand is one element that stands there instead: the zero point of quantised data.
 

@@ -68,7 +68,8 @@ class Scores:
 
     `added` goes onto the scores, of which those stay where all of `kept` (bools) are true. `sink`
     is one more score of each head, [heads, 1, 1] or a number, that no value belongs to. Keys from
-    number `end` [1] on are seen by no query, and need not be read.
+    number `ends[0]` on, and those before `ends[1]` if it has two, are seen by no query, and need
+    not be read.
     """
 
     scale: float
@@ -76,7 +77,7 @@ class Scores:
     kept: tuple[Value, ...] = ()
     softcap: float = 0.0
     sink: Value | None = None
-    end: Value | None = None
+    ends: Value | None = None
 
 
 def attended(query: Value, key: Value, value: Value, how: Scores, graph: GraphBuilder) -> Value:
@@ -94,16 +95,26 @@ def attended(query: Value, key: Value, value: Value, how: Scores, graph: GraphBu
         # All of one rank: the one mask that attention has is what they say together.
         lowest = graph.scalar(_lowest(scores.dtype), scores.dtype)
         scores = graph.emit("where", graph.fold("and", how.kept), scores, lowest)
-    if how.end is not None:
-        scores = graph.emit("fill", scores, how.end, axis=3, number=0, value="lowest")
-        value = graph.emit("fill", value, how.end, axis=2, number=0, value="zero")
+    if how.ends is not None:
+        since = 1 if how.ends.shape[0] > 1 else -1
+        scores = graph.emit("fill", scores, how.ends, axis=3, number=0, since=since, value="lowest")
+        value = graph.emit("fill", value, how.ends, axis=2, number=0, since=since, value="zero")
+        graph.padded.fills(scores, 3, "lowest")
+        graph.padded.fills(value, 2, "zero")
     return graph.emit("matmul", _weights(scores, how.sink, graph), value)
 
 
-def end_of(past: Value, tokens: Value, graph: GraphBuilder) -> Value:
-    """The keys that some row of a batch has, [1]: `past` [batch] and then so many new `tokens`."""
+def ends_of(past: Value, tokens: Value, window: int, graph: GraphBuilder) -> Value:
+    """The keys that some row of a batch sees: up to where and, in a `window`, from where on.
+
+    A row has `past` [batch] tokens and then so many new `tokens`.
+    """
     longest = graph.emit("reduce_max", past, axes=(0,), keepdims=True)
-    return graph.emit("add", longest, tokens)
+    end = graph.emit("add", longest, tokens)
+    if window <= 0:
+        return end
+    shortest = graph.emit("reduce_min", past, axes=(0,), keepdims=True)
+    return graph.concat([end, graph.emit("sub", shortest, graph.scalar(window - 1, DType.I64))], 0)
 
 
 def _weights(scores: Value, sink: Value | None, graph: GraphBuilder) -> Value:

@@ -13,7 +13,7 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.contributed_attention import (
     Scores,
     attended,
-    end_of,
+    ends_of,
     joined_heads,
     repeated_heads,
     split_heads,
@@ -229,7 +229,8 @@ def _scores(
     how = group_query_scores(node, query, fitted, kept, graph)
     if places.known is not None or not kept:
         return how
-    return replace(how, end=end_of(places.past, graph.scalar(tokens, DType.I64), graph))
+    count = graph.scalar(tokens, DType.I64)
+    return replace(how, ends=ends_of(places.past, count, window, graph))
 
 
 def _fitted(bias: Value, keys: int, graph: GraphBuilder) -> Value:

@@ -16,7 +16,7 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.contributed_attention import (
     Scores,
     attended,
-    end_of,
+    ends_of,
     joined_heads,
     positions_within,
     repeated_heads,
@@ -84,10 +84,13 @@ def sized_group_query_attention(
     )
     bias = node.optional(10)
     fitted = None if bias is None else _fitted(bias, places, graph)
-    seen = _visible(query, places, node.integer("local_window_size", -1), graph)
+    window = node.integer("local_window_size", -1)
+    seen = _visible(query, places, window, graph)
     how = group_query_scores(node, query, fitted, seen, graph)
-    if is_unpadded(places.keys) and past[0] is not None:
-        how = replace(how, end=end_of(places.past, graph.size(size_of(query.dims[2])), graph))
+    grows = not is_unpadded(places.keys)  # it ends where its keys do
+    if past[0] is not None and not (grows and (window <= 0 or how.sink is not None)):
+        count = graph.size(size_of(query.dims[2]))
+        how = replace(how, ends=ends_of(places.past, count, window, graph))
     return [joined_heads(attended(query, all_keys, all_values, how, graph), graph), keys, values]
 
 

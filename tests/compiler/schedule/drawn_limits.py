@@ -81,13 +81,14 @@ def _attention(draw: st.DrawFn, chain: Chain, lanes: int, sizes: str) -> list[Ca
     queries = draw(extents(lanes, 33))
     keys = draw(st.sampled_from([1, 7, 49, 128, 197, 300]))
     size = draw(st.integers(1, keys) | st.just(keys))
-    chain.values[sizes] = np.array([0, size], np.int64)
+    begin, since = draw(st.integers(-2, size - 1)), draw(st.sampled_from([-1, 0]))
+    chain.values[sizes] = np.array([begin, size], np.int64)
     features, columns = (draw(st.sampled_from([5, 8, 32])) for _ in range(2))
     query = chain.input((*batch, queries, features))
     key = _padded(chain, (*batch, keys, features), len(batch), size)
     value = _padded(chain, (*batch, keys, columns), len(batch), size)
     masks = [chain.input((queries, keys))] if draw(st.booleans()) else []
-    chain.apply("attention", query, key, value, *masks, sizes, scale=0.2, filled=1)
+    chain.apply("attention", query, key, value, *masks, sizes, scale=0.2, filled=1, since=since)
     return chain.cases()
 
 

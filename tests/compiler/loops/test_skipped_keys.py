@@ -1,0 +1,72 @@
+"""Attention computes scores of the keys that queries see, not of all that there is room for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
+from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.loops import interpret as interpreter
+from tunefarm.compiler.loops.interpret import interpret
+from tunefarm.compiler.schedule.apply_schedule import lower
+from tunefarm.compiler.schedule.sketches.attention import attention_sketches
+from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
+
+FEATURES = 8
+
+
+def _attention(queries: int, keys: int, since: int) -> FusedKernel:
+    operands = [f32(queries, FEATURES), f32(keys, FEATURES), f32(keys, FEATURES)]
+    operands.append(TensorType(DType.I64, (2,)))
+    attributes: dict[str, Any] = {"scale": 0.5, "filled": 0, "since": since}
+    return kernel_of(operands, [("attention", ["x0", "x1", "x2", "x3"], attributes)])
+
+
+def _scores(
+    kernel: FusedKernel, ends: tuple[int, int], sketch: int, monkeypatch: pytest.MonkeyPatch
+) -> int:
+    """How many scores the default schedule of a sketch computes, whose results are right."""
+    target = host_target()
+    chosen = attention_sketches(kernel, target, 1)[sketch]
+    names = (choice.name for choice in chosen.choices)
+    nest = lower(kernel, chosen.build(dict(zip(names, chosen.default, strict=True))))
+    inputs = {**inputs_for(kernel), kernel.inputs[3].name: np.array(ends, np.int64)}
+    terms, update = 0, interpreter._Interpreter._update
+
+    def counted(self: Any, statement: Any, env: dict[str, int]) -> Any:
+        nonlocal terms
+        terms += statement.buffer.startswith("scores")
+        return update(self, statement, env)
+
+    monkeypatch.setattr(interpreter._Interpreter, "_update", counted)
+    found = interpret(nest, inputs)
+    monkeypatch.undo()
+    expected = np.asarray(evaluate_kernel(kernel, inputs))
+    np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=1e-4, atol=1e-5)
+    return terms // FEATURES
+
+
+@pytest.mark.parametrize("sketch", [0, 1])
+def test_a_step_computes_the_scores_of_the_keys_there_are(
+    sketch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for room in (256, 1024):
+        scores = _scores(_attention(1, room, -1), (41, 0), sketch, monkeypatch)
+        assert 41 <= scores <= 64
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("sketch", [0, 1])
+def test_a_window_begins_where_its_first_key_is(
+    sketch: int, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = _attention(queries, 512, 1)
+    for end, begin in ((201, 169), (512, 480), (32, 0), (20, -12)):
+        scores = _scores(kernel, (end, begin), sketch, monkeypatch)
+        assert queries * (end - max(begin, 0)) <= scores <= queries * 192
