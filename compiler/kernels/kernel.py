@@ -56,7 +56,8 @@ class FusedKernel:
 
     `sizes` are the run-time sizes of its model that the kernel is tuned for, where these are not
     the largest (`tunefarm.compiler.kernels.kernel_sizes`); what is computed does not depend on
-    them.
+    them. A result that lies over an input, with rows of it written anew, may stay as it is behind
+    those rows where the kernel `leaves_rest`.
     """
 
     name: str
@@ -65,6 +66,7 @@ class FusedKernel:
     anchor: str
     limits: tuple[ValidExtent, ...] = ()
     sizes: tuple[int, ...] = ()
+    leaves_rest: bool = False
 
     @property
     def output(self) -> Stage:
@@ -130,12 +132,14 @@ class KernelBuilder:
     """Collects inputs and stages while the operators of a fusion group are turned into expressions.
 
     Names are given in order of creation ("in0", "in1"; "conv2d", "conv2d_1"), so that equal groups
-    give equal kernels whatever the model calls its values.
+    give equal kernels whatever the model calls its values. An operator that has its result stay
+    what it was, see `FusedKernel`, sets `leaves_rest`.
     """
 
     def __init__(self) -> None:
         self.inputs: list[Buffer] = []
         self.stages: list[Stage] = []
+        self.leaves_rest = False
         self._used: dict[str, int] = {}
 
     def input(self, type: TensorType, constant: bool = False) -> Tensor:

@@ -45,6 +45,8 @@ def format_kernel(kernel: FusedKernel) -> str:
         lines.append(f"  needed where {place} < {limit.sizes}[{limit.number}]{more}")
     if kernel.sizes:
         lines.append(f"  tuned at sizes {', '.join(map(str, kernel.sizes))}")
+    if kernel.leaves_rest:
+        lines.append("  behind the rows that it writes over an input the result may stay")
     for stage in kernel.stages:
         lines.extend("  " + line for line in _stage_lines(stage))
     return "\n".join(lines) + "\n"

@@ -114,6 +114,7 @@ def kernel_to_json(kernel: FusedKernel) -> dict[str, Any]:
         "anchor": kernel.anchor,
         **({"limits": [_limit_to_json(limit) for limit in kernel.limits]} if kernel.limits else {}),
         **({"sizes": list(kernel.sizes)} if kernel.sizes else {}),
+        **({"leaves_rest": True} if kernel.leaves_rest else {}),
     }
 
 
@@ -160,7 +161,8 @@ def _kernel_from_json(value: Mapping[str, Any]) -> FusedKernel:
         for stride, extent, sizes, number, *offset in value.get("limits", ())
     )
     sizes = tuple(int(size) for size in value.get("sizes", ()))
-    return FusedKernel(str(value["name"]), inputs, stages, str(value["anchor"]), limits, sizes)
+    name, anchor, leaves = str(value["name"]), str(value["anchor"]), "leaves_rest" in value
+    return FusedKernel(name, inputs, stages, anchor, limits, sizes, leaves)
 
 
 def _expression_from_row(row: Sequence[Any], nodes: Sequence[Expr]) -> Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunefarm.compiler.expr.nodes import Expr, all_of, binary, cast, integer, select, sub
+from tunefarm.compiler.expr.nodes import Expr, all_of, binary, cast, const, integer, select, sub
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.registry import REQUIRED, Positions
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
@@ -16,7 +16,7 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     cache, update, starts = types.present(0), types.present(1), types.optional(2)
     check_same_dtype(cache, update)
     axis = attributes.axis("axis", len(cache.shape))
-    attributes.flag("circular")
+    check(not (attributes.flag("circular") and attributes.flag("ends")), "no end of a circle")
     fits = len(update.shape) == len(cache.shape) and all(
         new <= old if at == axis else new == old
         for at, (new, old) in enumerate(zip(update.shape, cache.shape, strict=True))
@@ -41,6 +41,8 @@ def _cache_update(attributes: Attributes, use: Use) -> Tensor:
         for tensor, true in ((cache, use.optional(3)), (update, use.optional(4)))
     )
 
+    use.builder.leaves_rest = attributes.flag("ends")
+
     def body(indices: tuple[Expr, ...]) -> Expr:
         place = indices[axis]
         if starts is not None:
@@ -48,9 +50,11 @@ def _cache_update(attributes: Attributes, use: Use) -> Tensor:
             if attributes.flag("circular"):
                 place = binary("mod", place, size)
         is_new = all_of(binary("ge", place, integer(0)), binary("lt", place, count))
-        place = binary("max", binary("min", place, last), integer(0))
-        new = update[(*indices[:axis], place, *indices[axis + 1 :])]
-        return select(is_new, new, cache[indices])
+        within = binary("max", binary("min", place, last), integer(0))
+        new, old = update[(*indices[:axis], within, *indices[axis + 1 :])], cache[indices]
+        if attributes.flag("ends"):
+            old = select(binary("lt", place, integer(0)), old, const(0, use.dtype))
+        return select(is_new, new, old)
 
     return use.pointwise("cache_update", body)
 
@@ -63,9 +67,11 @@ register_move(
     positions=Positions.LOOKED_UP,
     axis=REQUIRED,
     circular=False,
+    ends=False,
 )
 """`cache_update(cache, update, starts, size, count)`: along `axis` the update from
 `starts[sequence]` on (0 without them), else the cache. What lies behind the end is left out, or
 begins again (`circular`). Of the axis `size` elements of the cache are there, and `count` of the
-update, i64 scalars, where it is not all of them.
+update, i64 scalars, where it is not all of them. Where the cache `ends` with the update, 0 comes
+behind that, or what lies there if the result is written over the cache.
 """

@@ -173,7 +173,10 @@ def _rotated(node: OnnxNode, value: Value, places: _Places, graph: GraphBuilder)
 def _cached(
     node: OnnxNode, cache: Value | None, now: Value, places: _Places, graph: GraphBuilder
 ) -> Value:
-    """The cache with the new tokens in their places, and 0 behind them, as onnxruntime has it."""
+    """The cache with the new tokens in their places, and 0 behind them, as onnxruntime has it.
+
+    In place what lies behind them stays, as in onnxruntime's shared buffer.
+    """
     if cache is None:
         return now
     batch, groups, tokens, width = now.shape
@@ -186,32 +189,7 @@ def _cached(
         cache = graph.concat(
             [cache, graph.emit("expand", graph.scalar(0, cache.dtype), shape=shape)], 2
         )
-    index = graph.constant(np.arange(length, dtype=np.int64).reshape(1, length))
-    place = graph.emit("sub", index, graph.reshape(places.past, (batch, 1)))  # among the new ones
-    is_new = graph.emit("greater_equal", place, graph.scalar(0, DType.I64))
-    if tokens > 1:
-        ends = graph.emit("less", place, graph.scalar(tokens, DType.I64))
-        is_new = graph.emit("and", is_new, ends)
-        within = graph.emit("clip", place, min=0, max=tokens - 1)
-        now = _taken(now, within, graph)
-    else:
-        is_new = graph.emit("equal", place, graph.scalar(0, DType.I64))
-    is_known = graph.emit("less", place, graph.scalar(0, DType.I64))
-    is_known, is_new = (graph.reshape(item, (batch, 1, length, 1)) for item in (is_known, is_new))
-    known = graph.emit("where", is_known, cache, graph.scalar(0, cache.dtype))
-    return graph.emit("where", is_new, now, known)
-
-
-def _taken(now: Value, within: Value, graph: GraphBuilder) -> Value:
-    """The new tokens at these places of each row: [batch, heads, length, features]."""
-    batch, length = within.shape
-    if batch == 1:
-        return graph.emit("gather", now, graph.reshape(within, (length,)), axis=2)
-    tokens_first = graph.transpose(now, (0, 2, 1, 3))
-    picked = graph.emit(
-        "gather_nd", tokens_first, graph.reshape(within, (batch, length, 1)), batch_dims=1
-    )
-    return graph.transpose(picked, (0, 2, 1, 3))
+    return graph.emit("cache_update", cache, now, places.past, axis=2, ends=True)
 
 
 def _scores(

@@ -133,44 +133,18 @@ def _rotated(node: OnnxNode, value: Value, places: _Places, graph: GraphBuilder)
 
 
 def _cached(cache: Value | None, now: Value, places: _Places, graph: GraphBuilder) -> Value:
-    """The cache with the new tokens in their places, and 0 behind them."""
+    """The cache with the new tokens in their places, and 0 behind them.
+
+    In place what lies behind them stays.
+    """
     if cache is None:
         return now
-    batch, length, tokens = now.shape[0], places.keys[0][1], size_of(now.dims[2])
-    index = graph.reshape(positions_within(places.keys, graph), (1, length))
-    place = graph.emit("sub", index, graph.reshape(places.past, (batch, 1)))  # among the new ones
-    zero = graph.scalar(0, DType.I64)
-    if now.shape[2] == 1 and is_unpadded(now.dims[2]):  # it broadcasts
-        is_new = graph.emit("equal", place, zero)
-    else:
-        is_new = graph.emit(
-            "and",
-            graph.emit("greater_equal", place, zero),
-            graph.emit("less", place, graph.size(tokens)),
-        )
-        now = _taken(now, place, graph)
-    is_known = graph.emit("less", place, zero)
-    is_known, is_new = (
-        graph.reshape(item, (item.shape[0], 1, length, 1)) for item in (is_known, is_new)
-    )
-    cache = _to_length(cache, 2, places.keys, graph)
-    known = graph.emit("where", is_known, cache, graph.scalar(0, cache.dtype))
-    cached = graph.emit("where", is_new, now, known)
+    count = graph.size(size_of(now.dims[2]))
+    cache = as_whole(_with_room(cache, 2, places.keys, graph), 2, graph)
+    cache = with_axis(cache, 2, places.keys, graph)
+    cached = graph.emit("cache_update", cache, now, places.past, None, count, axis=2, ends=True)
     # It is 0 behind the keys: said so, nobody copies the cache to have it so.
     return graph.padded.filled(cached, 2, "zero")
-
-
-def _taken(now: Value, place: Value, graph: GraphBuilder) -> Value:
-    """The new token of each place, [batch, heads, places, features]; any outside of them."""
-    within = graph.emit("clip", place, min=0, max=now.shape[2] - 1)
-    tokens_first = graph.transpose(now, (0, 2, 1, 3))
-    picked = graph.emit(
-        "gather_nd",
-        as_whole(tokens_first, 1, graph),
-        graph.reshape(within, (*within.shape, 1)),
-        batch_dims=1,
-    )
-    return graph.transpose(picked, (0, 2, 1, 3))
 
 
 def group_query_scores(
@@ -198,9 +172,16 @@ def _fitted(bias: Value, places: _Places, graph: GraphBuilder) -> Value:
 
 
 def _to_length(value: Value, axis: int, wanted: Axis, graph: GraphBuilder) -> Value:
-    """The value with zeros behind the end of an axis.
+    """The value with zeros behind the end of an axis."""
+    value = _with_room(value, axis, wanted, graph)
+    filled = as_whole(graph.padded.filled(value, axis, "zero"), axis, graph)
+    return with_axis(filled, axis, wanted, graph)
 
-    Padding is appended first: an input that nothing else reads lies in a longer place then.
+
+def _with_room(value: Value, axis: int, wanted: Axis, graph: GraphBuilder) -> Value:
+    """The value in a place with the extent of a longer axis.
+
+    An input that nothing else reads lies in a longer place then.
     """
     size, extent = size_of(value.dims[axis]), wanted[0][1]
     missing = extent - value.shape[axis]
@@ -209,8 +190,7 @@ def _to_length(value: Value, axis: int, wanted: Axis, graph: GraphBuilder) -> Va
         pads = tuple(missing if place == ends else 0 for place in range(2 * value.rank))
         padded = graph.emit("pad", as_whole(value, axis, graph), pads=pads)
         value = with_axis(padded, axis, ((size, extent),), graph)
-    filled = as_whole(graph.padded.filled(value, axis, "zero"), axis, graph)
-    return with_axis(filled, axis, wanted, graph)
+    return value
 
 
 def _visible(query: Value, places: _Places, window: int, graph: GraphBuilder) -> tuple[Value, ...]:

@@ -134,7 +134,8 @@ def _group_kernel(
         scale = of_integers and buffer.dtype.is_float
         if array is not None and array.size == 1 and not scale and value not in in_contraction:
             literals[buffer.name] = const(array.reshape(-1)[0].item(), buffer.dtype)
-    kernel = with_literals(FusedKernel(name, inputs, stages, stages[-1].name), literals)
+    made = FusedKernel(name, inputs, stages, stages[-1].name, leaves_rest=builder.leaves_rest)
+    kernel = with_literals(made, literals)
     stored = [tensors[value].name for value in group.stored]
     canonical, kept = canonicalise(kernel, stored)
     by_buffer = dict(zip((buffer.name for buffer in inputs), values, strict=True))

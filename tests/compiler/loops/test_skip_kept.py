@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.compiler.frontend.onnx_models import BOOL, model, tensor
+from tests.compiler.frontend.onnx_models import BOOL, INT64, model, tensor
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.loops.printer import format_loops
@@ -71,3 +71,51 @@ def test_a_cache_that_grows_keeps_what_it_holds() -> None:
     for number, row in enumerate(rows):
         cache = executable.run({"past": cache, "new": row}, in_place=True)["present"]
         np.testing.assert_array_equal(cache, np.concatenate(rows[: number + 1], 1))
+
+
+WIDTH, ROOM = 16, 40
+
+
+def scattered(tokens: int, starts: bool = True, mode: str = "linear") -> Compiled:
+    """present = TensorScatter(past, new, places) of two sequences."""
+    names = ["past", "new", *(["places"] if starts else [])]
+    node = helper.make_node("TensorScatter", names, ["present"], axis=2, mode=mode)
+    ports = [tensor("past", (2, 3, ROOM, WIDTH)), tensor("new", (2, 3, tokens, WIDTH))]
+    ports += [tensor("places", (2,), INT64)] if starts else []
+    return compile_model(import_model_proto(model([node], ports, ["present"], opset=24)))
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_rows_that_are_written_are_all_that_a_step_in_place_runs_over(tokens: int) -> None:
+    compiled = scattered(tokens)
+    whole, rows = loops_of(compiled).split("is elsewhere")[1].split(".new in")
+    assert f"0..{ROOM}" in whole
+    assert rows.startswith(f" 0..{tokens}:")
+    assert "in0[" not in rows
+    executable = Executable(compiled.spec)
+    rng = np.random.default_rng(0)
+    past = rng.standard_normal((2, 3, ROOM, WIDTH), dtype=np.float32)
+    new = rng.standard_normal((2, 3, tokens, WIDTH), dtype=np.float32)
+    for places in ((0, 7), (ROOM - tokens, ROOM - 2), (-3, ROOM + 9)):  # what is outside is left
+        expected = past.copy()
+        for row, place in enumerate(places):
+            for number in range(tokens):
+                if 0 <= place + number < ROOM:
+                    expected[row, :, place + number] = new[row, :, number]
+        inputs = {"past": past.copy(), "new": new, "places": np.array(places, np.int64)}
+        np.testing.assert_array_equal(executable.run(inputs)["present"], expected)
+        found = executable.run(inputs, in_place=True)["present"]
+        assert found is inputs["past"]
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_rows_that_begin_again_are_asked_for_one_by_one() -> None:
+    compiled = scattered(3, mode="circular")
+    assert ".new in" not in loops_of(compiled)
+    executable = Executable(compiled.spec)
+    past = np.zeros((2, 3, ROOM, WIDTH), np.float32)
+    new = np.ones((2, 3, 3, WIDTH), np.float32)
+    inputs = {"past": past, "new": new, "places": np.array([ROOM - 1, 4])}
+    found = executable.run(inputs, in_place=True)["present"]
+    written = [np.flatnonzero(found[row, 0, :, 0]).tolist() for row in range(2)]
+    assert written == [[0, 1, ROOM - 1], [4, 5, 6]]
