@@ -253,15 +253,14 @@ def _write_atomically(
     """Write a file of `size` bytes: its `head`, and contents at their offsets."""
     import tempfile  # these are for writing only, and most processes only read
 
-    from tunefarm.compiler.runtime.artefact.large_files import reserve, write_at
+    from tunefarm.compiler.runtime.artefact.large_files import reserve, write_pieces
 
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb", buffering=0) as file:
             number = file.fileno()
             reserve(number, size)
-            write_at(number, head, 0)
-            in_threads(lambda piece: write_at(number, *piece), pieces)
+            write_pieces(number, [(head, 0), *pieces])
             os.fsync(number)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)

@@ -43,6 +43,30 @@ def write_at(file: int, data: bytes | memoryview, start: int) -> None:
         rest, start = rest[count:], start + count
 
 
+def write_pieces(file: int, pieces: Sequence[tuple[bytes | memoryview, int]]) -> None:
+    """Write pieces that do not overlap at their places into an open file. Raises OSError.
+
+    They are put together to chunks that begin at multiples of their size: what a system then keeps
+    of the file in memory lies in large pages, and weights that are mapped there are read faster.
+    """
+    chunks: dict[int, list[tuple[int, memoryview]]] = {}
+    for content, place in pieces:
+        data = memoryview(content).cast("B")
+        while data:
+            number, start = divmod(place, CHUNK_BYTES)
+            part, data = data[: CHUNK_BYTES - start], data[CHUNK_BYTES - start :]
+            chunks.setdefault(number, []).append((start, part))
+            place += len(part)
+
+    def write(number: int) -> None:
+        chunk = bytearray(max(start + len(part) for start, part in chunks[number]))
+        for start, part in chunks[number]:
+            chunk[start : start + len(part)] = part
+        write_at(file, memoryview(chunk), number * CHUNK_BYTES)
+
+    in_threads(write, sorted(chunks))
+
+
 def copy_file(source: Path, target: Path, expected: Sequence[str] | None = None) -> tuple[str, ...]:
     """Copy a file; the SHA-256 of each chunk, in hex digits. `target` is replaced in the end.
 

@@ -32,6 +32,28 @@ def test_a_copy_has_the_same_bytes_and_the_hash_of_each_chunk(tmp_path: Path, si
     assert source.stat().st_ino != target.stat().st_ino
 
 
+def test_pieces_are_written_as_whole_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, places = (10, 1, 2500, 0, 490, 3), (0, 64, 900, 3500, 3500, 5999)
+    pieces = [(os.urandom(size), place) for size, place in zip(sizes, places, strict=True)]
+    expected = bytearray(6002)
+    for content, place in pieces:
+        expected[place : place + len(content)] = content
+    starts, write_at = list[int](), large_files.write_at
+
+    def recorded(file: int, data: bytes | memoryview, start: int) -> None:
+        starts.append(start)
+        write_at(file, data, start)
+
+    monkeypatch.setattr(large_files, "write_at", recorded)
+    with open(tmp_path / "file", "wb", buffering=0) as file:
+        large_files.reserve(file.fileno(), len(expected))
+        large_files.write_pieces(file.fileno(), pieces)
+    assert (tmp_path / "file").read_bytes() == expected
+    assert sorted(starts) == [0, 1000, 2000, 3000, 5000, 6000]
+
+
 @pytest.mark.parametrize("change", ["flipped", "longer", "shorter", "missing", "folder"])
 def test_another_file_than_expected_is_not_copied(tmp_path: Path, change: str) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
