@@ -23,12 +23,13 @@ from tunefarm.compiler.runtime.execution.loaded_program import (
 )
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.runtime.sizes.run_sizes import RunSizes, refuse_program
-from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty, allocate
+from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import (
     ALIGNMENT,
     REPORT_BYTES,
     ExecutableSpec,
     FunctionStep,
+    aligned,
 )
 from tunefarm.compiler.runtime.spec.guards import Shape, sizes_text
 from tunefarm.compiler.runtime.spec.joined_signature import program_ranges
@@ -283,19 +284,21 @@ class Executable:
     def empty_caches(self, sizes: Mapping[str, int] | None = None) -> dict[str, AnyArray]:
         """Uninitialised arrays for the inputs that runs can write over, as `inputs_at` has them.
 
-        Each lies in memory as large as the bounds, as a run with `in_place` needs it.
+        Each lies in memory as large as the bounds, as a run with `in_place` needs it, and all of
+        them in one piece: a system gives that large pages, which are read faster.
         """
         chosen = self.chosen_sizes(sizes or {})
         types, program = self.inputs_at(chosen), self._number_at(chosen) or 0
+        names = set(self.in_place.values())
+        ports = [port for port in self._ports.inputs if port.name in names]
+        memory = aligned_empty((sum(aligned(port.bytes) for port in ports),), np.dtype(np.uint8))
         caches: dict[str, AnyArray] = {}
-        for name in self.in_place.values():
-            shape, dtype = types[name].shape, types[name].dtype.numpy
-            port = next(port for port in self._ports.inputs if port.name == name)
-            memory, _ = allocate((port.bytes,), np.dtype(np.uint8), port.bytes)
-            owner = memory.base
-            assert isinstance(owner, np.ndarray)
-            skip = address_of(memory) - address_of(owner)
-            caches[name] = np.ndarray(shape, dtype, owner, skip, port.rooms[program].strides)
+        start = 0
+        for port in ports:
+            shape, dtype = types[port.name].shape, types[port.name].dtype.numpy
+            room, strides = memory[start : start + port.bytes], port.rooms[program].strides
+            caches[port.name] = np.ndarray(shape, dtype, room, 0, strides)
+            start += aligned(port.bytes)
         return caches
 
     def run(
