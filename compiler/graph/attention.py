@@ -115,9 +115,8 @@ class _Finder:
         weights = filled[0] if sunk is None else sunk.weights
         numbers = self._numbers(weights)
         softmax = self.producers.get(weights if numbers is None else numbers)
-        if softmax is None or softmax.operator != "softmax":
-            return None
-        if self.uses[softmax.output] != (1 if numbers is None else 2):
+        uses = 1 if numbers is None else 2
+        if softmax is None or softmax.operator != "softmax" or self.uses[softmax.output] != uses:
             return None
         scores = self._shape(softmax.output)
         rank = len(scores)
@@ -127,14 +126,12 @@ class _Finder:
             return None
         masked_scores, ends = self._filled(softmax.inputs[0], "lowest", last=1)
         if sunk is not None:
-            scores, outer = self._shape(sunk.scores), ends
-            masked_scores, ends = self._filled(sunk.scores, "lowest", last=1)
-            if outer.sizes:  # A column in front moves keys by one: as many as of weights.
-                ends = filled[1]
+            masked_scores, ends = self._beside_sink(sunk, ends, filled[1])
+        scores = self._shape(masked_scores)
         found = self._scores(masked_scores, scores)
         if found is None:
             return None
-        first, scale = found.product, found.scale
+        first = found.product
         query, query_scale = self._scaled(Operand(first.inputs[0], plain_order(rank)))
         turned = plain_order(rank) if _flag(first, "transpose_b") else _last_swapped(rank)
         key, key_scale = self._scaled(Operand(first.inputs[1], turned))
@@ -143,14 +140,12 @@ class _Finder:
         if values[1] not in (Ends(), ends):
             return None
         value = Operand(values[0], _last_swapped(rank) if turned_values else plain_order(rank))
-        operands = (query, key, value)
-        if any(len(self._shape(operand.value)) != rank for operand in operands):
+        if any(len(self._shape(operand.value)) != rank for operand in (query, key, value)):
             return None
         query = self._as_it_lies(query, (rank - 1,))
         key = self._as_it_lies(key, (rank - 1, rank - 2))
         value = self._as_it_lies(value, (rank - 1,))
         last, perm = self._result(product)
-        scale *= query_scale * key_scale
         empty = "" if guarded is None else guarded[0]
         match = self._shared(
             Match(
@@ -159,7 +154,7 @@ class _Finder:
                 key,
                 value,
                 perm,
-                scale,
+                found.scale * (query_scale * key_scale),
                 found.masks,
                 found.masked,
                 found.softcap,
@@ -221,6 +216,15 @@ class _Finder:
         expand = self._own(column, "expand")
         sink = column if expand is None else expand.inputs[0]
         return _Sunk(softmax.output, scores, sink) if self._shape(sink) else None
+
+    def _beside_sink(self, sunk: _Sunk, whole: Ends, weights: Ends) -> tuple[str, Ends]:
+        """The scores next to a sink, and which keys there are.
+
+        A column in front moves keys by one, if all of the softmax is filled: as many of them are
+        there as of weights.
+        """
+        scores, own = self._filled(sunk.scores, "lowest", last=1)
+        return scores, weights if whole.sizes else own
 
     def _numbers(self, name: str) -> str | None:
         """The weights of where(isnan(weights), 0, weights), or of its inverse."""

@@ -155,18 +155,28 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
         "weighted", [axes[axis] for axis in order], weighted, reduce=[columns], combiner="sum"
     )
 
-    sink = use.input(_masks_end(attributes, len(use.inputs))) if attributes.flag("sink") else None
-
     def quotient(*position: Expr) -> Expr:
         row = tuple(position[place] for place in places[:-1])
-        # The largest score of a row adds 1 to its sum, which is 0 only where weights are zeroed.
-        divisor = binary("max", total[row], const(1, use.dtype)) if zeroed else total[row]
-        if sink is not None:
-            score = broadcast_load(sink, (*row, integer(0)), (*batch, queries[0], 1))
-            divisor = add(divisor, weight_of(score, largest[row], zeroed))
+        divisor = _divisor(attributes, use, row, total, largest)
         return mul(products[position], unary("reciprocal", divisor))
 
     return builder.stage("attention", [axes[axis] for axis in order], quotient)
+
+
+def _divisor(
+    attributes: Attributes, use: Use, row: tuple[Expr, ...], total: Tensor, largest: Tensor
+) -> Expr:
+    """The sum of a row's weights and that of its sink.
+
+    The largest score of a row adds 1 to its sum, which is 0 only where weights are zeroed.
+    """
+    zeroed = attributes.flag("zeroed")
+    divisor = binary("max", total[row], const(1, use.dtype)) if zeroed else total[row]
+    if not attributes.flag("sink"):
+        return divisor
+    sink = use.input(_masks_end(attributes, len(use.inputs)))
+    score = broadcast_load(sink, (*row, integer(0)), (*total.shape, 1))
+    return add(divisor, weight_of(score, largest[row], zeroed))
 
 
 IsKey: TypeAlias = Callable[[Expr], Expr]
