@@ -130,7 +130,11 @@ class KernelStages:
         chosen = self.stages.run("schedule", schedule, key)
         kernel, steps = chosen.kernel, chosen.used.schedule
         self.allowance.check_time(f"compiling kernel {kernel.name}")
-        cache, target = self.cache, self.spaces.target
+        cache, target = self.cache, self.spaces.code_target
+        try:
+            self.spaces.check(kernel, steps)
+        except ScheduleError as error:
+            return self.lower(key, symbol, partial(self._following, key, chosen, error))
         entry = None if cache is None else cache.entry(kernel, steps, target, symbol)
         known = None if entry is None else entry.find()
         if known is not None and not any(self.stages.wants(name, key) for name in _BEFORE_CODE):

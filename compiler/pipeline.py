@@ -138,6 +138,8 @@ def compile_model(
     numerics = Numerics.of(numerics)
     if denormals is not None:
         numerics = replace(numerics, denormals=denormals_of(denormals))
+    if numerics.fixes_order:
+        plan = DEFAULT_PLAN
     spaces, allowance = SpaceCache(target, threads, numerics), ResourceBudget(limits)
     graph, program = _to_kernels(model, spaces, shapes, stages, allowance, plan)
     small = SmallImageVariant(program)

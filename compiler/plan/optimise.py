@@ -28,6 +28,7 @@ from tunefarm.compiler.plan.fusion.merge_contractions import followed
 from tunefarm.compiler.plan.layouts import choose_layouts, rows_as_planes
 from tunefarm.compiler.plan.precision import choose_precision, spread_dequantised
 from tunefarm.compiler.plan.sizes import cut_windows, place_fills, trim_sums
+from tunefarm.compiler.schedule.fixed_order import common_target
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
@@ -52,7 +53,7 @@ def passes(
     is_strict = numerics.name == STRICT_NUMERICS.name
     types = () if is_strict else (("fold_quantised", folded),)
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
-    is_direct = is_strict or numerics.narrow is not None
+    is_direct = numerics.is_direct or numerics.narrow is not None
     dilated = plain(lambda graph: dilated_convolutions.run(graph, block, is_direct))
     joint: dict[str, str] = {}
     merged = plain(lambda graph: merge_contractions.run(graph, block, plan, joint))
@@ -120,8 +121,13 @@ def optimise_for(
     numerics: Numerics = DEFAULT_NUMERICS,
     plan: GraphPlan = DEFAULT_PLAN,
 ) -> Graph:
-    """`optimise` with what a target has: its lanes and its instructions for narrow types."""
+    """`optimise` with what a target has: its lanes and its instructions for narrow types.
+
+    A precision that fixes the order of sums has one graph for all CPUs of the target's family.
+    """
     narrow = choose_precision.NARROW
+    if numerics.fixes_order:
+        target = common_target(target)
     return optimise(
         graph,
         target.lanes(DType.F32),

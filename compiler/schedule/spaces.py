@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.fixed_order import (
+    SumOrders,
+    check_order,
+    common_target,
+    family_view,
+    keeping_order,
+    rounding_alike,
+    sum_orders,
+)
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.sketches.attention import attention_sketches
 from tunefarm.compiler.schedule.sketches.chain import chain_sketches
@@ -21,7 +30,12 @@ from tunefarm.compiler.schedule.sketches.window_rows import window_rows_sketches
 from tunefarm.compiler.schedule.sketches.winograd_conv import winograd_sketches
 from tunefarm.compiler.schedule.space import ScheduleSpace, Sketch
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Numerics
+from tunefarm.compiler.types.numerics import (
+    DEFAULT_NUMERICS,
+    DETERMINISTIC_NUMERICS,
+    STRICT_NUMERICS,
+    Numerics,
+)
 
 RECURRING = (recurrent_sketches,)
 ATTENDING = (attention_sketches,)
@@ -62,13 +76,44 @@ def schedule_space(
 def _sketched(
     kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
 ) -> ScheduleSpace:
+    if numerics.fixes_order:
+        return _ordered(kernel, target, threads)
+    return ScheduleSpace(_admitted(kernel, target, threads, numerics))
+
+
+def _ordered(kernel: FusedKernel, target: Target, threads: int) -> ScheduleSpace:
+    """The schedules that keep the kernel's sums in the fixed order.
+
+    Where the sketches for this target have none, there is the one that the order is from.
+    """
+    order = fixed_order(kernel, target)
+    sketches = _admitted(kernel, family_view(target), threads, DETERMINISTIC_NUMERICS)
+    common = Sketch("common", (), lambda _: _common_schedule(kernel, target), ())
+    return ScheduleSpace(keeping_order(sketches, kernel, order) or [common])
+
+
+def fixed_order(kernel: FusedKernel, target: Target) -> SumOrders:
+    """The order of the kernel's sums that is the same on all CPUs of the target's family."""
+    return sum_orders(kernel, _common_schedule(kernel, target))
+
+
+def _common_schedule(kernel: FusedKernel, target: Target) -> Schedule:
+    """The default schedule on what all CPUs of the target's family are taken for."""
+    sketches = _admitted(kernel, common_target(target), 1, DETERMINISTIC_NUMERICS)
+    space = ScheduleSpace(sketches)
+    return space.schedule(space.default())
+
+
+def _admitted(
+    kernel: FusedKernel, target: Target, threads: int, numerics: Numerics
+) -> list[Sketch]:
     known = RECURRING, ATTENDING, CHAINED, CHAINED_APART, SCANNING, REDUCING, MOVING
     for families in known:
         sketches = [sketch for family in families for sketch in family(kernel, target, threads)]
         admitted = [sketch for sketch in sketches if sketch.algorithm in numerics.algorithms]
         if admitted:
             break
-    return ScheduleSpace(sorted(admitted, key=lambda sketch: not sketch.leads))
+    return sorted(admitted, key=lambda sketch: not sketch.leads)
 
 
 class SpaceCache:
@@ -79,6 +124,16 @@ class SpaceCache:
     ) -> None:
         self.target, self.threads, self.numerics = target, threads, Numerics.of(numerics)
         self._known: dict[str, ScheduleSpace] = {}
+
+    @property
+    def code_target(self) -> Target:
+        """What code is emitted for: of the target, what the precision admits."""
+        return rounding_alike(self.target) if self.numerics.fixes_order else self.target
+
+    def check(self, kernel: FusedKernel, schedule: Schedule) -> None:
+        """Raises ScheduleError for a schedule of the kernel that the precision does not admit."""
+        if self.numerics.fixes_order:
+            check_order(kernel, schedule, fixed_order(kernel, self.target))
 
     def of(self, kernel: FusedKernel, key: str) -> ScheduleSpace:
         """The space of the kernel with this workload key.

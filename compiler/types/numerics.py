@@ -100,6 +100,19 @@ class Numerics:
         """The float type narrower than f32 that contractions are kept in; None: there is none."""
         return next(iter(self._narrow_storages()), None)
 
+    @property
+    def fixes_order(self) -> bool:
+        """Whether sums of floats have one order, whatever the schedule, the threads and the CPU.
+
+        The order is `tunefarm.compiler.schedule.fixed_order`'s.
+        """
+        return self.name == DETERMINISTIC_NUMERICS.name
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether no convolution is computed by an algorithm of fewer products."""
+        return Algorithm.WINOGRAD_4 not in self.algorithms
+
     def storage_of(self, source: str) -> DType | None:
         """What the factors of the contraction with this source are kept in; None: as they are."""
         return dict(self.contractions).get(source, self.storage)
@@ -154,11 +167,19 @@ DEFAULT_NUMERICS = Numerics("default", frozenset(Algorithm))
 """Whatever is fast, in the model's own types."""
 STRICT_NUMERICS = Numerics("strict", frozenset((Algorithm.DIRECT,)))
 """Every sum term by term, as the model says."""
+DETERMINISTIC_NUMERICS = Numerics("deterministic", frozenset((Algorithm.DIRECT,)))
+"""The model's own types; the same bits for any schedule, thread count and CPU of a family."""
 BF16_NUMERICS = Numerics("bf16", frozenset(Algorithm), DType.BF16)
 F16_NUMERICS = Numerics("f16", frozenset(Algorithm), DType.F16)
 
 NUMERICS = {
     numerics.name: numerics
-    for numerics in (DEFAULT_NUMERICS, STRICT_NUMERICS, BF16_NUMERICS, F16_NUMERICS)
+    for numerics in (
+        DEFAULT_NUMERICS,
+        STRICT_NUMERICS,
+        DETERMINISTIC_NUMERICS,
+        BF16_NUMERICS,
+        F16_NUMERICS,
+    )
 }
 """By the name that settings and records have."""
