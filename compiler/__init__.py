@@ -71,8 +71,8 @@ def build(
 ) -> Executable:
     """Compile a model and load it.
 
-    `precision` is "default", "strict", "bf16" or "fp16" (`numerics` is its former name), `inputs`
-    are the values of inputs that are fixed; the other arguments are those of
+    `precision` is "default", "strict", "deterministic", "bf16" or "fp16" (`numerics` is its former
+    name), `inputs` are the values of inputs that are fixed; the other arguments are those of
     `tunefarm.compiler.pipeline.compile_model`.
 
     Raises `TunefarmError` as that does, and where both `precision` and `numerics` are given;

@@ -135,13 +135,15 @@ class KernelStages:
             self.spaces.check(kernel, steps)
         except ScheduleError as error:
             return self.lower(key, symbol, partial(self._following, key, chosen, error))
-        entry = None if cache is None else cache.entry(kernel, steps, target, symbol)
+        fixed = self.spaces.numerics.fixes_order
+        entry = None if cache is None else cache.entry(kernel, steps, target, symbol, fixed)
         known = None if entry is None else entry.find()
         if known is not None and not any(self.stages.wants(name, key) for name in _BEFORE_CODE):
             return chosen, lambda: known
         try:
             nest = self.stages.run("loops", lambda: lower(kernel, steps), key)
-            emitted = self.stages.run("llvm", lambda: emit_loops(nest, steps, target, symbol), key)
+            emit = partial(emit_loops, nest, steps, target, symbol, fixed)
+            emitted = self.stages.run("llvm", emit, key)
             why = scalar_work(nest, target)
         except _DOES_NOT_FIT as error:
             return self.lower(key, symbol, partial(self._following, key, chosen, error))

@@ -138,12 +138,11 @@ def compile_model(
     numerics = Numerics.of(numerics)
     if denormals is not None:
         numerics = replace(numerics, denormals=denormals_of(denormals))
-    if numerics.fixes_order:
-        plan = DEFAULT_PLAN
     spaces, allowance = SpaceCache(target, threads, numerics), ResourceBudget(limits)
     graph, program = _to_kernels(model, spaces, shapes, stages, allowance, plan)
     small = SmallImageVariant(program)
-    if graph.signature is not None and (plan is None or choose_schedule is None):
+    is_free = (plan is None or choose_schedule is None) and not numerics.fixes_order
+    if graph.signature is not None and is_free:
         small = small_image_variant(program, graph.signature, spaces)
     program = stages.run("small_image_variant", lambda: small.program)
     choose = partial(choose_schedules, program, choose_schedule, small.schedules)
@@ -199,7 +198,10 @@ def _to_kernels(
 
     The program's outputs are the graph's in order; one that is an input too has a name of its own.
     """
-    target, numerics, plan = spaces.target, spaces.numerics, decided or DEFAULT_PLAN
+    target, numerics = spaces.target, spaces.numerics
+    if numerics.fixes_order:  # what is fused decides about products that sums add unrounded
+        decided = DEFAULT_PLAN
+    plan = decided or DEFAULT_PLAN
     imported = stages.run("import", lambda: _imported(model, shapes, allowance))
     if decided is None:
         plan = estimated_merges(imported, spaces, allowance)

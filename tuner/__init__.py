@@ -48,9 +48,10 @@ def tune(
 ) -> TuneResult:
     """Tune a model's kernels into the database `db`; a later call continues where this one ended.
 
-    `trials` and `minutes` limit the whole job. `precision` is "strict", "default", "bf16", "fp16"
-    or "int8", which takes its ranges from the data `calibration`; `numerics` is its former name,
-    and `choose` does what "auto" does. `targets` are the CPUs of a cluster's nodes, each tuned for
+    `trials` and `minutes` limit the whole job. `precision` is "strict", "default", "deterministic"
+    (the same bits for any schedule, number of threads and CPU of a family), "bf16", "fp16" or
+    "int8", which takes its ranges from the data `calibration`; `numerics` is its former name, and
+    `choose` does what "auto" does. `targets` are the CPUs of a cluster's nodes, each tuned for
     separately (`host` is this machine), `config` is a preset or a TOML file, `shapes` fixes dynamic
     dimensions by input name, `inputs` fixes the values of inputs. `plan` is "search" (measure graph
     optimizations and choose) or "rules" (fixed rules). An argument that is None comes from the

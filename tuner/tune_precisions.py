@@ -33,7 +33,6 @@ from tunefarm.tuner.calibration.choice import PrecisionChoice
 from tunefarm.tuner.calibration.options import AUTO, INT8
 from tunefarm.tuner.from_settings import target_of
 from tunefarm.tuner.job_request import JobRequest
-from tunefarm.tuner.plans.job_plans import SEARCH
 from tunefarm.tuner.precision.choose import choose_precisions
 from tunefarm.tuner.result import TuneResult, changed_note
 from tunefarm.tuner.tune_model import check_job, read_model, tune_lowered, tune_model
@@ -102,7 +101,7 @@ def tune_auto(request: JobRequest) -> PrecisionChoice:
             )
 
     plain = _plain(settings)
-    if settings.search.plan == SEARCH:
+    if settings.searches_plans:
         request.progress.message("plan: the rules decide, since precisions are chosen")
     with Store.open(settings.database.url) as store:
         compile = plain.compile

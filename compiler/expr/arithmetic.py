@@ -60,7 +60,7 @@ def extreme(intrinsic: str, relation: str) -> Emit:
     def emit(m: Instructions, a: str, b: str) -> str:
         if m.dtype.is_float:
             if m.is_computed(a) and m.is_computed(b):
-                return m.call(intrinsic, a, b, flags="nsz ")
+                return m.call(intrinsic, a, b, flags="" if m.fixed_rounding else "nsz ")
             if not m.is_computed(a):
                 a, b = b, a
         return m.select(m.compare(relation, b, a), b, a)

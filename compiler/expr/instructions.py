@@ -91,6 +91,7 @@ class Writer(Protocol):
     has_fma: bool
     has_avx512: bool
     converted: frozenset[DType]
+    fixed_rounding: bool
 
     def emit(self, operation: str) -> str:
         """Append `%fresh = operation` and return the name."""
@@ -136,6 +137,11 @@ class Instructions:
         bytes = self.dtype.bytes * (self._width or 1)
         fits = self.dtype is DType.F32 and (not self._width or bytes in _AVX512_MASKS)
         return fits and self._writer.has_avx512
+
+    @property
+    def fixed_rounding(self) -> bool:
+        """Whether a zero's sign is as IEEE 754 says where an instruction may leave it open."""
+        return self._writer.fixed_rounding
 
     @property
     def converts_natively(self) -> bool:

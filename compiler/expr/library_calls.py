@@ -43,6 +43,7 @@ class _Notes:
     has_fma = True
     has_avx512 = False
     converted = frozenset[DType]()
+    fixed_rounding = False
 
     def __init__(self) -> None:
         self.called = False

@@ -57,9 +57,14 @@ class EmittedKernel:
         return CompiledKernel(self.symbol, code, size, layouts, parallel, algorithm)
 
 
-def emit_loops(nest: LoopNest, schedule: Schedule, target: Target, symbol: str) -> EmittedKernel:
-    """The nest that `schedule` gave as LLVM for `target`; `LoweringError` if it cannot be."""
-    text, workspace_bytes = emit_kernel(nest, target, symbol)
+def emit_loops(
+    nest: LoopNest, schedule: Schedule, target: Target, symbol: str, fixed_rounding: bool = False
+) -> EmittedKernel:
+    """The nest that `schedule` gave as LLVM for `target`; `LoweringError` if it cannot be.
+
+    `fixed_rounding` is that of `emit_kernel`.
+    """
+    text, workspace_bytes = emit_kernel(nest, target, symbol, fixed_rounding)
     return EmittedKernel(symbol, text, workspace_bytes, _is_parallel(nest), schedule)
 
 

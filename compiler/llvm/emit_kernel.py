@@ -50,19 +50,25 @@ from tunefarm.compiler.types.dtypes import DType
 ALIGNMENT = 64
 
 
-def emit_kernel(nest: LoopNest, target: Target, symbol: str) -> tuple[str, int]:
+def emit_kernel(
+    nest: LoopNest, target: Target, symbol: str, fixed_rounding: bool = False
+) -> tuple[str, int]:
     """The module's text and the bytes of workspace that the kernel needs.
+
+    With `fixed_rounding` the bits of a result follow from the nest alone: a sum rounds once for
+    each product, whatever guards it, and a zero's sign is as IEEE 754 says.
 
     The kernel is `void symbol(ptr buffers, ptr workspace, ptr runtime)`; `buffers` holds the inputs
     in order, then the output. A parallel loop is a function of its own that all threads run.
     """
-    emitter = _KernelEmitter(nest, target, symbol)
+    emitter = _KernelEmitter(nest, target, symbol, fixed_rounding)
     return emitter.run(), emitter.workspace_bytes
 
 
 class _KernelEmitter:
-    def __init__(self, nest: LoopNest, target: Target, symbol: str) -> None:
+    def __init__(self, nest: LoopNest, target: Target, symbol: str, fixed_rounding: bool) -> None:
         self.nest = nest
+        self.fixed_rounding = fixed_rounding
         self.target = target
         self.symbol = symbol
         self.declarations: set[str] = set()
@@ -85,7 +91,11 @@ class _KernelEmitter:
     def new_writer(self) -> FunctionWriter:
         target = self.target
         return FunctionWriter(
-            self.declarations, target.has_fma, target.has_avx512, target.converted
+            self.declarations,
+            target.has_fma,
+            target.has_avx512,
+            target.converted,
+            self.fixed_rounding,
         )
 
 

@@ -27,11 +27,16 @@ class ObjectCache:
         self.cache = cache
 
     def entry(
-        self, kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str
+        self,
+        kernel: FusedKernel,
+        schedule: Schedule,
+        target: Target,
+        symbol: str,
+        fixed_rounding: bool = False,
     ) -> KernelEntry:
-        """Where the code is kept that `compile_kernel` makes of these."""
-        steps = schedule.to_json()
-        key = cache_key("kernel", kernel_to_json(kernel), steps, target.to_json(), symbol)
+        """Where the code is kept that `emit_loops` makes of these."""
+        kind, steps = "kernel of fixed rounding" if fixed_rounding else "kernel", schedule.to_json()
+        key = cache_key(kind, kernel_to_json(kernel), steps, target.to_json(), symbol)
         return KernelEntry(self, key, schedule, symbol)
 
     def object_code(self, text: str, target: Target) -> bytes:

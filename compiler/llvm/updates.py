@@ -5,7 +5,7 @@ from __future__ import annotations
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.expr.combiners import COMBINERS, neutral_element
 from tunefarm.compiler.expr.instructions import literal, suffix_of
-from tunefarm.compiler.expr.nodes import Binary, Expr
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Select, all_of
 from tunefarm.compiler.llvm import scalar_ops
 from tunefarm.compiler.llvm.dot_products import DotEmitter
 from tunefarm.compiler.llvm.expressions import ExpressionEmitter
@@ -50,27 +50,53 @@ class UpdateEmitter:
         if form is None:
             raise LoweringError("a vectorised reduction must be contiguous in its result")
         old = self.results.read(statement.buffer, form, self._width)
-        product = self._product(statement)
+        guards, value = self._guarded(statement)
+        product = self._product(statement.combiner, value)
         if product is None:
             value, old = expressions.common(expressions.vector(statement.value), old)
             constant = neutral_element(statement.combiner, old.dtype)
             neutral = literal(constant.value, old.dtype, old.width)
-            if neutral in (old.text, value.text):  # the first term, or one beyond the end
+            keeps_zero = statement.combiner == "sum" and self.writer.fixed_rounding  # 0 + -0 is 0
+            if neutral in (old.text, value.text) and not keeps_zero:  # first, or beyond the end
                 combined = value if old.text == neutral else old
             else:
                 operation = COMBINERS[statement.combiner].operation
                 combined = scalar_ops.binary(self.writer, operation, old, value)
         elif (widened := self._widened(product, old)) is not None:
             combined = widened
-        else:
-            left, right, old = expressions.common(*map(expressions.vector, product), old)
-            name = self.writer.intrinsic(
-                f"llvm.fma.{suffix_of(old.dtype, old.width)}",
-                old.type,
-                [left.typed, right.typed, old.typed],
-            )
+        elif guards:
+            condition = expressions.value(all_of(*guards))
+            with expressions.under(condition, value):
+                added = self._fused(product, old)
+            added, old, condition = expressions.common(added, old, condition)
+            name = self.writer.emit(f"select {condition.typed}, {added.typed}, {old.typed}")
             combined = Value(name, old.dtype, old.width)
+        else:
+            combined = self._fused(product, old)
         self.results.put(statement, form, combined)
+
+    def _fused(self, product: tuple[Expr, Expr], old: Value) -> Value:
+        """The sum with the product added, rounded once."""
+        common = self.expressions.common
+        left, right, old = common(*map(self.expressions.vector, product), old)
+        operands = [left.typed, right.typed, old.typed]
+        name = self.writer.intrinsic(
+            f"llvm.fma.{suffix_of(old.dtype, old.width)}", old.type, operands
+        )
+        return Value(name, old.dtype, old.width)
+
+    def _guarded(self, statement: Update) -> tuple[list[Expr], Expr]:
+        """Of a sum in which products round once: when there is a term, which is 0 else, and it."""
+        guards, value = [], statement.value
+        while (
+            self.writer.fixed_rounding
+            and isinstance(value, Select)
+            and isinstance(value.otherwise, Const)
+            and value.otherwise.value == 0
+        ):
+            guards.append(value.condition)
+            value = value.then
+        return guards, value
 
     def _dot(self, statement: Dot) -> None:
         form = self.results.place_of(statement)
@@ -85,10 +111,9 @@ class UpdateEmitter:
         lane = self.expressions.lane
         return 0 if lane is None else lane.width
 
-    def _product(self, statement: Update) -> tuple[Expr, Expr] | None:
+    def _product(self, combiner: str, value: Expr) -> tuple[Expr, Expr] | None:
         """The factors of a sum's term, where the target multiplies and adds in one instruction."""
-        value = statement.value
-        fused = statement.combiner == "sum" and self.target.has_fma
+        fused = combiner == "sum" and self.target.has_fma
         if fused and value.dtype.is_float and isinstance(value, Binary) and value.op == "mul":
             return value.left, value.right
         return None

@@ -54,11 +54,13 @@ class FunctionWriter:
         has_fma: bool = False,
         has_avx512: bool = False,
         converted: frozenset[DType] = frozenset(),
+        fixed_rounding: bool = False,
     ) -> None:
         self.declarations = declarations
         self.has_fma = has_fma
         self.has_avx512 = has_avx512
         self.converted = converted
+        self.fixed_rounding = fixed_rounding
         self.entry: list[object] = []
         self._out: list[object] = []
         self._next = 0

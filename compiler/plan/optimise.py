@@ -53,7 +53,7 @@ def passes(
     is_strict = numerics.name == STRICT_NUMERICS.name
     types = () if is_strict else (("fold_quantised", folded),)
     transposed = plain(lambda graph: transposed_convolutions.run(graph, block))
-    is_direct = numerics.is_direct or numerics.narrow is not None
+    is_direct = is_strict or numerics.narrow is not None
     dilated = plain(lambda graph: dilated_convolutions.run(graph, block, is_direct))
     joint: dict[str, str] = {}
     merged = plain(lambda graph: merge_contractions.run(graph, block, plan, joint))

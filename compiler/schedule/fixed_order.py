@@ -20,7 +20,6 @@ from tunefarm.compiler.errors import ScheduleError, SettingsError
 from tunefarm.compiler.expr.combiners import COMBINERS
 from tunefarm.compiler.expr.nodes import Binary
 from tunefarm.compiler.expr.parts import split_guards
-from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.loops.ir import LoopKind
 from tunefarm.compiler.loops.stage_state import StageState
@@ -29,6 +28,7 @@ from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.space import ChoiceValue, Sketch
 from tunefarm.compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.numerics import Algorithm
 
 VECTOR_BYTES = 64  # of the vectors that schedules count in: 16 floats
 
@@ -98,7 +98,7 @@ def common_target(target: Target) -> Target:
 
 
 def sum_orders(kernel: FusedKernel, schedule: Schedule) -> SumOrders:
-    """The orders that the kernel's sums have under a schedule; `ScheduleError` if it does not fit."""
+    """The orders that a schedule gives the kernel's sums; `ScheduleError` if it does not fit."""
     merged = {
         f"{step.first}_{step.second}": (step.first, step.second)
         for step in schedule.steps
@@ -106,7 +106,10 @@ def sum_orders(kernel: FusedKernel, schedule: Schedule) -> SumOrders:
     }
     extents = {axis.name: axis.extent for stage in kernel.stages for axis in stage.reduce_axes}
     states = apply_schedule(kernel, schedule).stages
-    return tuple(sorted(_order(state, merged, extents) for state in states if _rounds(state)))
+    orders = [_order(state, merged, extents) for state in states if _rounds(state)]
+    if orders and schedule.algorithm is not Algorithm.DIRECT:
+        orders.append(SumOrder((), "", False, schedule.algorithm))
+    return tuple(sorted(orders))
 
 
 def check_order(kernel: FusedKernel, schedule: Schedule, order: SumOrders) -> None:
@@ -164,14 +167,12 @@ def _order(
     stage = state.stage
     if state.scanned is not None:
         return SumOrder((), state.scanned.combiner, False, _scan_form(state))
-    guards, body = split_guards(stage.body, stage.combiner)
-    lanes = state.vector_roots()
-    chosen = any(axes_of(guard) & lanes for guard in guards)  # a term or 0, which is then added
+    _, body = split_guards(stage.body, stage.combiner)
     is_product = stage.combiner == "sum" and isinstance(body, Binary) and body.op == "mul"
     forms = {"dot": state.dotted, "tiles": state.tiled, "scatter": state.scattered}
     form = " ".join(name for name, found in forms.items() if found is not None)
     axes = _walked(state, merged, extents)
-    return SumOrder(axes, stage.combiner, is_product and not chosen, form)
+    return SumOrder(axes, stage.combiner, is_product, form)
 
 
 def _scan_form(state: StageState) -> str:

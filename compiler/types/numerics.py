@@ -108,11 +108,6 @@ class Numerics:
         """
         return self.name == DETERMINISTIC_NUMERICS.name
 
-    @property
-    def is_direct(self) -> bool:
-        """Whether no convolution is computed by an algorithm of fewer products."""
-        return Algorithm.WINOGRAD_4 not in self.algorithms
-
     def storage_of(self, source: str) -> DType | None:
         """What the factors of the contraction with this source are kept in; None: as they are."""
         return dict(self.contractions).get(source, self.storage)
@@ -167,7 +162,7 @@ DEFAULT_NUMERICS = Numerics("default", frozenset(Algorithm))
 """Whatever is fast, in the model's own types."""
 STRICT_NUMERICS = Numerics("strict", frozenset((Algorithm.DIRECT,)))
 """Every sum term by term, as the model says."""
-DETERMINISTIC_NUMERICS = Numerics("deterministic", frozenset((Algorithm.DIRECT,)))
+DETERMINISTIC_NUMERICS = Numerics("deterministic", frozenset(Algorithm))
 """The model's own types; the same bits for any schedule, thread count and CPU of a family."""
 BF16_NUMERICS = Numerics("bf16", frozenset(Algorithm), DType.BF16)
 F16_NUMERICS = Numerics("f16", frozenset(Algorithm), DType.F16)

@@ -19,7 +19,12 @@ from tunefarm.compiler.runtime.spec.kernel_report import (
 from tunefarm.compiler.schedule.choice import ChooseSchedule, ScheduleChoice
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS, Algorithm
+from tunefarm.compiler.types.numerics import (
+    DEFAULT_NUMERICS,
+    DETERMINISTIC_NUMERICS,
+    STRICT_NUMERICS,
+    Algorithm,
+)
 from tunefarm.configs.settings import Settings
 from tunefarm.db import queries
 from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
@@ -221,8 +226,7 @@ class Records:
     def _narrow(self, store: Store, kernels: Iterable[KernelReport]) -> tuple[Unapplied, ...]:
         """That none of the kernels has been tuned that only this precision has, if so."""
         own = [item for item in kernels if item.numerics not in set(Algorithm)]
-        common = self._numerics in (DEFAULT_NUMERICS.name, STRICT_NUMERICS.name)
-        if common or not own:
+        if self._numerics in _OWN_TYPES or not own:
             return ()
         if any(kernel.schedule_source == TUNED for kernel in own):
             return ()
@@ -230,6 +234,10 @@ class Records:
         reason = f"{store.name} has no record of {count} with narrow factors"
         advice = f"tune with --precision {self._numerics}"
         return (Unapplied((PRECISION,), 0, len(own), reason, advice),)
+
+
+_OWN_TYPES = (DEFAULT_NUMERICS.name, STRICT_NUMERICS.name, DETERMINISTIC_NUMERICS.name)
+"""Precisions that keep the model's types."""
 
 
 def _unscheduled(kernel: KernelReport) -> str:

@@ -73,7 +73,7 @@ def plan_to_apply(
     Nothing where they have the rules decide; without a store, estimates. One that was chosen on
     another CPU, or comes from elsewhere, only with `accept_nominees`.
     """
-    if settings.search.plan == "rules":
+    if not settings.searches_plans:
         return PlanToApply()
     if store is None:
         return PlanToApply(by_estimates=True)

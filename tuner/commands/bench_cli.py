@@ -14,6 +14,7 @@ from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
     DenormalsOption,
+    DeterministicOption,
     FunctionsOption,
     InputOption,
     JsonOption,
@@ -24,6 +25,7 @@ from tunefarm.tuner.commands.options import (
     ThreadsOption,
     UntunedOption,
     VerboseOption,
+    precision_of,
     shapes_of,
 )
 from tunefarm.tuner.commands.verbosity import LOG, note, set_verbosity
@@ -59,6 +61,7 @@ def bench(
     ] = 15,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    deterministic: DeterministicOption = False,
     denormals: DenormalsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
@@ -80,7 +83,7 @@ def bench(
     values = {
         "database.url": db,
         "compile.threads": threads,
-        "compile.precision": numerics,
+        "compile.precision": precision_of(numerics, deterministic),
         "compile.denormals": denormals,
     }
     settings = load_settings(config, values)

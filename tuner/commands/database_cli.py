@@ -15,6 +15,7 @@ from tunefarm.tuner.commands.command_line import prepare, show
 from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
+    DeterministicOption,
     FunctionsOption,
     InputOption,
     JsonOption,
@@ -27,6 +28,7 @@ from tunefarm.tuner.commands.options import (
     ThreadsOption,
     UsageError,
     layer_names,
+    precision_of,
     shapes_of,
     target_names,
 )
@@ -102,6 +104,7 @@ def db_why(
     layers: LayersOption = None,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    deterministic: DeterministicOption = False,
     targets: TargetsOption = None,
     shape: ShapeOption = None,
     input: InputOption = None,
@@ -118,7 +121,7 @@ def db_why(
         "database.url": db,
         "database.layers": layer_names(layers),
         "compile.threads": threads,
-        "compile.precision": numerics,
+        "compile.precision": precision_of(numerics, deterministic),
         "compile.targets": target_names(targets),
     }
     settings = load_settings(config, values)

@@ -15,6 +15,7 @@ from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
     DenormalsOption,
+    DeterministicOption,
     DumpOption,
     FunctionsOption,
     InputOption,
@@ -24,6 +25,7 @@ from tunefarm.tuner.commands.options import (
     ShapeOption,
     ThreadsOption,
     UsageError,
+    precision_of,
     shapes_of,
 )
 from tunefarm.tuner.commands.verbosity import note
@@ -53,6 +55,7 @@ def inspect(
     db: DbOption = None,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    deterministic: DeterministicOption = False,
     denormals: DenormalsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
@@ -69,7 +72,7 @@ def inspect(
     load_modules(functions or ())
     if stage == VARIANTS:
         options = (kernel, db, threads, numerics, denormals, config, shape, input, dump_after)
-        if any(option is not None for option in options):
+        if deterministic or any(option is not None for option in options):
             raise UsageError("--stage variants takes an artifact, --functions and --json only")
         _print_variants(model, json)
         return
@@ -84,7 +87,7 @@ def inspect(
     values = {
         "database.url": db,
         "compile.threads": threads,
-        "compile.precision": numerics,
+        "compile.precision": precision_of(numerics, deterministic),
         "compile.denormals": denormals,
     }
     settings = load_settings(config, values)

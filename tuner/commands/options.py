@@ -13,6 +13,7 @@ import typer
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.types.extents import FixedInput, Shapes, extent_of
 
+DETERMINISTIC = "deterministic"
 PANELS = ("Model", "Search", "Precision", "Target", "Output", "Advanced", "Options")
 """The parts of a command's options in its help, in this order; the last has all others."""
 MODEL, SEARCH, PRECISION, TARGET, OUTPUT, ADVANCED, _ = PANELS
@@ -78,11 +79,21 @@ NumericsOption = Annotated[
     str | None,
     typer.Option(
         "--precision",
-        metavar="strict|default|bf16|fp16|int8|auto",
-        help="strict: no algorithm that changes rounding. default: the fastest in the model's own "
-        "types. bf16, fp16: each matmul/conv, and values between them, in that type with sums in "
-        "f32. int8: 8-bit integer matmul/conv. auto: the fastest of these for each matmul/conv, "
-        "within --max-error.",
+        metavar="strict|default|deterministic|bf16|fp16|int8|auto",
+        help="strict: no algorithm that changes rounding. deterministic: see --deterministic. "
+        "default: the fastest in the model's own types. bf16, fp16: each matmul/conv, and values "
+        "between them, in that type with sums in f32. int8: 8-bit integer matmul/conv. auto: the "
+        "fastest of these for each matmul/conv, within --max-error.",
+        rich_help_panel=PRECISION,
+    ),
+]
+DeterministicOption = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="The same bits for any schedule, number of threads and CPU of a family: x86-64 with "
+        "FMA (AVX2 and AVX-512), or 64-bit Arm. Short for --precision deterministic; tune bench "
+        "measures what it costs.",
         rich_help_panel=PRECISION,
     ),
 ]
@@ -244,6 +255,16 @@ def memory_bytes(text: str | None) -> int | None:
     if not 0 < count <= 1 << 50:
         raise UsageError(f"--max-memory {text}: give 64M, 1.5G or a number of bytes")
     return count
+
+
+def precision_of(precision: str | None, deterministic: bool) -> str | None:
+    """The value of --precision, which --deterministic is short for one of.
+
+    Raises UsageError where both are given and differ.
+    """
+    if deterministic and precision not in (None, DETERMINISTIC):
+        raise UsageError(f"--deterministic is --precision {DETERMINISTIC}, not {precision}")
+    return DETERMINISTIC if deterministic else precision
 
 
 def target_names(text: str | None) -> tuple[str, ...] | None:

@@ -10,7 +10,13 @@ import typer
 
 from tunefarm.compiler.types.extents import Shapes
 from tunefarm.tuner.calibration.options import PrecisionOptions
-from tunefarm.tuner.commands.options import UsageError, memory_bytes, shapes_of, target_names
+from tunefarm.tuner.commands.options import (
+    UsageError,
+    memory_bytes,
+    precision_of,
+    shapes_of,
+    target_names,
+)
 
 if TYPE_CHECKING:
     from tunefarm.configs.settings import Settings
@@ -37,7 +43,7 @@ def tune_options(given: Mapping[str, Any]) -> TuneOptions:
     values = {
         "database.url": given["db"],
         "compile.threads": given["threads"],
-        "compile.precision": given["numerics"],
+        "compile.precision": precision_of(given["numerics"], given["deterministic"]),
         "compile.denormals": given["denormals"],
         "compile.targets": target_names(given["targets"]),
         "search.total_trials": given["trials"],

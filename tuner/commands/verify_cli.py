@@ -15,6 +15,7 @@ from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
     DenormalsOption,
+    DeterministicOption,
     FunctionsOption,
     InputOption,
     JsonOption,
@@ -25,6 +26,7 @@ from tunefarm.tuner.commands.options import (
     ThreadsOption,
     UsageError,
     layer_names,
+    precision_of,
     shapes_of,
 )
 from tunefarm.tuner.commands.verbosity import note
@@ -85,6 +87,7 @@ def verify(
     layers: LayersOption = None,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
+    deterministic: DeterministicOption = False,
     denormals: DenormalsOption = None,
     config: ConfigOption = None,
     shape: ShapeOption = None,
@@ -106,7 +109,13 @@ def verify(
     load_modules(functions or ())
     if against is not None or inputs is not None:
         database = (db, require, numerics, denormals, config, shape, input)
-        if against is None or quick or layers or any(option is not None for option in database):
+        if (
+            against is None
+            or quick
+            or layers
+            or deterministic
+            or any(option is not None for option in database)
+        ):
             raise UsageError(
                 "verify --against OLD.tuned NEW.tuned takes --inputs, --minutes, --threads, "
                 "--functions and --json only, and --inputs needs --against"
@@ -120,7 +129,7 @@ def verify(
         "database.url": db,
         "database.layers": layer_names(layers),
         "compile.threads": threads,
-        "compile.precision": numerics,
+        "compile.precision": precision_of(numerics, deterministic),
         "compile.denormals": denormals,
     }
     settings = load_settings(config, values)

@@ -95,8 +95,6 @@ class PlanningTime:
         return "by what is known of their kernels, since there is little time"
 
 
-SEARCH = "search"
-"""The setting `search.plan` that has plans searched."""
 SHARE = 0.2
 """Of a job's time and trials, for the search of a plan and its confirmation, at most."""
 
@@ -125,7 +123,7 @@ class JobPlans:
     @property
     def are_searched(self) -> bool:
         """Whether the settings have plans searched, and recorded ones applied."""
-        return self.settings.search.plan == SEARCH
+        return self.settings.searches_plans
 
     def begin(self, targets: Sequence[Target]) -> None:
         """Take over the recorded plan of each target, if it still fits the model.

@@ -9,7 +9,11 @@ from typing import Any, NamedTuple
 
 from tunefarm import compiler
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, STRICT_NUMERICS
+from tunefarm.compiler.types.numerics import (
+    DEFAULT_NUMERICS,
+    DETERMINISTIC_NUMERICS,
+    STRICT_NUMERICS,
+)
 from tunefarm.db import queries
 from tunefarm.db.records import CONFIRMED, TaskKey, TrialRecord
 from tunefarm.db.store import Store
@@ -40,9 +44,10 @@ def task_key(workload: str, target: Target, threads: int, numerics: str) -> Task
     """The key under which this version of the compiler keeps records of a workload.
 
     What a kernel stores its numbers in is part of the workload: of the precision it only matters
-    whether all algorithms are admitted.
+    which algorithms and orders of sums are admitted.
     """
-    admitted = numerics if numerics == STRICT_NUMERICS.name else DEFAULT_NUMERICS.name
+    restricted = (STRICT_NUMERICS.name, DETERMINISTIC_NUMERICS.name)
+    admitted = numerics if numerics in restricted else DEFAULT_NUMERICS.name
     return TaskKey(workload, target.key, threads, admitted, compiler.VERSION)
 
 
