@@ -69,10 +69,15 @@ def emit_loops(
 
 
 def compile_kernel(
-    kernel: FusedKernel, schedule: Schedule, target: Target, symbol: str = "kernel"
+    kernel: FusedKernel,
+    schedule: Schedule,
+    target: Target,
+    symbol: str = "kernel",
+    fixed_rounding: bool = False,
 ) -> CompiledKernel:
     """Lower, emit and compile; `ScheduleError` or `LoweringError` if the two do not fit."""
-    return emit_loops(lower(kernel, schedule), schedule, target, symbol).compile(target)
+    nest = lower(kernel, schedule)
+    return emit_loops(nest, schedule, target, symbol, fixed_rounding).compile(target)
 
 
 def constant_layouts(schedule: Schedule) -> tuple[tuple[str, ConstantLayout], ...]:

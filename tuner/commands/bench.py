@@ -47,6 +47,7 @@ from tunefarm.tuner.confirm.verdict import Meeting, compare
 from tunefarm.tuner.reports.report import format_ratio, format_seconds, format_share
 
 OURS = "tunefarm"
+DEFAULT_BUILD = f"{OURS}, default"
 ROUNDS = 15
 PLACEMENTS = 5
 """At each our code is linked anew, and the other engines are made anew."""
@@ -102,13 +103,15 @@ def bench(
     ours: Executable,
     against: Sequence[str],
     options: LatencyOptions | None = None,
+    default: Executable | None = None,
 ) -> BenchResult:
     """Time `ours` and the engines named in `against` with the same inputs and threads.
 
-    Where ours multiplies in a narrow type, engines that have it use it too, and all engines run a
-    quantized model as it is. Raises MeasureError when an
-    engine's outputs differ from ours though both compute in f32, and when ours are not finite where
-    f32 is; SettingsError for an engine that is unknown or not installed.
+    `default` is our build in the default precision, for what that of `ours` costs. Where ours
+    multiplies in a narrow type, engines that have it use it too, and all engines run a quantized
+    model as it is. Raises MeasureError when an engine's outputs differ from ours though both
+    compute in f32, and when ours are not finite where f32 is; SettingsError for an engine that is
+    unknown or not installed.
     """
     inputs = aligned_inputs(ours)
     options = bench_options(ours.threads) if options is None else options
@@ -122,6 +125,9 @@ def bench(
         made = [engine for name in against for engine in ENGINES[name](asked)]
         if quantised:
             made = [replace(engine, numerics=QUANTISED) for engine in made]
+        if default is not None:
+            anew = placed_anew(default)
+            made.append(Engine(DEFAULT_BUILD, default.spec.numerics, anew.run))
         return all_engines(ours, made)[1:]
 
     with pinned(ours.threads):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,7 @@ from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_line import prepare, show
 from tunefarm.tuner.commands.options import (
     ADVANCED,
+    DETERMINISTIC,
     MODEL,
     ConfigOption,
     DbOption,
@@ -31,7 +33,21 @@ from tunefarm.tuner.commands.options import (
 from tunefarm.tuner.commands.verbosity import LOG, note, set_verbosity
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.runtime.execution.executable import Executable
+    from tunefarm.tuner.building.request import BuildRequest
     from tunefarm.tuner.commands.bench_sizes import SizedBench
+
+
+def default_build(request: BuildRequest) -> Executable | None:
+    """The build of the default precision, which a deterministic one is compared with."""
+    from tunefarm.tuner.building.flow import build_loaded
+
+    settings = request.settings
+    if settings.compile.numerics != DETERMINISTIC:
+        return None
+    compile = settings.compile.model_copy(update={"numerics": "default"})
+    changed = settings.model_copy(update={"compile": compile})
+    return build_loaded(replace(request, settings=changed))[0]
 
 
 def bench(
@@ -73,7 +89,8 @@ def bench(
 ) -> None:
     """Compare the model's latency with other engines in interleaved runs.
 
-    A model with dynamic shapes is timed at several sizes, a decoder also in a generation.
+    A deterministic build is compared with the default one too: that is its price. A model with
+    dynamic shapes is timed at several sizes, a decoder also in a generation.
     """
     load_modules(functions or ())
     set_verbosity(quiet, verbose)
@@ -117,7 +134,8 @@ def bench(
         line = sized_line(sized)
         show(json, sized.to_json(), sizes_table(sized))
     else:
-        result = fixed = benchmark.bench(model, ours, engines, options)
+        default = default_build(request)
+        result = fixed = benchmark.bench(model, ours, engines, options, default)
         line = benchmark.bench_line(fixed)
         show(json, fixed.to_json(), benchmark.bench_table(fixed))
     if quiet and json != "-":

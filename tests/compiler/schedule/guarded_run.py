@@ -55,12 +55,13 @@ def run_guarded(
     inputs: Mapping[str, Array],
     target: Target,
     threads: int = 1,
+    fixed_rounding: bool = False,
 ) -> Outcome:
     """Compile and call a kernel; an access beyond a buffer's end by a page or more is a crash.
 
     Output and workspace begin as NaN, every buffer ends at a guard page.
     """
-    compiled = compile_kernel(kernel, schedule, target)
+    compiled = compile_kernel(kernel, schedule, target, fixed_rounding=fixed_rounding)
     layouts = dict(compiled.constant_layouts)
     arrays = [
         layouts[buffer.name].pack(inputs[buffer.name])
