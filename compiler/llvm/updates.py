@@ -50,8 +50,8 @@ class UpdateEmitter:
         if form is None:
             raise LoweringError("a vectorised reduction must be contiguous in its result")
         old = self.results.read(statement.buffer, form, self._width)
-        guards, value = self._guarded(statement)
-        product = self._product(statement.combiner, value)
+        guards, term = self._guarded(statement)
+        product = self._product(statement.combiner, term)
         if product is None:
             value, old = expressions.common(expressions.vector(statement.value), old)
             constant = neutral_element(statement.combiner, old.dtype)
@@ -66,7 +66,7 @@ class UpdateEmitter:
             combined = widened
         elif guards:
             condition = expressions.value(all_of(*guards))
-            with expressions.under(condition, value):
+            with expressions.under(condition, term):
                 added = self._fused(product, old)
             added, old, condition = expressions.common(added, old, condition)
             name = self.writer.emit(f"select {condition.typed}, {added.typed}, {old.typed}")
