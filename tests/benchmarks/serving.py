@@ -3,6 +3,7 @@
     python -m tests.benchmarks.serving load ARTIFACT [--count 10]
     python -m tests.benchmarks.serving callers ARTIFACT [--seconds 3]
     python -m tests.benchmarks.serving processes ARTIFACT [--count 8]
+    python -m tests.benchmarks.serving threads ARTIFACT [--count 10000]
     python -m tests.benchmarks.serving canary ARTIFACT [--count 20] [--seconds 20]
 
 `load` starts processes that import the runtime, load the artifact from a warm file cache and run it
@@ -10,8 +11,10 @@ once: medians of wall and of CPU time. `callers` runs 1 to 8 threads that call `
 that wait for `run_async`: the median and the 99th percentile of a call, and the throughput over
 that of one caller. `processes` says what each of several that have run holds for itself
 (Private_Clean and Private_Dirty in /proc/PID/smaps_rollup) and what of shared pages falls to it.
-`canary` counts the verdicts of `tune verify --against` on three changes of a model: kernels that
-run twice, about 3 % of the time; a weight that is wrong; and the shortest kernel run twice.
+`threads` counts runs with 4 to 64 threads, more than there are cores, whose outputs have other bits
+than the first: none, and it ends. `canary` counts the verdicts of `tune verify --against` on three
+changes of a model: kernels that run twice, about 3 % of the time; a weight that is wrong; and the
+shortest kernel run twice.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.verify.canary import compare_artifacts
 
 CALLERS = (1, 2, 4, 8)
+THREADS = (4, 8, 16, 32, 64)
 SLOW_DOWN = 0.03
 _LOAD = """
 import json, sys, time
@@ -165,6 +169,21 @@ def _memory(process: int) -> dict[str, int]:
     return {"own": 1024 * private, "proportional": 1024 * kilobytes["Pss"]}
 
 
+def measure_threads(path: str, count: int) -> None:
+    """Print how many of the runs with each number of threads have other bits than one thread's."""
+    first: list[bytes] = []
+    for threads in (1, *THREADS):
+        model = load(path, threads)
+        inputs = drawn_inputs(model)
+        begin, others = time.perf_counter(), 0
+        for _ in range(count // len(THREADS)):
+            outputs = [np.asarray(array).tobytes() for array in model.run(inputs).values()]
+            first = first or outputs
+            others += outputs != first
+        seconds = time.perf_counter() - begin
+        print(f"{threads:2} threads: {others} of {count // len(THREADS)} differ, {seconds:.1f} s")
+
+
 def measure_canary(path: str, count: int, seconds: float) -> None:
     """Print the verdicts on planted changes, and on none."""
     old = load(path)
@@ -228,7 +247,7 @@ def _sealed(spec: ExecutableSpec) -> ExecutableSpec:
 def main() -> None:
     """Run what the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("load", "callers", "processes", "canary"))
+    parser.add_argument("what", choices=("load", "callers", "processes", "threads", "canary"))
     parser.add_argument("artifact")
     parser.add_argument("--count", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -237,6 +256,8 @@ def main() -> None:
         measure_load(asked.artifact, asked.count)
     elif asked.what == "callers":
         measure_callers(asked.artifact, asked.seconds)
+    elif asked.what == "threads":
+        measure_threads(asked.artifact, asked.count)
     elif asked.what == "canary":
         measure_canary(asked.artifact, asked.count, asked.seconds)
     else:
