@@ -334,8 +334,10 @@ def test_kernel_whose_loops_break_a_rule_falls_back(
 
 
 def test_kernel_that_llvm_refuses_falls_back(mlp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def emit(nest: LoopNest, schedule: Schedule, target: Target, symbol: str) -> EmittedKernel:
-        emitted = emit_loops(nest, schedule, target, symbol)
+    def emit(
+        nest: LoopNest, schedule: Schedule, target: Target, symbol: str, fixed_rounding: bool
+    ) -> EmittedKernel:
+        emitted = emit_loops(nest, schedule, target, symbol, fixed_rounding)
         return replace(emitted, text="no LLVM") if schedule.steps else emitted
 
     monkeypatch.setattr(kernel_stages, "emit_loops", emit)

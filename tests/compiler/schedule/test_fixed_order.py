@@ -90,7 +90,8 @@ def drawn_check(
     @given(st.data())
     def check(data: st.DataObject) -> None:
         for case in data.draw(strategy, "cases"):
-            kernel, inputs, needed = case.kernel, case.inputs, np.ones_like(case.expected, np.bool_)
+            kernel, inputs = case.kernel, case.inputs
+            needed: Array = np.ones_like(case.expected, np.bool_)
             if are_limited:
                 kernel, inputs, needed = data.draw(limits(case), "limits")
                 kernel = split_rows(kernel)
