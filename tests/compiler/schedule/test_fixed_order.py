@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from tests.compiler.emitted_code import target_named
+from tests.compiler.graph.graph_helpers import random_inputs
 from tests.compiler.schedule.drawn_graphs import Case
 from tests.compiler.schedule.drawn_limits import limits
 from tests.compiler.schedule.guarded_run import run_guarded
@@ -35,7 +36,6 @@ from tunefarm.compiler.target import Target, baseline_target
 from tunefarm.compiler.types.numerics import DETERMINISTIC_NUMERICS
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.configs.errors import SettingsError
-from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 
 FAMILY = [t for t in map(target_named, ("x86-64-v3", "x86-64-v4")) if can_run(t)]
 THREADS = (1, 2, 7)
@@ -196,8 +196,7 @@ def bits(graph: Graph, target: Target, threads: int, seed: int) -> list[bytes]:
     compiled = compile_model(
         graph, choose if seed else None, target=target, threads=threads, numerics=DETERMINISTIC
     )
-    executable = Executable(compiled.spec)
-    outputs = executable.run(drawn_inputs(executable))
+    outputs = Executable(compiled.spec).run(random_inputs(graph))
     return [np.asarray(outputs[name]).tobytes() for name in sorted(outputs)]
 
 

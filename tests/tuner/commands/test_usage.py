@@ -14,6 +14,7 @@ import typer
 
 from tests.end_to_end.tiny_model import tiny_model
 from tunefarm import __version__, load
+from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import CompileSettings, SearchSettings
 from tunefarm.tuner.building.request import FORMS
 from tunefarm.tuner.commands.cli import app
@@ -23,6 +24,7 @@ from tunefarm.tuner.commands.engines import ENGINES
 from tunefarm.tuner.commands.inspect_model import STAGES_TO_INSPECT
 from tunefarm.tuner.commands.tune_options import parsed_tune
 from tunefarm.tuner.commands.usage import FORMER_OPTIONS, ORDER, Workflow, first_sentence
+from tunefarm.tuner.records.trials import task_key
 
 
 @pytest.fixture
@@ -205,6 +207,16 @@ def test_former_names_of_options_work_and_no_help_shows_them(say: Any) -> None:
 def test_a_build_in_fp16_is_recorded_as_f16(say: Any, precision: str) -> None:
     assert say(f"build m.onnx --untuned {precision} -o m.tuned")[0] == 0
     assert load("m.tuned").spec.numerics == "f16"
+
+
+def test_deterministic_is_short_for_a_precision_whose_records_are_its_own(say: Any) -> None:
+    assert say("build m.onnx --untuned --deterministic -o m.tuned")[0] == 0
+    numerics = load("m.tuned").spec.numerics
+    assert numerics == "deterministic"
+    keys = {task_key("", host_target(), 1, name) for name in ("default", "bf16", numerics)}
+    assert len(keys) == 2
+    code, text = say("build m.onnx --untuned --deterministic --precision bf16 -o m.tuned")
+    assert code != 0 and "--deterministic is --precision deterministic, not bf16" in text
 
 
 @pytest.mark.parametrize(("emit", "former"), EMIT.items())
