@@ -7,7 +7,6 @@ a factor's true size is a number, or `~place` of the vector's element `place`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from typing import TypeAlias
 
@@ -54,8 +53,3 @@ def symbolic(axes: OpenAxes) -> Dims:
 
 def _symbolic(true: int) -> Dimension:
     return true if true >= 0 else Symbol.of(str(~true), 0, _MOST)
-
-
-def true_factors(axes: OpenAxes, sizes: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
-    """The true sizes of each axis' factors, where the vector has these elements."""
-    return tuple(tuple(true if true >= 0 else sizes[~true] for true, _ in axis) for axis in axes)

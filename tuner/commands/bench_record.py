@@ -23,7 +23,7 @@ from tunefarm.tuner.records.model_latencies import (
 )
 
 PROFILE_SECONDS = 1.0
-"""Of the model's steps one by one, behind the benchmark."""
+"""Of timing the model's steps, behind the benchmark."""
 
 
 def record_bench(

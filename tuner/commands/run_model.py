@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -79,9 +79,9 @@ def run_model(
 
     Dynamic sizes are those of the files and of `shapes`, which has extents by input, or one by the
     name of a symbol; the others are in the middle of their bounds. With `profile` every kernel is
-    timed as often. `repeat` defaults to 1, then to 20. Raises InputError for a file that cannot be
-    read or does not fit, and for sizes that the model was not built for; FunctionError for a
-    function that fails or crashes.
+    timed in as many runs of the model. `repeat` defaults to 1, then to 20. Raises InputError for a
+    file that cannot be read or does not fit, and for sizes that the model was not built for;
+    FunctionError for a function that fails or crashes.
     """
     repeat = repeat or (_PROFILE_REPEAT if profile else 1)
     read: Mapping[str, Any] = {name: read_array(path) for name, path in files.items()}
@@ -94,21 +94,25 @@ def run_model(
     inputs = {**drawn_inputs(executable, seed, chosen), **given}
     require_surviving_run(executable, inputs)
     outputs = plain(executable.run(inputs))
-    samples = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        executable.run(inputs)
-        samples.append(time.perf_counter() - start)
+    profiled = executable.profile(inputs, repeat) if profile else None
+    samples = _timed(executable, inputs, repeat) if profiled is None else profiled.samples
     text = {name: _type_text(array) for name, array in outputs.items()}
     spec, threads = executable.spec, executable.threads
     sizes = ", ".join(f"{name}={size}" for name, size in chosen.items())
     sizes = sizes or sizes_text(spec.guards)
     result = RunResult(
-        spec.name, spec.target.cpu, threads, tuple(samples), text, sizes=sizes, symbols=chosen
+        spec.name, spec.target.cpu, threads, samples, text, profiled, sizes, symbols=chosen
     )
-    if profile:
-        result = replace(result, profile=executable.profile(inputs, repeat))
     return outputs, result
+
+
+def _timed(executable: Executable, inputs: Mapping[str, object], repeat: int) -> tuple[float, ...]:
+    samples = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        executable.run(inputs)
+        samples.append(time.perf_counter() - start)
+    return tuple(samples)
 
 
 def run_parts(result: RunResult) -> list[Table | str]:
@@ -136,7 +140,7 @@ def _profile_table(profile: Profile) -> Table:
     for row in profile.kernels:
         table.add_row(*_profile_cells(row), end_section=row is profile.kernels[-1])
     total = KernelTime(
-        name="total",
+        name="sum of kernels",
         key="",
         occurrences=sum(row.occurrences for row in profile.kernels),
         seconds=profile.seconds,
@@ -163,21 +167,25 @@ def _profile_cells(row: KernelTime) -> tuple[str, ...]:
 
 
 def _profile_line(profile: Profile) -> str:
-    """How the kernels' times compare with the whole model's."""
-    ratio = format_share(profile.stepwise_seconds / profile.run_seconds)
+    """How the sum of the kernels compares with the whole model."""
+    ratio = profile.seconds / profile.run_seconds
+    entry = profile.entry_seconds
+    outside = f", {format_seconds(entry)} outside of kernels" if entry else ""
     return (
-        f"kernels one by one: {format_seconds(profile.stepwise_seconds)}, {ratio} of the "
-        f"{format_seconds(profile.run_seconds)} that the whole model takes "
-        f"(medians of {profile.repeat} interleaved runs)"
+        f"sum of kernels: {format_seconds(profile.seconds)}, {ratio:.2f} of the "
+        f"{format_seconds(profile.run_seconds)} that the whole model takes{outside} "
+        f"({with_count(profile.repeat, 'interleaved run')} each, a clock inside one of them)"
     )
 
 
 def _profile_to_json(profile: Profile) -> dict[str, Any]:
-    """The profile as JSON values; seconds are medians."""
+    """The profile as JSON values."""
     return {
         "repeat": profile.repeat,
         "run_seconds": profile.run_seconds,
-        "stepwise_seconds": profile.stepwise_seconds,
+        "sum_of_kernels": profile.seconds,
+        "entry_seconds": profile.entry_seconds,
+        "stepwise_seconds": profile.seconds,  # the former name of the sum
         "kernels": [{**asdict(row), "gflops": row.gflops} for row in profile.kernels],
         "steps": [asdict(step) for step in profile.steps],
     }
@@ -188,13 +196,13 @@ def _type_text(array: Array) -> str:
 
 
 def run_trace(profile: Profile, model: str, threads: int) -> Trace:
-    """The steps of the model one after the other, by their medians, next to the whole run's.
+    """The steps of the model one after the other, next to the whole run.
 
     A kernel's own threads are not told apart: its slice is as long as the longest of them takes.
     """
     trace = Trace()
     count = "1 thread" if threads == 1 else f"{threads} threads"
-    process = f"{model} ({count}, medians of {profile.repeat} runs)"
+    process = f"{model} ({count}, {profile.repeat} runs)"
     trace.slice(process, "whole model", model, 0.0, profile.run_seconds)
     kernels = {row.key: row for row in profile.kernels}
     began = 0.0
@@ -205,7 +213,7 @@ def run_trace(profile: Profile, model: str, threads: int) -> Trace:
             text |= {"schedule": row.schedule_source, "record": row.record_id}
         if row.flops:
             text["GFLOP/s of all its calls"] = round(row.gflops, 3)
-        trace.slice(process, "kernels one by one", step.name, began, began + step.seconds, **text)
+        trace.slice(process, "kernels", step.name, began, began + step.seconds, **text)
         began += step.seconds
     return trace
 

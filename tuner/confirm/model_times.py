@@ -83,7 +83,7 @@ def with_kernels(times: ModelTimes, store: Store, kernels: Iterable[KernelReport
 def with_steps(
     times: ModelTimes, spec: ExecutableSpec, model: Executable | None, seconds: float
 ) -> ModelTimes:
-    """The same with the steps of the `spec`, timed one by one for so long.
+    """The same with the steps of the `spec`, timed in runs of the model for so long.
 
     They have no times where `seconds` do not suffice for a round, and without the `model`. A model
     of several programs has the steps of the first one. Dynamic sizes are those of the times or else

@@ -72,7 +72,7 @@ def cost_line(found: Verification) -> str:
 
 
 def kernel_table(drift: Drift) -> Table:
-    """A row per kernel, the costliest first; times are of profiles, one by one."""
+    """A row per kernel, the costliest first; times are of profiles."""
     table = Table(header_style="bold")
     table.add_column("kernel", overflow="ellipsis", no_wrap=True)
     table.add_column("key", no_wrap=True)

@@ -19,9 +19,11 @@ from tunefarm.compiler.runtime.entry.entry_functions import (
 )
 from tunefarm.compiler.runtime.entry.ir_body import IrBody
 from tunefarm.compiler.runtime.entry.sized_entry import sized_entry_ir
+from tunefarm.compiler.runtime.entry.step_clock import clock_ir, tick_ir
 from tunefarm.compiler.runtime.spec.executable_spec import (
     ENTRY_SYMBOL,
     SEAL_SYMBOL,
+    SIZED_ENTRY_SYMBOL,
     AgainStep,
     CallStep,
     Condition,
@@ -47,12 +49,28 @@ def entry_of(spec: ExecutableSpec, seal: bytes = b"", tiles: TilePalette | None 
     return text + sized_entry_ir(spec.signature, inputs, outputs)
 
 
+def clocked_entry_of(spec: ExecutableSpec) -> str:
+    """LLVM IR of the same functions with a clock between the steps, see `step_clock`.
+
+    Matrix tiles are set up wherever the target has any: a file does not say which kernels use them.
+    """
+    flushing = spec.target.triple if spec.denormals == FLUSH else ""
+    slots, tiles = function_slots(spec), spec.target.matrix_tiles
+    text = entry_ir(spec.steps, b"", tiles, slots, flushing, clocked=True)
+    inputs, outputs = ([name for name, _ in ports] for ports in (spec.inputs, spec.outputs))
+    text += sized_entry_ir(spec.signature, inputs, outputs)
+    outermost = ENTRY_SYMBOL if spec.signature.is_fixed else SIZED_ENTRY_SYMBOL
+    return text + clock_ir(spec.target.triple, len(spec.steps), outermost)
+
+
 def entry_ir(
     steps: Sequence[RunStep],
     seal: bytes = b"",
     tiles: TilePalette | None = None,
     slots: FunctionSlots | None = None,
     flushing: str = "",
+    *,
+    clocked: bool = False,
 ) -> str:
     """LLVM IR of `void tunefarm_run(inputs, outputs, constants, arena, runtime)`.
 
@@ -62,7 +80,8 @@ def entry_ir(
     that some kernels need: they are set up before all and released after all, and round functions
     that are not ours. Where there are such, `slots` say where their pointers are. `flushing` is the
     LLVM triple of the CPU whose state of floats flushes denormal numbers meanwhile, but in these
-    functions; without it the state is the caller's.
+    functions; without it the state is the caller's. A `clocked` one counts the time of each step,
+    see `step_clock`.
     """
     calls = [step for step in steps if isinstance(step, CallStep)]
     foreign = [step for step in steps if isinstance(step, FunctionStep)]
@@ -86,6 +105,8 @@ def entry_ir(
         int, AbstractContextManager[None]
     ] = {}  # by loop: where it is left out as a whole
     calls_made = 0
+    if clocked:
+        body.line(tick_ir(len(steps)))
     for index, step in enumerate(steps):
         if isinstance(step, CallStep):
             with body.guarded(step.guards):
@@ -113,6 +134,8 @@ def entry_ir(
                 else:
                     body.text(code)
             calls_made += 1
+        if clocked:
+            body.line(tick_ir(index))
     if tiles is not None:
         body.line("call void @run_tiles.end()")
     if flushing:

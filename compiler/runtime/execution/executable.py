@@ -28,7 +28,6 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     ALIGNMENT,
     REPORT_BYTES,
     ExecutableSpec,
-    FunctionStep,
     aligned,
 )
 from tunefarm.compiler.runtime.spec.guards import Shape, sizes_text
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from tunefarm.compiler.runtime.execution.call_queue import CallQueue
     from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
     from tunefarm.compiler.runtime.execution.profile import Profile
+    from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
     from tunefarm.compiler.strings.run_prefix import PrefixRun
 
 _EntryFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
@@ -459,15 +459,22 @@ class Executable:
         return BoundRun(call, results, (self, frame, arrays))
 
     def profile(self, inputs: Mapping[str, object], repeat: int = 20) -> Profile:
-        """Time every kernel of the program for these inputs on its own, see
+        """Time every kernel in runs of the model, see
         `tunefarm.compiler.runtime.execution.profile.profile`."""
         from tunefarm.compiler.runtime.execution.profile import profile
 
         self.check_constants()
-        given = self._tensors(inputs, StringTable(self._words))
         frame = self.new_frame()
-        frame.bind_inputs(given)
-        return profile(self.programs[frame.program], given, repeat)
+        arrays = frame.bind_inputs(self._tensors(inputs, StringTable(self._words)))
+        ports = zip(self._ports.inputs, arrays, strict=True)
+        shapes = {port.name: array.shape for port, array in ports}
+        return profile(self, self._programs[frame.program], inputs, shapes, repeat)
+
+    def entered_by(self, program: LoadedProgram, code: LoadedCode, symbol: str) -> Executable:
+        """The same model, one program of which is run by another entry: a symbol of this code."""
+        other = program.entered_by(code, symbol)
+        loaded = [other if each is program else each for each in self._programs]
+        return Executable(self.spec, self.threads, loaded=loaded)
 
     def new_frame(self, arena: Array | None = None) -> Frame:
         """Memory for one more call at a time.
@@ -488,13 +495,6 @@ class Executable:
         elif arena.dtype != np.uint8 or arena.nbytes < size or address_of(arena) % ALIGNMENT:
             raise ValueError(f"the arena must have {size} bytes, at a multiple of {ALIGNMENT}")
         return Frame(self._model, arena, runtime)
-
-    def function_call(self, step: FunctionStep, frame: Frame) -> Callable[[], None]:
-        """A step that calls a function, by itself, on the memory of a frame."""
-        functions = self._programs[0].functions
-        assert functions is not None
-        places = [0 if place is None else frame.address(place) for place in step.buffers]
-        return functions.call(step, places, 0 if step.sizes is None else frame.address(step.sizes))
 
     def call_under_way(self, frame: Frame, inputs: Mapping[str, object]) -> str:
         """Of a run of these inputs in a frame's arena that has crashed the call of a function that

@@ -61,7 +61,7 @@ def profile_html(profile: Profile) -> str:
     ]
     columns = ("kernel", "key", "times", "time", "share", "GFLOP/s", "schedule")
     line = (
-        f"a run takes {html_seconds(profile.run_seconds)}, its steps one by one "
-        f"{html_seconds(profile.stepwise_seconds)} (medians of {profile.repeat})"
+        f"the model takes {html_seconds(profile.run_seconds)}, the sum of kernels is "
+        f"{html_seconds(profile.seconds)} ({profile.repeat} runs of each kind)"
     )
     return f"{html_table(columns, rows, texts=2)}{html_lines([line])}"

@@ -19,7 +19,6 @@ from tunefarm.compiler.runtime.spec.buffers import (
     allocate_output,
     pointer_table,
 )
-from tunefarm.compiler.runtime.spec.executable_spec import Location, Place
 from tunefarm.compiler.runtime.spec.ports import (
     AnyArray,
     as_elements,
@@ -32,7 +31,6 @@ from tunefarm.compiler.runtime.spec.ports import (
     refuse_unknown,
     span_of,
 )
-from tunefarm.compiler.types.signature import SIZES
 from tunefarm.compiler.types.tensor_type import Array
 
 _BYTES = np.dtype(np.uint8)
@@ -384,25 +382,6 @@ class Frame:
             }
             for program in programs
         ]
-
-    def address(self, location: Location) -> int:
-        """Where a buffer of the program that runs is, once inputs and outputs are bound."""
-        ports = self._model.ports
-        program, tables = ports.programs[self.program], ports.tables
-        match location.place:
-            case Place.INPUT:
-                name = program.inputs[location.number]
-                if name == SIZES:
-                    return self._sizes.numbers_address + location.offset
-                return (self.inputs[tables.inputs.places[name]] or 0) + location.offset
-            case Place.OUTPUT:
-                name = program.outputs[location.number]
-                return (self.outputs[tables.outputs.places[name]] or 0) + location.offset
-            case Place.CONSTANT:
-                constants = self._model.programs[self.program].constants
-                return (constants[location.number] or 0) + location.offset
-            case Place.ARENA:
-                return self.arena_address(location.number)
 
     def arena_address(self, offset: int) -> int:
         """Where a byte of the arena is."""

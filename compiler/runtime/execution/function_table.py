@@ -9,8 +9,7 @@ import ctypes
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from tunefarm.compiler.foreign_functions import (
     find_function,
     nearest_function,
 )
-from tunefarm.compiler.runtime.spec.dense_copies import dense_places
 from tunefarm.compiler.runtime.spec.executable_spec import (
     REPORT_BYTES,
     FunctionLink,
@@ -33,7 +31,6 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     extents_bytes,
 )
 from tunefarm.compiler.runtime.spec.ports import AnyArray
-from tunefarm.compiler.types.open_axes import OpenAxes, places_of, true_factors
 from tunefarm.compiler.types.tensor_type import TensorType
 
 _Int32s, _Sizes = ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))
@@ -164,35 +161,9 @@ class FunctionTable:
         node = self._where(step, shapes)
         raise FunctionError(f"function {name} failed in {node}: {reason}") from raised
 
-    def call(
-        self, step: FunctionStep, addresses: Sequence[int], sizes: int = 0
-    ) -> Callable[[], None]:
-        """One step by itself, on buffers at these addresses (0 where absent).
-
-        Where sizes are open their vector is at `sizes`, and is read at each call.
-        """
-        if not step.axes:
-            shapes = [() if type is None else type.shape for type in step.types]
-            return self._call(step, addresses, shapes)
-
-        made: list[tuple[_OpenArguments, Callable[[], None]]] = []
-
-        def call() -> None:
-            now = _sizes_at(step, sizes)
-            if not made or made[0][0].sizes != now:
-                given = _OpenArguments(step, addresses, now)
-                made[:] = [(given, self._call(step, given.addresses, given.shapes))]
-            given, function = made[0]
-            given.load()
-            function()
-            given.store()
-
-        return call
-
-    def _call(
-        self, step: FunctionStep, addresses: Sequence[int], shapes: Sequence[tuple[int, ...]]
-    ) -> Callable[[], None]:
-        """A call on dense tensors of these shapes."""
+    def call(self, step: FunctionStep, addresses: Sequence[int]) -> Callable[[], None]:
+        """A step of fixed sizes by itself, on buffers at these addresses (0 where absent)."""
+        shapes = [() if type is None else type.shape for type in step.types]
         inputs = len(step.buffers) - step.outputs
         numbers = [0 if type is None else ELEMENT_TYPES[type.dtype] for type in step.types]
         count, text = len(shapes), ctypes.create_string_buffer(REPORT_BYTES)
@@ -218,7 +189,7 @@ class FunctionTable:
             text.value = b""
             code = function(*arguments)
             if code:
-                self._raise(step, code, text.value, shapes if step.axes else ())
+                self._raise(step, code, text.value)
 
         return call
 
@@ -293,53 +264,6 @@ def _store(given: object, outputs: Sequence[AnyArray]) -> None:
         output[...] = array
 
 
-def _sizes_at(step: FunctionStep, vector: int) -> dict[int, int]:
-    """The elements of the vector of sizes that a call reads, by place."""
-    used = frozenset[int]().union(*(places_of(axes) for axes in step.axes if axes))
-    return {place: ctypes.c_int64.from_address(vector + 8 * place).value for place in used}
-
-
-class _OpenArguments:
-    """The true shapes of a call's tensors where the `sizes` are these, and dense arrays for it.
-
-    `addresses` are where the function finds its tensors (0 where absent).
-    """
-
-    def __init__(
-        self, step: FunctionStep, addresses: Sequence[int], sizes: Mapping[int, int]
-    ) -> None:
-        """The tensors lie at `addresses`, padded."""
-        self.sizes = sizes
-        self.shapes: list[tuple[int, ...]] = []
-        self.addresses = list(addresses)
-        self._inputs: list[tuple[AnyArray, AnyArray]] = []  # places, and dense arrays
-        self._results: list[tuple[AnyArray, AnyArray]] = []
-        copies, _ = dense_places(step.types, step.axes)
-        for number, (type, axes) in enumerate(zip(step.types, step.axes, strict=True)):
-            if type is None or axes is None:
-                self.shapes.append(() if type is None else type.shape)
-                continue
-            factors = true_factors(axes, sizes)
-            self.shapes.append(tuple(map(prod, factors)))
-            if copies[number] is None:
-                continue
-            place = _what_is_there(addresses[number], type, axes, factors)
-            dense = np.empty(place.shape, place.dtype)
-            is_result = number >= len(step.buffers) - step.outputs
-            (self._results if is_result else self._inputs).append((place, dense))
-            self.addresses[number] = dense.ctypes.data
-
-    def load(self) -> None:
-        """Copy inputs to where the function finds them."""
-        for place, dense in self._inputs:
-            dense[...] = place
-
-    def store(self) -> None:
-        """Copy results to where they belong."""
-        for place, dense in self._results:
-            place[...] = dense
-
-
 def _extents_at(step: FunctionStep, address: int) -> list[tuple[int, ...]]:
     """The shapes that the entry function has stored before a call."""
     shapes = []
@@ -355,13 +279,3 @@ def _operands_text(step: FunctionStep, shapes: Sequence[tuple[int, ...]]) -> str
     operands = list(zip(step.types, shapes, strict=True))[: len(step.types) - step.outputs]
     texts = ("absent" if t is None else str(TensorType(t.dtype, shape)) for t, shape in operands)
     return ", ".join(texts)
-
-
-def _what_is_there(
-    address: int, type: TensorType, axes: OpenAxes, factors: Sequence[Sequence[int]]
-) -> AnyArray:
-    """The true part of a tensor as it lies, an axis for each factor."""
-    extents = [extent for axis in axes for _, extent in axis]
-    memory = memoryview((ctypes.c_uint8 * type.bytes).from_address(address))
-    array: AnyArray = np.frombuffer(memory, np.uint8).view(type.dtype.numpy).reshape(extents)
-    return array[tuple(slice(true) for axis in factors for true in axis)]

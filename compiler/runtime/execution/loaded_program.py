@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -67,6 +68,7 @@ class LoadedProgram:
             imported={symbol: kernel.address for symbol, kernel in self._others.items()},
         )
         self.pool = self._code if pool else None
+        self._entry_code = self._code
         for part, key in own:
             shared[key] = SharedKernel(self._code.address(part.symbol), self._code)
         self.entry = self._code.address(SIZED_ENTRY_SYMBOL if sized else ENTRY_SYMBOL)
@@ -83,6 +85,12 @@ class LoadedProgram:
             self.functions = FunctionTable(spec.name, spec.functions, spec.steps)
         pointers = () if self.functions is None else self.functions.pointers
         self.constants = pointer_table([*addresses, *pointers])
+
+    def entered_by(self, code: LoadedCode, symbol: str) -> LoadedProgram:
+        """The same program in memory, run by another entry function: a symbol of this code."""
+        other = copy(self)
+        other._entry_code, other.entry = code, code.address(symbol)
+        return other
 
     def kernel_address(self, symbol: str) -> int:
         """Where a kernel's function is."""

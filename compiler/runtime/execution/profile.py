@@ -1,48 +1,51 @@
-"""Profile: what each kernel of a model costs, from runs of the model one step at a time, loops
-included.
+"""Profile: what each kernel of a model costs, from runs of the model with a clock inside its entry,
+loops included.
 """
 
 from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from tunefarm.compiler.runtime.execution.frame import Frame
-from tunefarm.compiler.runtime.machine.kernel_session import KernelSession
-from tunefarm.compiler.runtime.spec.buffers import Tables, pointer_table
+import numpy as np
+import numpy.typing as npt
+
+from tunefarm.compiler.runtime.entry.entry import clocked_entry_of
+from tunefarm.compiler.runtime.entry.step_clock import (
+    CLOCK_SYMBOL,
+    CLOCKED_ENTRY_SYMBOL,
+    TICKS_SYMBOL,
+)
+from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
+from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.spec.executable_spec import (
     AgainStep,
-    Condition,
     CopyStep,
     ExecutableSpec,
     FunctionStep,
-    Location,
     LoopStep,
     RunStep,
 )
+from tunefarm.compiler.runtime.spec.guards import Shape
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.runtime.spec.ports import AnyArray
-from tunefarm.compiler.types.signature import Signature
 
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.execution.executable import Executable
 
 COPY = "copy"  # the name of steps that copy memory, and of the row that sums them up
-_KernelFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
-
-_Function: TypeAlias = Callable[..., object]
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step of the model in order: its kernel's name and key (`COPY` and ""), median seconds.
+    """A step of the model in order: its kernel's name and key (`COPY` and ""), seconds in one run.
 
-    In a loop these are those of all rounds; where it begins and ends nothing is measured. Of a
-    function that the model calls both are its name.
+    In a loop these are those of all rounds. Of a function that the model calls name and key are
+    both its name.
     """
 
     name: str
@@ -76,25 +79,40 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The times of one model, medians in seconds.
+    """The times of one model in seconds.
 
-    `steps` are in the model's order, `kernels` the costliest first. `run_seconds` is the time of
-    `Executable.run` and `stepwise_seconds` that of all steps one by one in the rounds between: the
-    two are to be compared. Where other work disturbs some steps of every round, the `seconds` of
-    all steps together are less than either. `outputs` is what the steps left there, as `run` does.
+    `samples` are the times of whole runs, as `Executable.run` takes them. Runs with a clock inside
+    the entry are interleaved with them: `steps` are in the model's order, `kernels` the costliest
+    first, and `entry_seconds` is what the entry takes outside of all steps, setting up and copying
+    rows of dynamic inputs and outputs. These are means over the middle half of the runs by their
+    time, so that they add up to a run's. `outputs` is what `run` returns.
     """
 
-    repeat: int
+    samples: tuple[float, ...]
     steps: tuple[StepTime, ...]
     kernels: tuple[KernelTime, ...]
-    run_seconds: float
-    stepwise_seconds: float
+    entry_seconds: float
     outputs: Mapping[str, AnyArray]
 
     @property
+    def repeat(self) -> int:
+        """The number of runs of either kind."""
+        return len(self.samples)
+
+    @property
+    def run_seconds(self) -> float:
+        """The time of the whole model: the median of its runs."""
+        return median(self.samples)
+
+    @property
     def seconds(self) -> float:
-        """The sum of the steps' medians."""
+        """The sum of the kernels, copies of memory included."""
         return sum(step.seconds for step in self.steps)
+
+    @property
+    def stepwise_seconds(self) -> float:
+        """A former name of `seconds`."""
+        return self.seconds
 
     def _repr_html_(self) -> str:
         """What notebooks show of it."""
@@ -103,116 +121,73 @@ class Profile:
         return profile_html(self)
 
 
-def profile(executable: Executable, inputs: Mapping[str, object], repeat: int) -> Profile:
-    """Run a model step by step, `repeat` times after a warm-up, interleaved with whole runs.
+def profile(
+    executable: Executable,
+    program: LoadedProgram,
+    inputs: Mapping[str, object],
+    shapes: Mapping[str, Shape],
+    repeat: int,
+) -> Profile:
+    """Time a model and its steps in `repeat` runs each after a warm-up, interleaved.
 
-    Each kernel is called by itself, on its place in the memory plan, after what comes before it in
-    the model. What such a call costs with nothing to do is taken off. Raises `InputError` as
-    `Executable.run` does, `ValueError` for less than one repetition.
+    The steps' times come from an entry that is compiled for this, with a clock between the steps of
+    the `program` that runs these inputs, which have these `shapes`: the kernels, their order,
+    memory and threads are those of the model's own run. Raises `InputError` as `Executable.run`
+    does, `ValueError` for less than one repetition.
     """
     if repeat < 1:
         raise ValueError(f"repeat must be at least 1, not {repeat}")
-    frame = executable.new_frame()
-    arrays = frame.bind_inputs(inputs)  # kept until the last step has run
-    outputs = frame.bind_outputs(None, arrays)
-    executable.enter(frame, arrays, outputs)  # steps find their inputs where they are copied to
-    order = _Stepwise.of(executable.spec.steps, frame)
-    session = KernelSession(executable.spec.target, executable.spec.denormals)
-    calls, tables = _calls(executable, frame, order, session)
-    empty, clock = _empty_call(frame), time.perf_counter
-    runs: list[float] = []
-    rounds: list[list[float]] = []
+    clocked = Clocked(executable, program)
+    arena = executable.new_frame().arena
+    plain, timed = executable.new_frame(arena), clocked.executable.new_frame(arena)
+    clock = time.perf_counter
+    samples: list[float] = []
+    rounds: list[npt.NDArray[np.float64]] = []
+    before, began = clocked.now(), clock()
     for _ in range(1 + repeat):
         start = clock()
-        executable.run(inputs)
-        runs.append(clock() - start)
-        samples, made = [0.0] * (len(calls) + 1), [0] * len(calls)
-        with session:
-            number = 0
-            while number < len(calls):
-                function, arguments = calls[number]
-                start = clock()
-                function(*arguments)
-                if number not in order.loops:  # what Python does there is not what the entry does
-                    samples[number] += clock() - start
-                    made[number] += 1
-                number = order.following(number)
-            function, arguments = empty
-            start = clock()
-            function(*arguments)
-            samples[-1] = clock() - start
-        rounds.append(samples)
-    del tables  # the kernels' pointers, until here
-    *medians, nothing = (median(samples) for samples in zip(*rounds[1:], strict=True))
-    seconds = [
-        max(0.0, spent - nothing * times) for spent, times in zip(medians, made, strict=True)
-    ]
-    stepwise = median(sum(samples[:-1]) for samples in rounds[1:])
-    steps = _step_times(executable.spec, seconds)
-    reports = {report.key: report for report in executable.kernels}
-    if not _are_greatest(executable.signature, arrays):
+        executable.run_in(plain, inputs)
+        samples.append(clock() - start)
+        clocked.ticks[:] = 0
+        outputs = clocked.executable.run_in(timed, inputs)
+        rounds.append(clocked.ticks.astype(np.float64))
+    tick = (clock() - began) / max(1, clocked.now() - before)
+    *seconds, entry_seconds = (tick * middle(rounds[1:])).tolist()
+    steps = _step_times(program.spec, seconds)
+    reports = {report.key: report for report in program.spec.kernels}
+    ports = program.spec.signature.inputs
+    if any(shapes[port.name] != port.greatest.shape for port in ports):
         reports = {key: replace(report, flops=0) for key, report in reports.items()}
-    return Profile(
-        repeat,
-        steps,
-        _kernel_times(steps, reports),
-        run_seconds=median(runs[1:]),
-        stepwise_seconds=max(0.0, stepwise - nothing * sum(made)),
-        outputs=outputs,
-    )
+    kernels = _kernel_times(steps, reports)
+    return Profile(tuple(samples[1:]), steps, kernels, entry_seconds, outputs)
 
 
-def _calls(
-    executable: Executable, frame: Frame, order: _Stepwise, session: KernelSession
-) -> tuple[list[_StepCall], list[Tables]]:
-    """Every step as a call on the frame's memory, and the pointers that must be kept for it."""
-    runtime = frame.arguments[4]
-    calls: list[_StepCall] = []
-    tables: list[Tables] = []
-    for number, step in enumerate(executable.spec.steps):
-        if isinstance(step, LoopStep | AgainStep):
-            calls.append(order.call(number))
-            continue
-        if isinstance(step, CopyStep):
-            places = frame.address(step.destination), frame.address(step.source)
-            calls.append((ctypes.memmove, (*places, step.bytes)))
-            continue
-        if isinstance(step, FunctionStep):
-            call: _Function = session.outside(executable.function_call(step, frame))
-            calls.append((_guarded(call, step.guards, frame) if step.guards else call, ()))
-            continue
-        tables.append(pointer_table([frame.address(location) for location in step.buffers]))
-        workspace = None if step.workspace is None else frame.arena_address(step.workspace)
-        function: _Function = _KernelFunction(executable.kernel_address(step.symbol))
-        if step.guards:
-            function = _guarded(function, step.guards, frame)
-        calls.append((function, (ctypes.addressof(tables[-1]), workspace, runtime)))
-    return calls, tables
+class Clocked:
+    """A model with a clock inside the entry of a program; `ticks` are the counts of `step_clock`.
+
+    The model's own code, constants and threads are used, which must live as long.
+    """
+
+    def __init__(self, executable: Executable, program: LoadedProgram) -> None:
+        spec = program.spec
+        symbols = {part.symbol: program.kernel_address(part.symbol) for part in spec.objects}
+        names = (CLOCKED_ENTRY_SYMBOL, CLOCK_SYMBOL, TICKS_SYMBOL)
+        code = LoadedCode((), names, clocked_entry_of(spec), symbols)
+        self.executable = executable.entered_by(program, code, CLOCKED_ENTRY_SYMBOL)
+        self.now = ctypes.CFUNCTYPE(ctypes.c_int64)(code.address(CLOCK_SYMBOL))
+        counts = (ctypes.c_int64 * (len(spec.steps) + 1)).from_address(code.address(TICKS_SYMBOL))
+        self.ticks = np.ctypeslib.as_array(counts)
 
 
-def _are_greatest(signature: Signature, arrays: Sequence[AnyArray]) -> bool:
-    """Whether arguments are of the maximum sizes of a program, which its kernels are made for."""
-    return [array.shape for array in arrays] == [port.greatest.shape for port in signature.inputs]
+def middle(rounds: Sequence[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
+    """The mean over the middle half of the rounds by their sums.
 
-
-def _guarded(function: _Function, guards: Sequence[Condition], frame: Frame) -> _Function:
-    """The function where all guards hold, nothing otherwise."""
-    places = [(frame.address(guard.place), guard.taken) for guard in guards]
-
-    def call(*arguments: object) -> None:
-        for address, taken in places:
-            if bool(ctypes.c_uint8.from_address(address).value) != taken:
-                return
-        function(*arguments)
-
-    return call
-
-
-def _empty_call(frame: Frame) -> _StepCall:
-    """A call like those of kernels that does nothing: it moves no bytes."""
-    function = _KernelFunction(ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0)
-    arena = frame.arena_address(0)
-    return function, (arena, arena, 0)
+    Medians of each step would not add up: what disturbs another step in each round is in none.
+    """
+    ordered = sorted(rounds, key=lambda ticks: float(ticks.sum()))
+    cut = len(ordered) // 4
+    mean: npt.NDArray[np.float64] = np.mean(ordered[cut : len(ordered) - cut], axis=0)
+    return mean
 
 
 def _step_times(spec: ExecutableSpec, seconds: Sequence[float]) -> tuple[StepTime, ...]:
@@ -255,108 +230,3 @@ def _kernel_times(
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.seconds))
-
-
-# A step ready to be made: a function and its arguments.
-_StepCall: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]
-
-
-@dataclass(slots=True)
-class _StepwiseLoop:
-    """One loop while its steps are made one by one."""
-
-    begin: LoopStep
-    end: AgainStep
-    frame: Frame
-    round: int = 0
-    limit: int = 0
-    asked: int = 0
-    on: bool = True
-
-    def start(self) -> None:
-        """What comes before the first round; nothing where the loop is left out."""
-        self.limit = 0
-        if not all(self._flag(guard.place) == guard.taken for guard in self.begin.guards):
-            return
-        self.copy(self.begin.initial)
-        limit, first = self.begin.limit, self.begin.first
-        self.asked = self.begin.most if limit is None else self._integer(limit).value
-        self.limit = min(self.asked, self.begin.most)
-        self.round, self.on = 0, first is None or self._flag(first)
-        self._next()
-
-    def finish(self) -> None:
-        """What comes behind each round."""
-        for row in self.end.rows:
-            number = self.limit - 1 - self.round if row.backward else self.round
-            source, first = self.frame.address(row.source), self.frame.address(row.destination)
-            ctypes.memmove(first + number * row.bytes, source, row.bytes)
-        self.on = self.end.again is None or self._flag(self.end.again)
-        self.copy(self.end.following)
-        self.round += 1
-        self._next()
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether there is one more round."""
-        return self.on and self.round < self.limit
-
-    def _next(self) -> None:
-        """Say which round begins, or what is known behind the last one."""
-        if self.goes_on:
-            if self.begin.index is not None:
-                self._integer(self.begin.index).value = self.round
-            return
-        if self.end.count is not None:
-            self._integer(self.end.count).value = self.round
-        if self.end.going is not None:
-            going = self.on and self.round < self.asked
-            ctypes.c_uint8.from_address(self.frame.address(self.end.going)).value = going
-
-    def copy(self, copies: Sequence[CopyStep]) -> None:
-        """Copy memory from place to place."""
-        for item in copies:
-            places = self.frame.address(item.destination), self.frame.address(item.source)
-            ctypes.memmove(*places, item.bytes)
-
-    def _integer(self, place: Location) -> ctypes.c_int64:
-        return ctypes.c_int64.from_address(self.frame.address(place))
-
-    def _flag(self, place: Location) -> bool:
-        return bool(ctypes.c_uint8.from_address(self.frame.address(place)).value)
-
-
-@dataclass(slots=True)
-class _Stepwise:
-    """The loops of a program, and which step follows which."""
-
-    loops: dict[int, _StepwiseLoop] = field(default_factory=dict)  # by both of its steps
-    bounds: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a loop by both, too
-
-    @staticmethod
-    def of(steps: Sequence[RunStep], frame: Frame) -> _Stepwise:
-        """Those of the steps of a program."""
-        found = _Stepwise()
-        begins = {step.loop: i for i, step in enumerate(steps) if isinstance(step, LoopStep)}
-        for last, end in enumerate(steps):
-            if isinstance(end, AgainStep):
-                first = begins[end.loop]
-                begin = steps[first]
-                assert isinstance(begin, LoopStep)
-                loop = _StepwiseLoop(begin, end, frame)
-                found.loops |= {first: loop, last: loop}
-                found.bounds |= {first: (first, last), last: (first, last)}
-        return found
-
-    def call(self, number: int) -> _StepCall:
-        """The call that a loop's own step is."""
-        loop = self.loops[number]
-        return (loop.start if self.bounds[number][0] == number else loop.finish), ()
-
-    def following(self, number: int) -> int:
-        """The number of the step after this one."""
-        if number not in self.bounds:
-            return number + 1
-        first, last = self.bounds[number]
-        loop = self.loops[number]
-        return first + 1 if loop.goes_on else last + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from functools import cache
 from types import TracebackType
 
@@ -57,18 +56,6 @@ class KernelSession:
             set_floats(self._floats)
         if self._code is not None and self._tiles:
             ctypes.CFUNCTYPE(None)(self._code.address("end_tiles"))()
-
-    def outside(self, call: Callable[[], object]) -> Callable[[], None]:
-        """The call of a function that is not ours, for which the session is left."""
-
-        def left() -> None:
-            self.__exit__(None, None, None)
-            try:
-                call()
-            finally:
-                self.__enter__()
-
-        return left
 
 
 @cache

@@ -134,11 +134,6 @@ class RunSizes:
         (self.program,) = _NUMBER.unpack_from(self._state, self._facts)
         return refused
 
-    @property
-    def numbers_address(self) -> int:
-        """Where the numbers of the program that runs are."""
-        return self.address + 8 * self._ports.state.numbers[self.program]
-
     def update(self) -> None:
         """What is known now that the run has computed sizes."""
         assert self._code is not None  # else no run computes sizes

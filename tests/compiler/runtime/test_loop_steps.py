@@ -1,4 +1,4 @@
-"""Loops among the steps of an executable: stored, run one by one, in a C library, and verified."""
+"""Loops among the steps of an executable: stored, profiled, in a C library, and verified."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def built(name: str) -> tuple[Executable, LoopCase]:
 
 
 @pytest.mark.parametrize("name", ["a loop in a loop", "a loop in a branch", "two hundred rows"])
-def test_steps_one_by_one_give_what_a_run_gives(name: str) -> None:
+def test_profiles_of_loops_give_what_a_run_gives(name: str) -> None:
     executable, case = built(name)
     for inputs in case.calls:
         whole = executable.run(inputs)
-        stepwise = executable.profile(inputs, repeat=1)
-        assert len(stepwise.steps) == len(executable.spec.steps)
-        outputs = dict(stepwise.outputs)
+        profile = executable.profile(inputs, repeat=1)
+        assert len(profile.steps) == len(executable.spec.steps)
+        outputs = dict(profile.outputs)
         for port, array in whole.items():
             np.testing.assert_array_equal(outputs[port], array)
 

@@ -228,16 +228,16 @@ def test_a_failure_says_what_the_function_was_called_with(function: Any, reason:
         executable.profile(feeds, repeat=1)
 
 
-def test_steps_one_by_one_give_the_same() -> None:
+def test_a_profile_gives_the_same() -> None:
     register(lambda x: (x.reshape(-1), x + np.float32(1)), lambda s: (s[0] * s[1],), same)
     executable = built(
         [helper.make_node("Abs", ["x"], ["a"]), node("Made", ["a"], ["y", "z"])], ("b", "n")
     )
     for shape in ((1, 1), (4, 6), (5, 9)):
         feeds = {"x": drawn(shape)}
-        stepwise = executable.profile(feeds, repeat=1).outputs
+        profiled = executable.profile(feeds, repeat=1).outputs
         for name, array in executable.run(feeds).items():
-            np.testing.assert_array_equal(stepwise[name], array)
+            np.testing.assert_array_equal(profiled[name], array)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Profiles: every step timed by itself, with the outputs of a whole run; no time is asserted."""
+"""Profiles: every step timed inside a run of the model; no time is asserted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -26,9 +27,12 @@ from tests.compiler.runtime.sized_graphs import rows_graph
 from tests.end_to_end.tiny_model import tiny_model
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.kernel import ViewCall
+from tunefarm.compiler.runtime.entry.step_clock import clock_ir
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.runtime.execution.profile import COPY
+from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
+from tunefarm.compiler.runtime.execution.profile import COPY, Clocked, middle
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
@@ -47,8 +51,50 @@ def test_steps_are_those_of_the_model_in_order(spec: ExecutableSpec) -> None:
     profile = Executable(spec).profile(ramp(), repeat=3)
     assert [step.key for step in profile.steps] == ["add", "add", "add", "add", "exp"]
     assert profile.repeat == 3
-    assert profile.run_seconds > 0 and profile.stepwise_seconds >= 0
-    assert all(step.seconds >= 0 for step in profile.steps)
+    assert len(profile.samples) == 3 and profile.run_seconds > 0
+    assert all(step.seconds > 0 for step in profile.steps)
+    assert profile.seconds == profile.stepwise_seconds == sum(s.seconds for s in profile.steps)
+
+
+def test_ticks_of_all_steps_are_those_of_the_call(spec: ExecutableSpec) -> None:
+    program = LoadedProgram(spec)
+    clocked = Clocked(Executable(spec, loaded=[program]), program)
+    before = clocked.now()
+    clocked.executable.run(ramp())
+    after = clocked.now()
+    assert len(clocked.ticks) == len(spec.steps) + 1
+    assert np.all(clocked.ticks[:-1] > 0)
+    assert 0 < clocked.ticks.sum() < after - before
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_profile_runs_the_code_that_a_file_holds(tmp_path: Path, threads: int) -> None:
+    compiler.build(import_model_proto(tiny_model()), threads=threads).save(tmp_path / "m.tuned")
+    executable = compiler.load(tmp_path / "m.tuned")
+    x = np.random.default_rng(2).standard_normal((1, 3, 12, 12)).astype(np.float32)
+    profile = executable.profile({"x": x}, repeat=4)
+    np.testing.assert_array_equal(profile.outputs["y"], executable.run({"x": x})["y"])
+    assert all(row.seconds > 0 for row in profile.kernels)
+
+
+@pytest.mark.parametrize(
+    ("triple", "instruction"),
+    [("x86_64-unknown-linux-gnu", "rdtsc"), ("aarch64-unknown-linux-gnu", "CNTVCT_EL0")],
+)
+def test_each_family_of_cpus_reads_a_counter(triple: str, instruction: str) -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    ports = ", ".join(["ptr"] * 5)
+    text = f"declare void @entry({ports})\n{clock_ir(triple, 3, 'entry')}"
+    machine = llvm.Target.from_triple(triple).create_target_machine()
+    assembly = machine.emit_assembly(llvm.parse_assembly(text))
+    assert assembly.count(f"{instruction}\n") == 3
+
+
+def test_steps_of_the_middle_half_add_up_to_their_runs() -> None:
+    rounds = [np.array(ticks, np.float64) for ticks in ([1, 8], [6, 4], [90, 9], [4, 6])]
+    np.testing.assert_array_equal(middle(rounds), [5, 5])  # without the longest and the shortest
+    np.testing.assert_array_equal(middle(rounds[:1]), [1, 8])
 
 
 def test_kernels_sum_up_their_occurrences_and_tell_their_schedule(spec: ExecutableSpec) -> None:
@@ -68,7 +114,7 @@ def test_kernels_sum_up_their_occurrences_and_tell_their_schedule(spec: Executab
     assert all(above.seconds >= below.seconds for above, below in pairwise(profile.kernels))
 
 
-def test_steps_leave_what_a_run_returns(tmp_path: Path) -> None:
+def test_a_profile_returns_what_a_run_returns(tmp_path: Path) -> None:
     onnx.save(tiny_model(), tmp_path / "tiny.onnx")
     executable = compiler.build(tmp_path / "tiny.onnx")
     x = np.random.default_rng(2).standard_normal((1, 3, 12, 12)).astype(np.float32)
