@@ -102,7 +102,8 @@ class SearchSettings(_Section):
     """How schedules are proposed and when a search ends."""
 
     trials_per_task: Count = 256
-    """Most trials of one distinct kernel."""
+    """Trials of a distinct kernel on average: a kernel that ends early leaves its to those that
+    still gain."""
     total_trials: Count | None = None
     """Most trials of the whole job; None: no limit of its own."""
     minutes: Duration | None = None

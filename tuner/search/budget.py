@@ -5,7 +5,8 @@ best latency) times the relative improvement per trial, over the seconds that it
 improvement is the larger of what the task's last trials showed and of what may still be hoped for:
 what the cost model predicts (the headroom), at most an optimistic guess, and both fall with the
 number of trials. When both are small the task ends; so it does when the fast end of what was
-measured is so dense that no more draws from it would gain much. (The idea of a gradient over tasks:
+measured is so dense that no more draws from it would gain much. The trials that it has not used go
+to the tasks that still gain, until the job ends. (The idea of a gradient over tasks:
 Zheng et al., "Ansor", OSDI 2020, section 6.)
 """
 
@@ -31,7 +32,6 @@ class End(StrEnum):
     CONVERGED = "little gained lately and little more predicted"
     PATIENCE = "no gain lately"
     EXHAUSTED = "space exhausted"
-    TASK_TRIALS = "its trials used up"
     TOTAL_TRIALS = "all trials used up"
     TIME = "time used up"
     FAILING = "no schedule works"
@@ -43,7 +43,7 @@ class Limits:
     """What a job may use; None is unlimited."""
 
     trials: int | None = None  # of all tasks together, those known from earlier runs included
-    trials_per_task: int | None = None
+    trials_per_task: int | None = None  # on average: what a task leaves is for the others
     minutes: float | None = None
     patience: int | None = None  # trials of a task without a better latency
     min_gain: float = 0.0  # relative gain below which recent and predicted gain are small
@@ -145,11 +145,8 @@ class Budget:
 
     def task_end(self, task: TaskProgress) -> End | None:
         """Why this task gets no more trials, or None."""
-        limit = self.limits.trials_per_task
         if task.exhausted:
             return End.EXHAUSTED
-        if limit is not None and task.trials + task.pending >= limit:
-            return End.TASK_TRIALS
         failing = not math.isfinite(task.best)
         if failing and task.trials + task.pending >= self.limits.failing_after:
             return End.FAILING
@@ -196,22 +193,13 @@ class Budget:
         return next((end for end in ends if end is not None), End.EXHAUSTED)
 
     def left(self, tasks: Sequence[TaskProgress]) -> int | None:
-        """Trials that may still be submitted, or None for no limit."""
-        if self.limits.trials is None:
+        """Trials that may still be submitted, of all tasks together, or None for no limit."""
+        average = self.limits.trials_per_task
+        limits = (self.limits.trials, None if average is None else average * len(tasks))
+        known = [limit for limit in limits if limit is not None]
+        if not known:
             return None
-        return max(0, self.limits.trials - sum(task.trials + task.pending for task in tasks))
-
-    def trials_left(self, tasks: Sequence[TaskProgress]) -> int | None:
-        """Upper bound of the trials still to come, or None for no limit."""
-        left = self.left(tasks)
-        limit = self.limits.trials_per_task
-        if limit is None:
-            return left
-        per_task = 0
-        for task in tasks:
-            if self.task_end(task) is None:
-                per_task += limit - task.trials - task.pending
-        return per_task if left is None else min(left, per_task)
+        return max(0, min(known) - sum(task.trials + task.pending for task in tasks))
 
     def next_task(self, tasks: Sequence[TaskProgress], seconds: float) -> int | None:
         """Index of the task whose next trials are expected to gain most, or None at the end.
@@ -241,7 +229,4 @@ class Budget:
         task = tasks[index]
         left = self.left(tasks)
         size = size if task.trials + task.pending else min(size, FIRST_BATCH)
-        allowed = size if left is None else min(size, left)
-        if self.limits.trials_per_task is not None:
-            allowed = min(allowed, self.limits.trials_per_task - task.trials - task.pending)
-        return max(0, allowed)
+        return size if left is None else min(size, left)

@@ -405,7 +405,7 @@ class TuningSession:
         estimates = []
         if self._budget.limits.minutes is not None:
             estimates.append(max(0.0, 60.0 * self._budget.limits.minutes - self.elapsed))
-        left = self._budget.trials_left([task.progress for task in self.tasks])
+        left = self._budget.left([task.progress for task in self.tasks])
         if left is not None and self.measured >= 4:
             waiting = left + len(self._pending) + len(self._queue)
             estimates.append(waiting * self.elapsed / self.measured)

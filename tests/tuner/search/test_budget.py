@@ -62,13 +62,24 @@ def test_total_trials_include_earlier_and_pending_ones() -> None:
     assert budget.job_end(tasks, 0.0) is End.TOTAL_TRIALS
 
 
-def test_a_task_ends_at_its_own_limit() -> None:
-    budget = Budget(Limits(trials_per_task=4))
-    tasks = [progress(1, 1.0, 1.0, 1.0)]
-    assert budget.batch(tasks, 0, 8) == 1
-    tasks[0].record(1.0)
-    assert budget.task_end(tasks[0]) is End.TASK_TRIALS
+def test_what_one_task_leaves_is_for_the_others() -> None:
+    budget = Budget(Limits(trials_per_task=4, patience=2))
+    tasks = [progress(1, 1.0, 1.0, 1.0), progress(1, 2.0, 1.5, 1.2)]
+    assert budget.task_end(tasks[0]) is End.PATIENCE
+    assert budget.next_task(tasks, 0.0) == 1
+    assert budget.batch(tasks, 1, 8) == 2
+    tasks[1].record(1.1)
+    tasks[1].record(1.0)
+    assert [task.trials for task in tasks] == [3, 5]
     assert budget.next_task(tasks, 0.0) is None
+    assert budget.end(tasks, 0.0) is End.TOTAL_TRIALS
+
+
+def test_the_lower_limit_of_trials_holds() -> None:
+    task = progress(1, 1.0)
+    assert Budget(Limits(trials=9, trials_per_task=4)).left([task, task]) == 6
+    assert Budget(Limits(trials=5, trials_per_task=4)).left([task, task]) == 3
+    assert Budget(Limits()).left([task]) is None
 
 
 def test_a_task_without_improvement_ends_by_patience() -> None:

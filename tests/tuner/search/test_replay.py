@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -120,16 +120,20 @@ def test_the_model_ranks_what_it_has_not_seen() -> None:
 
 
 class Replay:
-    """A session on one recorded kernel."""
+    """A session on recorded kernels, each of which the model calls so often."""
 
-    def __init__(self, item: RecordedKernel, store: Store) -> None:
-        self.item, self.store = item, store
+    def __init__(self, items: Sequence[tuple[RecordedKernel, int]], store: Store) -> None:
+        self.store = store
+        self.model = BoostedTrees(0)
+        layout = FeatureLayout.of([item.space for item, _ in items])
+        self.tasks = [self._task(item, times, layout) for item, times in items]
+        self.results = {key: r for item, _ in items for key, r in item.results().items()}
+
+    def _task(self, item: RecordedKernel, times: int, layout: FeatureLayout) -> TuningTask:
         key = task_key(item.key, item.target, 1, "default")
         value = kernel_to_json(item.kernel)
-        store.add([TargetRecord(item.target.key, item.target.to_json())])
-        store.add([WorkloadRecord(item.key, item.name, value)])
-        self.model = BoostedTrees(0)
-        layout = FeatureLayout.of([item.space])
+        self.store.add([TargetRecord(item.target.key, item.target.to_json())])
+        self.store.add([WorkloadRecord(item.key, item.name, value)])
         extract = FeatureExtractor(item.space, item.kernel, item.target, layout)
         problem = SearchProblem(
             item.space, scorer(self.model, extract), 0, features=extract.of_rows
@@ -137,18 +141,16 @@ class Replay:
         strategy = make_strategy("cost_model", problem)
         default = plan(item.space, item.space.default())
         search = TaskSearch(item.space, strategy, first=[default.candidate])
-        progress = TaskProgress(1)
-        self.task = TuningTask(
-            item.kernel, value, key, item.space, extract, search, progress, default
-        )
+        progress = TaskProgress(times)
+        return TuningTask(item.kernel, value, key, item.space, extract, search, progress, default)
 
-    def run(self, limits: Limits) -> End:
+    def run(self, limits: Limits, budget: type[Budget] = Budget) -> End:
         session = TuningSession(
-            [self.task],
-            ReplayRunner(self.item.results()),
+            self.tasks,
+            ReplayRunner(self.results),
             self.store,
             self.model,
-            Budget(limits),
+            budget(limits),
             SessionOptions(8, {}, background=False),
             job=self.store.start_job("recorded", "hash", {}).id,
             progress=Progress(),
@@ -170,9 +172,9 @@ def test_a_session_finds_a_good_schedule_and_knows_when_to_stop(
     item: RecordedKernel, stores: list[Store]
 ) -> None:
     """It ends by itself, long before the space does, within a tenth of the best."""
-    replay = Replay(item, stores[0])
+    replay = Replay([(item, 1)], stores[0])
     end = replay.run(Limits(patience=150, min_gain=0.01))
-    progress = replay.task.progress
+    progress = replay.tasks[0].progress
     assert end in (End.CONVERGED, End.PATIENCE)
     assert progress.trials < 600
     assert progress.best <= 1.10 * item.best
@@ -181,8 +183,53 @@ def test_a_session_finds_a_good_schedule_and_knows_when_to_stop(
 def test_a_replayed_session_is_the_same_to_the_bit(stores: list[Store]) -> None:
     histories = []
     for store in stores:
-        replay = Replay(KERNELS["conv3x3 256x14"], store)
+        replay = Replay([(KERNELS["conv3x3 256x14"], 1)], store)
         replay.run(Limits(trials=64))
-        histories.append((replay.task.candidates, replay.task.progress.history))
+        (task,) = replay.tasks
+        histories.append((task.candidates, task.progress.history))
     assert histories[0] == histories[1]
     assert len(histories[0][1]) == 64
+
+
+@pytest.mark.parametrize("average", [10, 48])
+def test_trials_go_where_the_model_gains_to_the_end(tmp_path: Path, average: int) -> None:
+    """Of all recorded kernels together: those that still gain get what the others leave."""
+    items = [(item, 1) for item in KERNELS.values()]
+    with Store.open(tmp_path / "recorded.db") as store:
+        replay = Replay(items, store)
+        end = replay.run(Limits(trials_per_task=average, patience=32, nothing_to_win=0.02))
+    trials = [task.progress.trials for task in replay.tasks]
+    assert sum(trials) <= average * len(items)
+    assert max(trials) > average > min(trials)
+    settled = Budget(Limits(patience=32, nothing_to_win=0.02))
+    open_tasks = [task for task in replay.tasks if settled.task_end(task.progress) is None]
+    assert not open_tasks or end is End.TOTAL_TRIALS
+
+
+def test_the_model_is_faster_than_with_as_many_trials_of_each_kernel(tmp_path: Path) -> None:
+    items = [(item, 1) for item in KERNELS.values()]
+    with Store.open(tmp_path / "together.db") as store:
+        together = Replay(items, store)
+        together.run(Limits(trials_per_task=10))
+    with Store.open(tmp_path / "capped.db") as store:
+        capped = Replay(items, store)
+        capped.run(Limits(trials_per_task=10), Capped)
+    assert sum(task.progress.trials for task in capped.tasks) == 10 * len(items)
+    assert model_seconds(together.tasks) < model_seconds(capped.tasks)
+
+
+class Capped(Budget):
+    """A budget that gives no task more than its average."""
+
+    def task_end(self, task: TaskProgress) -> End | None:
+        used_up = task.trials + task.pending >= (self.limits.trials_per_task or 0)
+        return End.EXHAUSTED if used_up else super().task_end(task)
+
+    def batch(self, tasks: Sequence[TaskProgress], index: int, size: int) -> int:
+        own = (self.limits.trials_per_task or 0) - tasks[index].trials - tasks[index].pending
+        return min(super().batch(tasks, index, size), own)
+
+
+def model_seconds(tasks: Sequence[TuningTask]) -> float:
+    """Of one call of each, with the fastest schedule that was measured."""
+    return sum(min(task.known.values()) for task in tasks)
