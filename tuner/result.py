@@ -14,16 +14,14 @@ from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.placement import moved_lines
 from tunefarm.tuner.records.graph_choice import GraphChoice
-from tunefarm.tuner.records.size_ranges import Ratio, SizePlan
-from tunefarm.tuner.reports.gains import NO_DIFFERENCE, UNCHANGED, headline
+from tunefarm.tuner.records.size_ranges import SizePlan
+from tunefarm.tuner.reports.gains import UNCHANGED, UNKNOWN_GAIN, ModelGain, headline
 from tunefarm.tuner.reports.report import (
     TaskStatus,
     format_counts,
     format_duration,
-    format_ratio,
     format_seconds,
     format_share,
-    format_speed_up,
     task_to_json,
 )
 from tunefarm.tuner.search.budget import End
@@ -129,6 +127,7 @@ class TuneResult:
     moved: str = ""  # where the database is that was renamed, or saved, during the job
     lost: str = ""  # a line about one that was deleted or replaced during the job
     changed: str = ""  # how the model's file is another one now
+    target_gain: float | None = None  # speed-up of the whole model at which the job was to stop
 
     @property
     def interrupted(self) -> bool:
@@ -170,6 +169,7 @@ class TuneResult:
             **({} if self.size_plan is None else {"size_plan": self.size_plan.to_json()}),
             "plan": None if self.plan is None else self.plan.to_json(),
             "model_changed": self.changed or None,
+            "target_gain": self.target_gain,
         }
 
     def __repr__(self) -> str:
@@ -182,18 +182,12 @@ class TuneResult:
         if self.latency is None:
             why = "interrupted" if self.interrupted else "the whole model was not measured here"
             return f"{self.model}: {why}"
-        return f"{self.model}: {headline(*self.gain)}{self.gain_of}"
+        return f"{self.model}: {headline(*self.gain.interval)}{self.gain_of}"
 
     @property
-    def gain(self) -> Ratio:
-        """The tuned model's time over the untuned one's, with its interval: with dynamic shapes the
-        mean over the sizes that were measured. Not where the model was not measured."""
-        mean = None if self.size_plan is None else self.size_plan.mean_ratio
-        if mean is not None:
-            return mean
-        assert self.latency is not None
-        applied = self.latency.applied
-        return applied.ratio, applied.low, applied.high
+    def gain(self) -> ModelGain:
+        """The whole model as it was confirmed, see `ModelGain`."""
+        return model_gain(self.latency, self.size_plan)
 
     @property
     def gain_of(self) -> str:
@@ -212,7 +206,8 @@ class TuneResult:
         found = self.latency
         bars = ""
         if found is not None:
-            bars = before_after(found.untuned, found.tuned, unchanged=found.is_unchanged)
+            gain = self.gain
+            bars = before_after(gain.untuned, gain.tuned, unchanged=found.is_unchanged)
         lines = html_lines([f"job {self.job}", *summary_lines(self, self._next)])
         table = task_table(self.tasks, confirmed=not self.interrupted)
         return headline_html(self.headline, f"{bars}{lines}{table}")
@@ -228,12 +223,24 @@ class TuneResult:
         names = ("claimed_seconds", "confirmed_seconds", "speedup", "speedup_low", "speedup_high")
         if self.latency is None:
             return found | dict.fromkeys(("unchanged", *names))
-        ratio, low, high = self.gain
+        ratio, low, high = self.gain.interval
         unchanged = is_unchanged(low, high)
         speed_up = (None,) * 3 if unchanged else (1.0 / ratio, 1.0 / high, 1.0 / low)
         figures = self.claimed_seconds, self.confirmed_seconds, *speed_up
         found["unchanged"] = unchanged
         return found | dict(zip(names, figures, strict=True))
+
+
+def model_gain(latency: ModelLatency | None, plan: SizePlan | None = None) -> ModelGain:
+    """The model as it is applied from now on next to the untuned one."""
+    if latency is None:
+        return UNKNOWN_GAIN
+    applied = latency.applied
+    mean = None if plan is None else plan.mean_ratio
+    ratios = (applied.ratio, applied.low, applied.high) if mean is None else mean
+    kept = latency.kept
+    tuned = latency.tuned if kept is None else latency.untuned * kept.ratio
+    return ModelGain(latency.untuned, tuned, *ratios)
 
 
 def kernel_sums(tasks: Iterable[TaskStatus]) -> tuple[float, float]:
@@ -297,13 +304,17 @@ def result_line(result: TuneResult) -> str:
     if result.interrupted:
         return f"{result.model}: interrupted; all results are kept in {result.database}"
     if result.sizes:
-        known = [f"{item.sizes} {_as_fast(item.latency)}" for item in result.sizes if item.latency]
+        known = [
+            f"{item.sizes} {model_gain(item.latency).as_fast}"
+            for item in result.sizes
+            if item.latency
+        ]
         return f"{result.model}: {', '.join(known) or 'not measured on this machine'}"
     if result.latency is None:
         return f"{result.model}: tuned; not measured as a whole on this machine"
     if result.gain_of:
         return result.headline
-    return f"{result.model}: {_model_line(result.latency)}"
+    return f"{result.model}: {result.gain}"
 
 
 def _count_line(result: TuneResult) -> str:
@@ -326,25 +337,32 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
         claimed, confirmed = result.claimed_seconds, result.confirmed_seconds
         if confirmed > 0:
             lines.append(
-                f"all kernels together: {format_seconds(claimed)} claimed by the search, "
+                f"sum of kernels: {format_seconds(claimed)} claimed by the search, "
                 f"{format_seconds(confirmed)} confirmed side by side"
             )
         if result.gain_of:
-            lines.append(f"whole model: {headline(*result.gain)}{result.gain_of}")
-            lines.append(f"at its maximum sizes: {_model_line(latency)}")
+            lines.append(f"whole model: {headline(*result.gain.interval)}{result.gain_of}")
+            lines.append(f"at its maximum sizes: {model_gain(latency)}")
         else:
-            lines.append(f"whole model: {_model_line(latency)}")
-        if latency.is_slower and latency.former is not None:
+            lines.append(f"whole model: {result.gain}")
+        if latency.is_slower:
+            former = "former" if latency.former is not None else "default"
             lines.append(
-                f"with the former schedules it takes {format_seconds(latency.former)}: they stay"
+                f"with the new schedules it takes {format_seconds(latency.tuned)}: "
+                f"the {former} ones stay"
             )
+    if result.target_gain is not None and latency is not None:
+        reached = "reached" if result.gain.reaches(result.target_gain) else "not reached"
+        lines.append(f"target gain: {result.target_gain:g}x, {reached}")
     if result.size_plan is not None:
         lines += plan_lines(result.size_plan)
     for item in result.targets if len(result.targets) > 1 else ():
         text = "its kernels alone, this machine is of another kind"
         if item.latency is not None:
             where = "a node of its kind" if item.elsewhere else "this machine"
-            text = f"its kernels, and the whole model on {where}: {_as_fast(item.latency)}"
+            text = (
+                f"its kernels, and the whole model on {where}: {model_gain(item.latency).as_fast}"
+            )
         share = format_share(item.build.tuned_share)
         lines.append(f"for {item.cpu}: {share} of the estimated time is tuned; measured: {text}")
     lines += moved_lines(result.tasks)
@@ -354,29 +372,9 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
     return lines
 
 
-def _model_line(latency: ModelLatency) -> str:
-    """Both latencies and what the tuned model gains; one latency where both are one build."""
-    if latency.is_unchanged:
-        return f"{format_seconds(latency.untuned)}, {UNCHANGED}: the tuned build is the untuned one"
-    return (
-        f"{format_seconds(latency.untuned)} untuned, {format_seconds(latency.tuned)} tuned: "
-        f"{_as_fast(latency)} "
-        f"(95 % sure: {format_ratio(1 / latency.high)} to {format_ratio(1 / latency.low)})"
-    )
-
-
 def changed_note(model: str, difference: str) -> str:
     """That a model's file is not what a job has read."""
     return (
         f"{model} is not the file any more that this job read ({difference}): its records are of "
         "the former model, the same command goes on with the new one"
     )
-
-
-def _as_fast(latency: ModelLatency) -> str:
-    """The tuned model next to the untuned one; what the interval does not exclude is no result."""
-    if latency.is_unchanged:
-        return UNCHANGED
-    if latency.low <= 1.0 <= latency.high:
-        return NO_DIFFERENCE
-    return f"{format_speed_up(latency.untuned, latency.tuned)} as fast"

@@ -13,6 +13,7 @@ from rich.console import Console
 from tunefarm.measure.compare import Comparison, LogRatio
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.confirm.latency import ModelLatency
+from tunefarm.tuner.confirm.model_times import times_of_job
 from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
 from tunefarm.tuner.reports.report import TaskStatus
 from tunefarm.tuner.reports.task_table import TaskTable
@@ -100,7 +101,7 @@ def test_with_dynamic_shapes_the_result_is_the_mean_over_the_sizes() -> None:
     ratios = {"n=1": (0.25, 0.2, 0.3), "n=64": (1.0, 0.98, 1.02)}
     plan = SizePlan(ranges, {}, {"n=1": (1e-3, 4e-3), "n=64": (7e-3, 7e-3)}, ratios)
     result = replace(RESULT, sizes=(), size_plan=plan)
-    ratio, low, high = result.gain
+    ratio, low, high = result.gain.interval
     assert ratio == pytest.approx(0.5)
     assert 0.4 < low < 0.5 < high < 0.6
     assert result.headline.startswith(f"{RESULT.model}: 2.00x as fast as untuned")
@@ -167,8 +168,33 @@ def test_what_is_refused_brings_no_speedup() -> None:
 
 def test_the_summary_has_both_and_its_figures_agree() -> None:
     lines = "\n".join(summary_lines(RESULT, "tune build"))
-    assert "4 ms claimed by the search, 4.6 ms confirmed" in lines
+    assert "sum of kernels: 4 ms claimed by the search, 4.6 ms confirmed" in lines
     assert "7 ms untuned, 4.9 ms tuned: 1.43x as fast (95 % sure: 1.41x to 1.45x)" in lines
+
+
+def test_a_model_that_keeps_its_schedules_has_one_latency_everywhere() -> None:
+    """That of the schedules that stay: in the summary, the drawing and what a job's record has."""
+    refused = ModelLatency(
+        7e-3,
+        8e-3,
+        0.0,
+        0.0,
+        8 / 7,
+        1.1,
+        1.2,
+        6e-3,
+        is_slower=True,
+        kept=Comparison(0.8, 0.7, 0.9, 0),
+    )
+    result = replace(RESULT, latency=refused)
+    lines = summary_lines(result, "tune build")
+    assert (
+        "whole model: 7 ms untuned, 5.6 ms tuned: 1.25x as fast (95 % sure: 1.11x to 1.43x)"
+        in lines
+    )
+    assert "with the new schedules it takes 8 ms: the former ones stay" in lines
+    assert "tuned 5.6 ms" in result._repr_html_()
+    assert times_of_job(refused, 0.0, 0.0).tuned == result.gain.tuned == pytest.approx(5.6e-3)
 
 
 def test_noise_is_no_result() -> None:

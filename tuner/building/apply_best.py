@@ -241,4 +241,4 @@ _OWN_TYPES = (DEFAULT_NUMERICS.name, STRICT_NUMERICS.name, DETERMINISTIC_NUMERIC
 
 
 def _unscheduled(kernel: KernelReport) -> str:
-    return f"{kernel.name} runs as scalar loops, many times slower than it should: {kernel.note}"
+    return f"{kernel.title} runs as scalar loops, many times slower than it should: {kernel.note}"

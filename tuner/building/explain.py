@@ -146,7 +146,7 @@ def _explain(
     ]
     left = (*_measured_here(applicable, kernel, found), *_claims_left(found), *others)
     command = _command(kernel, found, others, commands)
-    return Explanation(kernel.name, kernel.key, _taken(kernel, found), left, command)
+    return Explanation(kernel.title, kernel.key, _taken(kernel, found), left, command)
 
 
 def _taken(kernel: KernelReport, found: KernelRecords) -> str:

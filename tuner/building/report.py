@@ -174,7 +174,7 @@ def _scalar_note(uses: Sequence[KernelUse]) -> tuple[str, ...]:
     if not found:
         return ()
     found.sort(key=lambda use: -use.share)
-    named = [f"{use.report.name}: {use.report.not_vectorised}" for use in found[:SCALAR_IN_A_NOTE]]
+    named = [f"{use.report.title}: {use.report.not_vectorised}" for use in found[:SCALAR_IN_A_NOTE]]
     more = f"; and {len(found) - len(named)} more" if len(found) > len(named) else ""
     share = format_share(sum(use.share for use in found))
     kernels = "1 kernel is" if len(found) == 1 else f"{len(found)} kernels are"
@@ -190,7 +190,7 @@ def _estimated_seconds(kernel: FusedKernel) -> float:
 def require_share(report: BuildReport, required: float) -> None:
     """Raise TunefarmError if less than `required` of the estimated time would run tuned."""
     if report.tuned_share < required:
-        names = [use.report.name for use in report.kernels if use.report.schedule_source != TUNED]
+        names = [use.report.title for use in report.kernels if use.report.schedule_source != TUNED]
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         wanted = f"tune more: no record applies to {', '.join(names[:5])}{more}"
         left = [str(item) for item in report.unapplied]
@@ -204,7 +204,7 @@ def require_share(report: BuildReport, required: float) -> None:
 
 def require_verified(report: BuildReport) -> None:
     """Raise TunefarmError if there are records that nobody has met on this CPU, applied or left."""
-    names = [use.report.name for use in report.kernels if NOMINEE in use.standing]
+    names = [use.report.title for use in report.kernels if NOMINEE in use.standing]
     if names:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         raise TunefarmError(
@@ -243,7 +243,7 @@ def _cells(use: KernelUse) -> tuple[str, ...]:
     """A kernel's figures, by `COLUMNS`."""
     kernel = use.report
     return (
-        kernel.name,
+        kernel.title,
         kernel.key[:KEY_CHARACTERS],
         str(kernel.occurrences),
         format_share(use.share),

@@ -103,7 +103,7 @@ class JobProgress(Progress):
                 self._best[key] = task.latency.value
                 LOG.info(
                     "%s %s: %s after %d trials",
-                    *(task.kernel, task.key[:8], format_seconds(task.latency.value), task.trials),
+                    *(task.title, task.key[:8], format_seconds(task.latency.value), task.trials),
                 )
 
 

@@ -17,11 +17,11 @@ from tunefarm.db.work import ask
 from tunefarm.tuner.building.model_file import ModelStamp
 from tunefarm.tuner.records.job_command import JobCommand, ended
 from tunefarm.tuner.records.jobs import find_job, short_id
+from tunefarm.tuner.reports.gains import ModelGain
 from tunefarm.tuner.reports.job_state import JobState
 from tunefarm.tuner.reports.report import (
     format_duration,
     format_latency,
-    format_ratio,
     format_seconds,
     format_time,
 )
@@ -31,7 +31,8 @@ _POLL_SECONDS = 0.25
 
 
 def status_table(jobs: Sequence[JobRecord]) -> Table:
-    """A row per job, the newest first."""
+    """A row per job, the newest first: the whole model once it was measured, untuned and tuned, and
+    the sum of kernels, untuned and as it is expected."""
     table = Table(header_style="bold")
     table.add_column("job", no_wrap=True)
     table.add_column("model", overflow="ellipsis", no_wrap=True)
@@ -44,8 +45,10 @@ def status_table(jobs: Sequence[JobRecord]) -> Table:
         "failed",
         "noisy",
         "untuned",
-        "expected",
+        "tuned",
         "speed-up",
+        "sum of kernels",
+        "expected",
     ):
         table.add_column(name, justify="right", no_wrap=True)
     for job in jobs:
@@ -61,9 +64,11 @@ def status_table(jobs: Sequence[JobRecord]) -> Table:
             str(state.trials),
             str(state.failures),
             str(state.scattered),
+            format_seconds(state.model.untuned),
+            format_seconds(state.model.tuned),
+            state.model.gain,
             format_seconds(state.untuned),
             format_latency(state.expected),
-            format_ratio(state.speed_up),
         )
     return table
 
@@ -71,8 +76,8 @@ def status_table(jobs: Sequence[JobRecord]) -> Table:
 def status_to_json(jobs: Iterable[JobRecord]) -> list[dict[str, Any]]:
     """The same as JSON values; what is not known is null.
 
-    `expected_seconds` is what the model's kernels are expected to take together, `speed_up` null
-    while it may be noise.
+    What begins with `model_` is of the whole model as the job confirmed it. The rest are sums of
+    kernels: `expected_seconds` is what is expected of them, `speed_up` null while it may be noise.
     """
     return [_job_to_json(job) for job in jobs]
 
@@ -95,6 +100,7 @@ def _job_to_json(job: JobRecord) -> dict[str, Any]:
         "trials": state.trials,
         "failures": state.failures,
         "scattered": state.scattered,
+        **_model_to_json(state.model),
         "untuned_seconds": _finite(state.untuned),
         "expected_seconds": _finite(expected.value),
         "low_seconds": _finite(expected.low),
@@ -102,6 +108,18 @@ def _job_to_json(job: JobRecord) -> dict[str, Any]:
         "speed_up": _finite(state.speed_up),
         "command": None if command is None else list(command.arguments),
         "folder": None if command is None else command.folder,
+    }
+
+
+def _model_to_json(model: ModelGain) -> dict[str, Any]:
+    """The whole model; `model_gain` is its speed-up in words, or that there is none."""
+    return {
+        "model_untuned_seconds": _finite(model.untuned),
+        "model_tuned_seconds": _finite(model.tuned),
+        "model_speed_up": _finite(1.0 / model.ratio),
+        "model_speed_up_low": _finite(1.0 / model.high),
+        "model_speed_up_high": _finite(1.0 / model.low),
+        "model_gain": model.gain if model.is_known else None,
     }
 
 

@@ -155,7 +155,7 @@ def _profile_table(profile: Profile) -> Table:
 
 def _profile_cells(row: KernelTime) -> tuple[str, ...]:
     return (
-        row.name,
+        row.title,
         row.key[:KEY_CHARACTERS],
         str(row.occurrences),
         format_seconds(row.seconds),
@@ -213,7 +213,7 @@ def run_trace(profile: Profile, model: str, threads: int) -> Trace:
             text |= {"schedule": row.schedule_source, "record": row.record_id}
         if row.flops:
             text["GFLOP/s of all its calls"] = round(row.gflops, 3)
-        trace.slice(process, "kernels", step.name, began, began + step.seconds, **text)
+        trace.slice(process, "kernels", step.title, began, began + step.seconds, **text)
         began += step.seconds
     return trace
 

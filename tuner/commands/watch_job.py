@@ -18,7 +18,6 @@ from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.reports.report import (
     format_duration,
     format_latency,
-    format_ratio,
     format_seconds,
 )
 from tunefarm.tuner.reports.task_table import TaskTable
@@ -93,11 +92,11 @@ def end_parts(job: JobRecord) -> tuple[TaskTable, str]:
     state = JobState.of(job.progress)
     line = f"job {short_id(job)} ({job.model_name}): {job.state} after "
     line += f"{format_duration(time_taken(job))}, {state.trials} trials"
+    if state.model.is_known:
+        line += f"; whole model: {state.model}"
     if state.expected.value > 0:
-        line += f"; kernels {format_seconds(state.untuned)} untuned, "
+        line += f"; sum of kernels: {format_seconds(state.untuned)} untuned, "
         line += f"{format_latency(state.expected)} with the best schedules"
-    if state.speed_up > 0:
-        line += f": {format_ratio(state.speed_up)}"
     if job.state != "finished":
         line += f". To continue: tune resume {short_id(job)}"
     return TaskTable(state.tasks, confirmed=job.state == "finished"), line

@@ -68,7 +68,7 @@ def with_kernels(times: ModelTimes, store: Store, kernels: Iterable[KernelReport
 
     applied = {
         report.key: AppliedKernel(
-            report.name,
+            report.title,
             report.occurrences,
             report.schedule_source,
             schedule(report),

@@ -131,7 +131,7 @@ def moves(ratio: LogRatio) -> bool:
 def moved_lines(tasks: Iterable[TaskStatus]) -> list[str]:
     """A line for each kernel that is moved by where its buffers lie."""
     return [
-        f"where its buffers lie alone moves {task.kernel} ({task.key[:KEY_CHARACTERS]}) "
+        f"where its buffers lie alone moves {task.title} ({task.key[:KEY_CHARACTERS]}) "
         f"by {100 * math.expm1(abs(task.placement.mean)):.0f} %"
         for task in tasks
         if task.placement is not None and moves(task.placement)

@@ -122,7 +122,7 @@ def _refused(refused: Ratio | None) -> str:
 
 
 def _claims(times: ModelTimes) -> dict[str, str] | None:
-    """What the search expected of all kernels together, and what its finalists came to."""
+    """The sum of kernels as the search expected it, and what its finalists came to."""
     if times.claimed is None or times.confirmed is None:
         return None
     return {

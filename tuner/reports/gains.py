@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from tunefarm.measure.unchanged import is_unchanged
-from tunefarm.tuner.reports.report import format_ratio
+from tunefarm.tuner.reports.report import format_ratio, format_seconds
 
 NO_DIFFERENCE = "no difference found"
 UNCHANGED = "unchanged"
@@ -41,6 +42,64 @@ def headline(ratio: float, low: float, high: float) -> str:
     if low <= 1.0 <= high:
         return f"{NO_DIFFERENCE} between tuned and untuned {bounds}"
     return f"{format_ratio(1 / ratio)} as fast as untuned {bounds}"
+
+
+class ModelGain(NamedTuple):
+    """The whole model as its job has confirmed it: seconds untuned and as it is applied from now
+    on, and its speed-up as a ratio of times with its interval; NaN where nothing is known.
+
+    With dynamic shapes the seconds are those at the maximum sizes, and the ratio is the mean over
+    the sizes that were measured.
+    """
+
+    untuned: float = math.nan
+    tuned: float = math.nan
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the model was measured."""
+        return math.isfinite(self.untuned)
+
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        """The ratio with its interval."""
+        return self.ratio, self.low, self.high
+
+    @property
+    def gain(self) -> str:
+        """The speed-up in words, see `gain`."""
+        return gain(self.ratio, self.low, self.high)
+
+    def __str__(self) -> str:
+        """Both latencies and the gain; one latency where both are one build."""
+        if is_unchanged(self.low, self.high):
+            untuned = format_seconds(self.untuned)
+            return f"{untuned}, {UNCHANGED}: the tuned build is the untuned one"
+        bounds = f"{format_ratio(1 / self.high)} to {format_ratio(1 / self.low)}"
+        return (
+            f"{format_seconds(self.untuned)} untuned, {format_seconds(self.tuned)} tuned: "
+            f"{self.as_fast} (95 % sure: {bounds})"
+        )
+
+    def reaches(self, speed_up: float) -> bool:
+        """Whether the model is so many times as fast, and beyond doubt faster at all."""
+        return 1.0 / self.ratio >= speed_up and self.high < 1.0
+
+    @property
+    def as_fast(self) -> str:
+        """The speed-up without its interval; what that does not exclude is no result."""
+        if is_unchanged(self.low, self.high):
+            return UNCHANGED
+        if self.low <= 1.0 <= self.high:
+            return NO_DIFFERENCE
+        return f"{format_ratio(1 / self.ratio)} as fast"
+
+
+UNKNOWN_GAIN = ModelGain()
+"""Of a model that was not measured."""
 
 
 def gain_class(low: float, high: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tunefarm.tuner.reports.gains import UNKNOWN_GAIN, ModelGain
 from tunefarm.tuner.reports.report import Latency, TaskStatus, sum_of
 
 NOISE = 0.02  # what a default latency, which has no interval, may be off
@@ -41,7 +42,8 @@ class JobState:
 
     `phase` is what it was doing, `elapsed` and `left` are seconds (None: no limit is known). Of
     `workers` requests that may be under way, `busy` were. `measured` are this job's trials by their
-    status, `tasks` where each kernel stood. `history` is how the expected latency came down.
+    status, `tasks` where each kernel stood. `history` is how the sum of kernels that is expected
+    came down, `model` is the whole model once it was measured.
     """
 
     tasks: tuple[TaskStatus, ...] = ()
@@ -53,6 +55,7 @@ class JobState:
     measured: Mapping[str, int] = field(default_factory=dict)
     at: float = 0.0
     history: tuple[Moment, ...] = ()
+    model: ModelGain = UNKNOWN_GAIN
     totals: Mapping[str, int] = field(default_factory=dict)  # as recorded, if `tasks` are not
 
     @property
@@ -72,7 +75,7 @@ class JobState:
 
     @property
     def expected(self) -> Latency:
-        """Seconds that the model's kernels are expected to take; NaN before all were measured."""
+        """The sum of kernels that is expected, in seconds; NaN before all were measured."""
         greatest = [task for task in self.tasks if not task.sizes]
         if not greatest or not all(task.is_measured for task in greatest):
             return Latency(math.nan)
@@ -86,7 +89,7 @@ class JobState:
 
     @property
     def speed_up(self) -> float:
-        """How much faster the kernels are expected to be; NaN where that may be noise alone."""
+        """How much lower the sum of kernels is expected to be; NaN where that may be noise."""
         expected = self.expected
         if not expected.high < (1.0 - NOISE) * self.untuned:
             return math.nan
@@ -112,6 +115,7 @@ class JobState:
             "measured": dict(self.measured),
             "at": round(self.at, 1),
             "history": [[round(m.seconds, 1), m.trials, _short(m.latency)] for m in self.history],
+            "model": [_short(value) for value in self.model] if self.model.is_known else None,
             "columns": list(_COLUMNS),
             "kernels": [_row(task) for task in self.tasks],
         }
@@ -137,6 +141,7 @@ class JobState:
             },
             at=_seconds(values.get("at")),
             history=_history(values.get("history")),
+            model=_model(values.get("model")),
             totals=counts,
         )
 
@@ -174,6 +179,12 @@ def _history(rows: Any) -> tuple[Moment, ...]:
         if 0 <= moment.seconds < math.inf and 0 < moment.latency < math.inf:
             found.append(moment)
     return tuple(sorted(found))
+
+
+def _model(values: Any) -> ModelGain:
+    if not isinstance(values, list) or len(values) != len(UNKNOWN_GAIN):
+        return UNKNOWN_GAIN
+    return ModelGain(*map(_latency, values))
 
 
 def _short(seconds: float) -> float | None:

@@ -46,8 +46,8 @@ function choose(job) {
 function jobRow(job, shown) {
   const state = job.phase || job.state;
   const made = row([choose(job), job.model, state, duration(job.seconds), duration(job.seconds_left),
-    job.trials, seconds(job.untuned_seconds),
-    latency(job.expected_seconds, job.low_seconds, job.high_seconds), ratio(job.speed_up)]);
+    job.trials, seconds(job.model_untuned_seconds), seconds(job.model_tuned_seconds), job.model_gain ?? "-",
+    seconds(job.untuned_seconds), latency(job.expected_seconds, job.low_seconds, job.high_seconds)]);
   made.classList.toggle("shown", job.job === shown);
   made.classList.toggle("lost", job.state === "lost" || job.state === "failed");
   return made;
@@ -82,7 +82,7 @@ function drawCurve(curve) {
   place.hidden = !curve;
   place.querySelector("svg")?.remove();
   if (!curve) return;
-  const drawing = svg("svg", { viewBox: `0 0 ${curve.width} ${curve.height}`, role: "img", "aria-label": "expected latency over time" });
+  const drawing = svg("svg", { viewBox: `0 0 ${curve.width} ${curve.height}`, role: "img", "aria-label": "expected sum of kernels over time" });
   for (const mark of curve.y) {
     drawing.append(svg("path", { class: "grid", d: `M${curve.left} ${mark.at}H${curve.right}` }));
     drawing.append(svg("text", { x: curve.left - 6, y: mark.at + 4, "text-anchor": "end" }, mark.text));
@@ -96,7 +96,8 @@ function drawCurve(curve) {
 }
 
 function headlineOf(job) {
-  const gain = job.speed_up === null ? "" : `: kernels expected ${ratio(job.speed_up)} as fast as untuned`;
+  const sum = job.speed_up === null ? "" : `: sum of kernels expected ${ratio(job.speed_up)} as fast as untuned`;
+  const gain = job.model_gain === null ? sum : `: whole model ${job.model_gain}`;
   return `${job.model}, ${job.phase || job.state}${gain}`;
 }
 

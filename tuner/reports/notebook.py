@@ -118,7 +118,7 @@ def _task_row(task: TaskStatus, share: float, confirmed: bool) -> list[str]:
     gains = [format_speed_up(task.default, task.latency.value)]
     if confirmed:
         gains = [*claimed_and_confirmed(task)]
-    name = " ".join(filter(None, (task.nodes or task.kernel, task.target, task.sizes)))
+    name = " ".join(filter(None, (task.title, task.target)))
     return [
         name,
         task.key[:KEY_CHARACTERS],

@@ -56,7 +56,7 @@ def status_line(tasks: Sequence[TaskStatus], elapsed: float, left: float | None)
 
 
 def _latencies(tasks: Sequence[TaskStatus]) -> list[str]:
-    """What is known of the model's time, tuned and untuned; of the kernels measured if not of all.
+    """The sum of kernels as it is expected and untuned; of the kernels measured if not of all.
 
     The untuned figure is left out while a default schedule among them has none: the two could not
     be compared.
@@ -64,16 +64,14 @@ def _latencies(tasks: Sequence[TaskStatus]) -> list[str]:
     tasks = [task for task in tasks if not task.sizes]
     known = [task for task in tasks if task.is_measured]
     parts = []
-    name = "model"
     if len(known) < len(tasks):
         parts.append(f"{len(known)} of {len(tasks)} kernels measured")
-        name = "together"
     if not known:
         return parts
-    parts.append(f"{name} expected at {format_latency(sum_of(known))}")
+    parts.append(f"sum of kernels expected at {format_latency(sum_of(known))}")
     untuned = sum(task.occurrences * task.default for task in known)
     if math.isfinite(untuned):
-        parts.append(f"untuned kernels {format_seconds(untuned)}")
+        parts.append(f"untuned {format_seconds(untuned)}")
     return parts
 
 

@@ -54,6 +54,12 @@ class TaskStatus:
     nodes: str = ""  # the model's nodes that it computes: `conv1 + relu1 (and 2 more)`
 
     @property
+    def title(self) -> str:
+        """The kernel by the model's nodes that it computes, where they are known."""
+        name = self.nodes or self.kernel
+        return f"{name} at {self.sizes}" if self.nodes and self.sizes else name
+
+    @property
     def latency(self) -> Latency:
         """What the best schedule is expected to take, or what it is known by."""
         if math.isfinite(self.expected):

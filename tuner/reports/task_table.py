@@ -58,7 +58,7 @@ class TaskTable:
         tasks = [task for task, _ in shown]
         columns, room = _fitting(self._columns(shown), options.max_width)
         reason = max((len(task.ended) for task in tasks), default=0)
-        name = max(len("kernel"), *(len(task.kernel) for task in tasks), 0)
+        name = max(len("kernel"), *(len(task.title) for task in tasks), 0)
         name = min(name, max(_LEAST_NAME, room - reason))
         table = Table(header_style="bold")
         table.add_column("kernel", overflow="ellipsis", no_wrap=True, max_width=name)
@@ -69,7 +69,7 @@ class TaskTable:
         table.add_column("", no_wrap=not lines, overflow="ellipsis", max_width=max(1, room - name))
         cells = zip(*(column.cells for column in columns), strict=True)
         for task, figures in zip(tasks, cells, strict=True):
-            table.add_row(task.kernel, *figures, task.ended)
+            table.add_row(task.title, *figures, task.ended)
         if len(rows) > len(shown):
             table.caption = f"and {len(rows) - len(shown)} more kernels"
         yield table

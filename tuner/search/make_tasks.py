@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.calls_in_run import calls_in_run
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, KernelProgram
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelProgram
 from tunefarm.compiler.kernels.kernel_sizes import kernel_at
 from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
+from tunefarm.compiler.runtime.spec.kernel_report import node_names
 from tunefarm.compiler.schedule.space import ScheduleSpace
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
-from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import Settings
 from tunefarm.db.store import Store
 from tunefarm.tuner.from_settings import limits_of
@@ -38,9 +38,6 @@ from tunefarm.tuner.search.budget import TaskProgress
 from tunefarm.tuner.search.strategy import Score, SearchProblem, make_strategy
 from tunefarm.tuner.search.tasks import TaskSearch, TuningTask, plan
 
-_NODES_NAMED = 2  # of a kernel
-_NODE_CHARACTERS = 60  # of a node's name
-
 
 def distinct_kernels(program: KernelProgram) -> dict[str, tuple[FusedKernel, int]]:
     """Each distinct kernel and how often the model calls it, by workload key."""
@@ -50,19 +47,8 @@ def distinct_kernels(program: KernelProgram) -> dict[str, tuple[FusedKernel, int
 
 def nodes_of(program: KernelProgram) -> dict[str, str]:
     """The model's nodes that each distinct kernel computes, by workload key: `conv1 + relu1`."""
-    return {key: _node_names(calls) for key, calls in program.kernel_calls().items()}
-
-
-def _node_names(calls: Sequence[KernelCall]) -> str:
-    """The nodes of the first call, and how many other calls there are."""
-    names = [name for name in dict.fromkeys(calls[0].sources) if name]
-    if not names:
-        return ""
-    rest = len(names) - _NODES_NAMED
-    text = " + ".join(name[:_NODE_CHARACTERS] for name in names[:_NODES_NAMED])
-    text += f" + {with_count(rest, 'more node')}" if rest > 0 else ""
-    others = len(calls) - 1
-    return f"{text} (and {others} more)" if others else text
+    found = program.kernel_calls().items()
+    return {key: node_names(calls[0].sources, len(calls) - 1) for key, calls in found}
 
 
 def kernels_at(

@@ -15,6 +15,7 @@ from dataclasses import replace
 from tunefarm.configs.files import write_text
 from tunefarm.db.store import Store
 from tunefarm.measure.farm.runner import Runner, Step, TellsSteps
+from tunefarm.tuner.reports.gains import UNKNOWN_GAIN, ModelGain
 from tunefarm.tuner.reports.job_state import JobState, Moment, with_moment
 from tunefarm.tuner.reports.report import TaskStatus
 from tunefarm.tuner.reports.terminal import printable
@@ -63,6 +64,7 @@ class Monitor:
         self._measured: Counter[str] = Counter()
         self._phase = ""
         self._workers = 0
+        self._gain = UNKNOWN_GAIN
         self._written = -RECORD_SECONDS
         self._lock = threading.Lock()  # steps end in threads of the runner
         self._steps: list[Step] = []
@@ -72,8 +74,12 @@ class Monitor:
         self._store, self._job, self._model = store, job, model
         self._began = self._entered = self._clock()
         self._measured.clear()
-        self._phase, self._workers = "", 0
+        self._phase, self._workers, self._gain = "", 0, UNKNOWN_GAIN
         self.state = JobState()
+
+    def confirm(self, gain: ModelGain) -> None:
+        """The whole model was measured."""
+        self._gain = gain
 
     def watch(self, runner: Runner) -> None:
         """Trace what the runner does where, if it tells and there is a trace."""
@@ -151,6 +157,7 @@ class Monitor:
             measured=dict(self._measured),
             at=self._now(),
             history=self._follow(tasks),
+            model=self._gain,
         )
 
     def _follow(self, tasks: Sequence[TaskStatus]) -> tuple[Moment, ...]:
@@ -185,7 +192,7 @@ class Monitor:
             return
         with self._lock:
             steps, self._steps = self._steps, []
-        names = {task.key: task.kernel for task in self.state.tasks}
+        names = {task.key: task.title for task in self.state.tasks}
         for step in steps:
             add_step(self._trace, step, names.get(step.workload, step.workload))
         with self._write_or_report(self._trace_file):
@@ -226,7 +233,7 @@ def metrics_text(state: JobState, job: str, model: str, job_state: str) -> str:
     """The state of a job as metrics, each with the job's id and its model's name."""
     common = {"job": job, "model": model}
     now = {**common, "state": job_state, "phase": state.phase}
-    latency, untuned = state.expected, state.untuned
+    latency, untuned, whole = state.expected, state.untuned, state.model
     families = [
         _family("job_info", "gauge", "What the job is doing.", [(now, 1.0)]),
         _family(
@@ -235,8 +242,10 @@ def metrics_text(state: JobState, job: str, model: str, job_state: str) -> str:
             "Measurements of this job, by how they ended.",
             [({**common, "status": name}, count) for name, count in state.measured.items()],
         ),
-        _one("model_latency_seconds", "What all kernels together take.", common, latency.value),
-        _one("model_untuned_latency_seconds", "The same untuned.", common, untuned),
+        _one("model_latency_seconds", "Sum of kernels, as expected.", common, latency.value),
+        _one("model_untuned_latency_seconds", "Sum of kernels, untuned.", common, untuned),
+        _one("whole_model_seconds", "One run of the model, as confirmed.", common, whole.tuned),
+        _one("whole_model_untuned_seconds", "The same untuned.", common, whole.untuned),
         *_kernels(state.tasks, common),
         _one("elapsed_seconds", "Since the job began.", common, state.elapsed),
         _one("left_seconds", "At most, to the job's end.", common, state.left),

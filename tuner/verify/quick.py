@@ -190,7 +190,7 @@ class _Check:
 
     def _run(self, built: BuildResult, notify: Callable[[str], None]) -> list[Met]:
         compile = self._settings.compile
-        names = {use.report.key: use.report.name for use in built.report.kernels}
+        names = {use.report.key: use.report.title for use in built.report.kernels}
         with open_records(self._settings.database, untuned=False) as reading:
             assert reading is not None
             applicable = ApplicableRecords(

@@ -25,7 +25,7 @@ def executable_html(executable: Executable) -> str:
     ]
     kernels = [
         (
-            kernel.name,
+            kernel.title,
             kernel.key[:_KEY],
             str(kernel.occurrences),
             kernel.schedule_source,
@@ -49,7 +49,7 @@ def profile_html(profile: Profile) -> str:
     """Each kernel's time, the costliest first, and that of the whole model."""
     rows = [
         (
-            row.name,
+            row.title,
             row.key[:_KEY],
             str(row.occurrences),
             html_seconds(row.seconds),

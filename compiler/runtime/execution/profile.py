@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -45,12 +46,18 @@ class StepTime:
     """A step of the model in order: its kernel's name and key (`COPY` and ""), seconds in one run.
 
     In a loop these are those of all rounds. Of a function that the model calls name and key are
-    both its name.
+    both its name. `nodes` names the ONNX nodes that the step computes, "" where none is known.
     """
 
     name: str
     key: str
     seconds: float
+    nodes: str = ""
+
+    @property
+    def title(self) -> str:
+        """What the step is called, for people."""
+        return self.nodes or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,12 @@ class KernelTime:
     flops: int
     schedule_source: str
     record_id: str | None
+    nodes: str = ""
+
+    @property
+    def title(self) -> str:
+        """What the kernel is called, for people."""
+        return self.nodes or self.name
 
     @property
     def gflops(self) -> float:
@@ -193,6 +206,7 @@ def middle(rounds: Sequence[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]
 def _step_times(spec: ExecutableSpec, seconds: Sequence[float]) -> tuple[StepTime, ...]:
     symbols = [part.symbol for part in spec.objects]
     reports = dict(zip(symbols, spec.kernels, strict=True))
+    made: Counter[str] = Counter()  # calls of each kernel
 
     def step_time(step: RunStep, spent: float) -> StepTime:
         if isinstance(step, CopyStep | LoopStep | AgainStep):
@@ -201,7 +215,8 @@ def _step_times(spec: ExecutableSpec, seconds: Sequence[float]) -> tuple[StepTim
             name = spec.functions[step.function].name
             return StepTime(name, name, spent)
         report = reports[step.symbol]
-        return StepTime(report.name, report.key, spent)
+        made[report.key] += 1
+        return StepTime(report.name, report.key, spent, report.nodes_of(made[report.key] - 1))
 
     return tuple(map(step_time, spec.steps, seconds))
 
@@ -227,6 +242,7 @@ def _kernel_times(
                 flops=report.flops * len(own) if report else 0,
                 schedule_source=report.schedule_source if report else "",
                 record_id=report.record_id if report else None,
+                nodes=report.nodes if report else "",
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.seconds))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from tunefarm.compiler.with_count import with_count
 
 TUNED = "tuned"
 """Source of a schedule that has a record."""
@@ -14,6 +16,21 @@ DEFAULT = "default"
 """Source of the schedule that every kernel has."""
 NAIVE = "naive"
 """Source of the schedule where not even the default one fits: scalar loops, a defect that shows."""
+
+_NODES_NAMED = 2  # of a kernel
+_NODE_CHARACTERS = 60  # of a node's name
+
+
+def node_names(sources: Sequence[str], others: int) -> str:
+    """The ONNX nodes of one call and how many other calls there are: `conv1 + relu1 (and 2 more)`;
+    "" where no node has a name."""
+    names = [name for name in dict.fromkeys(sources) if name]
+    if not names:
+        return ""
+    rest = len(names) - _NODES_NAMED
+    text = " + ".join(name[:_NODE_CHARACTERS] for name in names[:_NODES_NAMED])
+    text += f" + {with_count(rest, 'more node')}" if rest > 0 else ""
+    return f"{text} (and {others} more)" if others > 0 else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +60,28 @@ class KernelReport:
     operators: tuple[str, ...]
     sources: tuple[str, ...]
     not_vectorised: str = ""
+
+    @property
+    def nodes(self) -> str:
+        """The ONNX nodes that the first call computes, and how many other calls there are."""
+        return node_names(self._sources_of(0), len(self.sources) // self._width - 1)
+
+    @property
+    def title(self) -> str:
+        """What the kernel is called, for people: by its nodes, if these have names."""
+        return self.nodes or self.name
+
+    def nodes_of(self, call: int) -> str:
+        """The ONNX nodes that one of its calls computes, in the order of the model."""
+        return node_names(self._sources_of(call), 0)
+
+    @property
+    def _width(self) -> int:
+        """The number of nodes of a call."""
+        return max(1, len(self.operators))
+
+    def _sources_of(self, call: int) -> tuple[str, ...]:
+        return self.sources[call * self._width : (call + 1) * self._width]
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> KernelReport:

@@ -69,19 +69,19 @@ def test_shares_follow_measured_times_and_estimates_scaled_to_them() -> None:
 def test_kernel_that_no_schedule_fits_is_noted_without_a_database_too() -> None:
     naive = replace(REPORT, schedule_source=NAIVE, note="the default schedule does not fit: why")
     (note,) = Records(None, Settings(), TARGET).notes([REPORT, naive])
-    assert note.startswith("matmul runs as scalar loops")
+    assert note.startswith("node runs as scalar loops")
     assert note.endswith("the default schedule does not fit: why")
 
 
 def test_scalar_kernels_are_one_note_and_say_why_in_the_table() -> None:
     assert build_report(REPORTS[:3], KERNELS).notes == ()
     (one,) = build_report([replace(REPORTS[0], not_vectorised="a reason")], KERNELS).notes
-    assert one == "1 kernel is not vectorised (100.0 % of the estimated time): matmul: a reason"
+    assert one == "1 kernel is not vectorised (100.0 % of the estimated time): node: a reason"
     why = [replace(report, not_vectorised=f"reason {report.key}") for report in REPORTS[:5]]
     report = build_report([*why, replace(why[0], schedule_source=NAIVE)], KERNELS, ("other",))
     some, other = report.notes
     assert some.startswith("5 kernels are not vectorised") and some.endswith("; and 2 more")
-    assert "matmul: reason 5" in some and other == "other"  # the costliest are named
+    assert "node: reason 5" in some and other == "other"  # the costliest are named
     notes = list(build_table(report).columns[-1].cells)
     assert "not vectorised: reason 5" in notes
     assert report.to_json()["kernels"][4]["not_vectorised"] == "reason 5"

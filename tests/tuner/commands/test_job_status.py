@@ -16,7 +16,9 @@ from tunefarm.db import queries
 from tunefarm.db.store import Store
 from tunefarm.db.work import asked
 from tunefarm.tuner.commands.job_status import resuming, status_table, status_to_json, stop_job
+from tunefarm.tuner.commands.watch_job import end_parts
 from tunefarm.tuner.records.job_command import JobCommand
+from tunefarm.tuner.reports.gains import ModelGain
 
 
 def with_command(store: Store, minutes: float | None, *, ago: float = 0.0) -> str:
@@ -42,10 +44,29 @@ def test_every_job_is_listed_with_what_is_expected(store: Store) -> None:
     assert running[:8] in text and "searching" in text and "interrupted" in text
 
 
+def test_the_whole_model_stands_next_to_the_sum_of_kernels(store: Store) -> None:
+    """Once it was measured, with the figures of every other output."""
+    job = begin(store)
+    gain = ModelGain(15e-3, 12e-3, 0.8, 0.75, 0.84)
+    store.finish_job(job, "finished", replace(state(9), model=gain).to_json())
+    (row,) = status_to_json(queries.jobs(store))
+    assert (row["model_untuned_seconds"], row["model_tuned_seconds"]) == (15e-3, 12e-3)
+    assert row["model_speed_up"] == 1.25 and row["model_gain"] == "1.25x (1.19x to 1.33x)"
+    assert (row["untuned_seconds"], row["expected_seconds"]) == (2e-3, 1e-3)
+    console = Console(width=240, record=True)
+    console.print(status_table(queries.jobs(store)))
+    text = console.export_text()
+    assert all(part in text for part in ("15 ms", "12 ms", "1.25x (1.19x to 1.33x)", "1 ms"))
+    (known,) = queries.jobs(store)
+    _, line = end_parts(known)
+    assert f"; whole model: {gain}; sum of kernels: 2 ms untuned, " in line
+
+
 def test_before_anything_is_measured_nothing_is_expected(store: Store) -> None:
     begin(store)
     (row,) = status_to_json(queries.jobs(store))
     assert row["expected_seconds"] is row["speed_up"] is row["seconds_left"] is None
+    assert row["model_gain"] is row["model_speed_up"] is row["model_tuned_seconds"] is None
     assert row["command"] is None
 
 

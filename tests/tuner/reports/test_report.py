@@ -144,14 +144,14 @@ def test_the_status_line_counts_trials_and_time() -> None:
 
 def test_the_status_line_tells_what_is_expected_and_nothing_that_is_claimed() -> None:
     line = status_line([FAST, SLOW], 61.0, None)
-    assert "model expected at 24 ms (23.5 to 25), untuned kernels 32 ms" in line
+    assert "sum of kernels expected at 24 ms (23.5 to 25), untuned 32 ms" in line
     assert "23.7 ms" not in line  # 3 x 1.9 ms + 18 ms, the lowest that was measured
 
 
 def test_the_status_line_sums_what_is_measured() -> None:
     line = status_line([FAST, UNKNOWN], 0.0, None)
-    assert "1 of 2 kernels measured, together expected at 6 ms (5.7 to 6.6)" in line
-    assert "untuned kernels 12 ms" in line
+    assert "1 of 2 kernels measured, sum of kernels expected at 6 ms (5.7 to 6.6)" in line
+    assert "untuned 12 ms" in line
     assert "expected" not in status_line([UNKNOWN], 0.0, None)
 
 

@@ -15,13 +15,13 @@ def test_ports_and_kernels_are_listed() -> None:
     html = sized._repr_html_()
     assert "f32[batch:1..4, 3, 12, 12]" in html and "f32[batch:1..4, 10]" in html
     for kernel in sized.kernels:
-        assert f">{html_text(kernel.name)}<" in html
+        assert f">{html_text(kernel.title)}<" in html
     fixed = build(import_model_proto(tiny_model()))
     assert "f32[1, 3, 12, 12]" in fixed._repr_html_()
     profile = fixed.profile({"x": np.zeros((1, 3, 12, 12), np.float32)}, repeat=2)
     shown = profile._repr_html_()
     assert "the model takes" in shown and "sum of kernels" in shown
-    assert all(f">{html_text(row.name)}<" in shown for row in profile.kernels)
+    assert all(f">{html_text(row.title)}<" in shown for row in profile.kernels)
 
 
 def test_texts_of_others_are_seen_and_not_obeyed() -> None:
