@@ -108,6 +108,9 @@ class SearchSettings(_Section):
     """Most trials of the whole job; None: no limit of its own."""
     minutes: Duration | None = None
     """Most wall-clock minutes of the whole job; None: no limit of its own."""
+    target_gain: Annotated[float, Field(gt=1, le=1000)] | None = None
+    """Speed-up of the whole model over the untuned one at which the job stops, once it was
+    confirmed (1.1 is 10 % faster); None: at none."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 16
     """Candidates proposed, measured and learnt from together."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0

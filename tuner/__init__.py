@@ -32,6 +32,7 @@ def tune(
     db: str | PathLike[str] | None = None,
     trials: int | None = None,
     minutes: float | None = None,
+    target_gain: float | None = None,
     threads: int | None = None,
     precision: str | None = None,
     targets: Sequence[str] | None = None,
@@ -48,15 +49,17 @@ def tune(
 ) -> TuneResult:
     """Tune a model's kernels into the database `db`; a later call continues where this one ended.
 
-    `trials` and `minutes` limit the whole job. `precision` is "strict", "default", "deterministic"
-    (the same bits for any schedule, number of threads and CPU of a family), "bf16", "fp16" or
-    "int8", which takes its ranges from the data `calibration`; `numerics` is its former name, and
-    `choose` does what "auto" does. `targets` are the CPUs of a cluster's nodes, each tuned for
-    separately (`host` is this machine), `config` is a preset or a TOML file, `shapes` fixes dynamic
-    dimensions by input name, `inputs` fixes the values of inputs. `plan` is "search" (measure graph
-    optimizations and choose) or "rules" (fixed rules). An argument that is None comes from the
-    configuration. Ctrl-C ends the job early; everything measured is kept. `progress` shows the job:
-    None is a table in a notebook, updated in place, and nothing elsewhere. Raises TunefarmError.
+    `trials` and `minutes` limit the whole job; it stops when a speed-up of the whole model of
+    `target_gain` is confirmed (1.1 is 10 % faster). `precision` is "strict", "default",
+    "deterministic" (the same bits for any schedule, number of threads and CPU of a family), "bf16",
+    "fp16" or "int8", which takes its ranges from the data `calibration`; `numerics` is its former
+    name, and `choose` does what "auto" does. `targets` are the CPUs of a cluster's nodes, each
+    tuned for separately (`host` is this machine), `config` is a preset or a TOML file, `shapes`
+    fixes dynamic dimensions by input name, `inputs` fixes the values of inputs. `plan` is "search"
+    (measure graph optimizations and choose) or "rules" (fixed rules). An argument that is None
+    comes from the configuration. Ctrl-C ends the job early; everything measured is kept. `progress`
+    shows the job: None is a table in a notebook, updated in place, and nothing elsewhere. Raises
+    TunefarmError.
     """
     from tunefarm.compiler.types.numerics import one_precision
     from tunefarm.configs.settings import load_settings
@@ -70,6 +73,7 @@ def tune(
         {
             "search.total_trials": trials,
             "search.minutes": None if minutes is None else float(minutes),
+            "search.target_gain": None if target_gain is None else float(target_gain),
             "search.seed": seed,
             "search.plan": plan,
             "compile.threads": threads,

@@ -38,12 +38,14 @@ from tunefarm.tuner.job_models import JobModels
 from tunefarm.tuner.job_request import MakeRunner
 from tunefarm.tuner.model.cost_model import BoostedTrees, TrainingData
 from tunefarm.tuner.records.job_command import JobCommand
+from tunefarm.tuner.records.size_ranges import SizePlan
 from tunefarm.tuner.records.unapplied import VERSION, Wanted, unapplied
+from tunefarm.tuner.reports.gains import ModelGain
 from tunefarm.tuner.reports.progress import Progress
-from tunefarm.tuner.reports.report import TaskStatus, format_time
+from tunefarm.tuner.reports.report import TaskStatus, format_ratio, format_time
 from tunefarm.tuner.result import Outcome, TrialCounts, kernel_sums
 from tunefarm.tuner.search import monitor as phases
-from tunefarm.tuner.search.budget import Budget, End, Limits
+from tunefarm.tuner.search.budget import Budget, End, Limits, expected_gain
 from tunefarm.tuner.search.measuring import capacities_of, off_the_slots, timing_options
 from tunefarm.tuner.search.monitor import Monitor
 from tunefarm.tuner.search.pairwise_estimates import Estimate
@@ -52,6 +54,8 @@ from tunefarm.tuner.search.session import Overhead, SessionOptions, TuningSessio
 from tunefarm.tuner.search.tasks import TuningTask, tasks_for
 from tunefarm.tuner.search.time_plan import TimePlan
 
+MORE_GAIN = 1.01
+"""Times as much as before is expected of the kernels, before the whole model is measured again."""
 MakeTasks: TypeAlias = Callable[[], tuple[list[TuningTask], list[TrainingData]]]
 """Makes a job's tasks under its plans as they are now, and what is known of other kernels."""
 
@@ -73,6 +77,8 @@ class Job:
     background: list[TrainingData] = field(init=False)
     id: str = ""
     measured: int = 0
+    requests: int = 0  # of the search so far
+    races: int = 0  # requests of finalists so far
     seen: int = 0  # the last trial that the tasks know of
     settled: list[Settled] = field(default_factory=list)
     claims: dict[TaskKey, Estimate] = field(default_factory=dict)
@@ -94,6 +100,7 @@ class Job:
                 patience=search.patience,
                 min_gain=search.min_gain,
                 nothing_to_win=search.nothing_to_win,
+                gain=search.target_gain,
             )
         )
 
@@ -116,6 +123,11 @@ class Job:
     def targets(self) -> tuple[Target, ...]:
         """What the model is tuned for; each target has tasks of its own."""
         return self.models.targets
+
+    @property
+    def size_plan(self) -> SizePlan | None:
+        """Which schedules serve which sizes, of a model with a range of them."""
+        return next(iter(self.models.size_plans.values()), None)
 
     def register(self, command: JobCommand | None = None, stamp: ModelStamp | None = None) -> None:
         """Record the job, with the command that began it and the `stamp` of its model's file, and
@@ -239,7 +251,9 @@ class Job:
 
     def search(self) -> End:
         """Search, then confirm the best; returns why it ended. No runner is started for nothing."""
-        finalists = Finalists(self.store, job=self.id, seed=self.settings.search.seed)
+        finalists = Finalists(
+            self.store, job=self.id, seed=self.settings.search.seed, number=self.races
+        )
         elsewhere = PlacementCheck(self.store, job=self.id, seed=self.settings.search.seed)
         progress = [task.progress for task in self.tasks]
         if self.budget.next_task(progress, 0.0) is None and not finalists.wanted(self.tasks):
@@ -279,10 +293,39 @@ class Job:
             finally:
                 self.progress.stop()
                 self.measured += session.measured + finalists.measured
-                self.overhead = session.overhead
+                self.overhead = self.overhead.plus(session.overhead)
+                self.requests, self.races = session.number, finalists.number
                 self.settled, self.claims = finalists.settled, finalists.claims
                 self.placements = elsewhere.ratios
             return End.INTERRUPTED if interrupt.asked else end
+
+    def reaches(self, gains: Sequence[ModelGain]) -> bool:
+        """Whether the target gain was confirmed, of each target's model that was measured."""
+        wanted = self.settings.search.target_gain
+        known = [gain for gain in gains if gain.is_known]
+        return wanted is not None and bool(known) and all(gain.reaches(wanted) for gain in known)
+
+    def goes_on(self, gains: Sequence[ModelGain]) -> bool:
+        """Whether to search for more, after a search that ended since its target gain was expected
+        and models that confirm no more than `gains`; the tasks are made anew then.
+
+        As much more is to be expected as the models have confirmed less, and something at least.
+        """
+        target = self.settings.search.target_gain
+        if target is None or not self.time.has_time_for_search(len(self.tasks)):
+            return False
+        expected = expected_gain([task.progress for task in self.tasks])
+        confirmed = min((1.0 / gain.ratio for gain in gains if gain.is_known), default=1.0)
+        wanted = expected * max(MORE_GAIN, target / confirmed)
+        self.budget = Budget(replace(self.budget.limits, gain=wanted))
+        self.progress.message(
+            f"the whole model is {format_ratio(confirmed)} as fast so far, {target:g}x is the "
+            "target: the search goes on"
+        )
+        self.tasks, self.background = self.make_tasks()
+        self._resume()
+        self.models.place(self.tasks)
+        return True
 
     def _race_at_sizes(
         self, settled: Sequence[Settled], runner: Runner, interrupt: Interrupt
@@ -356,6 +399,7 @@ class Job:
             background=self.background,
             seen=self.seen,
             capacities=capacities_of(runner) if len(self.targets) > 1 else None,
+            number=self.requests,
         )
 
     def _end(self) -> End:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from tunefarm.tuner.job import Job
 from tunefarm.tuner.job_models import JobModels
 from tunefarm.tuner.job_request import JobRequest
 from tunefarm.tuner.model.cost_model import BoostedTrees, TrainingData
-from tunefarm.tuner.result import TargetResult, TuneResult
+from tunefarm.tuner.result import TargetResult, TuneResult, model_gain
 from tunefarm.tuner.search.budget import End
 from tunefarm.tuner.search.job_coordination import heartbeat
 from tunefarm.tuner.search.make_tasks import known_of_others, make_tasks, task_source
@@ -96,11 +97,20 @@ def tune_lowered(
             with heartbeat(store, job.id, stop):
                 job.prepare()
                 end = job.search() if job.choose_plans() else End.INTERRUPTED
-                if end is not End.INTERRUPTED:
+                while end is not End.INTERRUPTED:
                     results = [
                         TargetResult(t.cpu, *job.confirm(t), not job.models.is_here(t))
                         for t in job.targets
                     ]
+                    gains = [model_gain(item.latency, job.size_plan) for item in results]
+                    if end is not End.TARGET_GAIN or job.reaches(gains):
+                        break
+                    if not job.goes_on(gains):
+                        end = End.TIME
+                        break
+                    end, results = job.search(), []
+            if (shown := _shown(results)) is not None:
+                request.monitor.confirm(model_gain(shown.latency, job.size_plan))
             state = "interrupted" if end is End.INTERRUPTED else "finished"
         except KeyboardInterrupt:
             end, state = End.INTERRUPTED, "interrupted"
@@ -149,8 +159,7 @@ def _job(
 def _result(
     request: JobRequest, job: Job, store: Store, end: End, results: list[TargetResult]
 ) -> TuneResult:
-    measured_here = (item for item in results if item.latency is not None and not item.elsewhere)
-    shown = next(measured_here, results[0] if results else None)
+    shown = _shown(results)
     return TuneResult(
         model=os.fspath(request.model),
         database=store.name,
@@ -164,9 +173,16 @@ def _result(
         build=None if shown is None else shown.build,
         known=job.known,
         targets=tuple(results),
-        size_plan=next(iter(job.models.size_plans.values()), None),
+        size_plan=job.size_plan,
         plan=job.models.plans.decided(job.targets[0]),
         moved=store.moved,
         lost=store.lost,
         changed="" if request.stamp is None else request.stamp.difference(),
+        target_gain=request.settings.search.target_gain,
     )
+
+
+def _shown(results: Sequence[TargetResult]) -> TargetResult | None:
+    """The first target whose model was measured here, else the first one."""
+    here = (item for item in results if item.latency is not None and not item.elsewhere)
+    return next(here, results[0] if results else None)

@@ -117,6 +117,14 @@ def tune(
             min=0.0, metavar="M", help="Maximum minutes of the whole job.", rich_help_panel=SEARCH
         ),
     ] = None,
+    target_gain: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Stop at a confirmed speed-up of the whole model (1.10: 10 % faster).",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
     threads: ThreadsOption = None,
     numerics: NumericsOption = None,
     deterministic: DeterministicOption = False,
@@ -252,12 +260,12 @@ def _is_typed(context: typer.Context, option: str) -> bool:
 
 def _end_of(result: TuneResult) -> dict[str, Any]:
     """What the last line of `--json-progress` has of a job, by the names that `--json` has."""
-    latency = result.latency
+    gain = result.gain
     return {
         "job": result.job,
         "measured": result.measured,
-        "untuned_seconds": None if latency is None else latency.untuned,
-        "tuned_seconds": None if latency is None else latency.tuned,
+        "untuned_seconds": gain.untuned if gain.is_known else None,
+        "tuned_seconds": gain.tuned if gain.is_known else None,
         **result.to_json()["search"],
     }
 

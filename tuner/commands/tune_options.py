@@ -18,6 +18,9 @@ from tunefarm.tuner.commands.options import (
     target_names,
 )
 
+MOST_GAIN = 1000.0
+"""Of `search.target_gain`: what is more is a mistake."""
+
 if TYPE_CHECKING:
     from tunefarm.configs.settings import Settings
 
@@ -48,6 +51,7 @@ def tune_options(given: Mapping[str, Any]) -> TuneOptions:
         "compile.targets": target_names(given["targets"]),
         "search.total_trials": given["trials"],
         "search.minutes": given["minutes"],
+        "search.target_gain": _target_gain(given["target_gain"]),
         "search.seed": given["seed"],
         "search.plan": given["plan"],
         "limits.memory": memory_bytes(given["max_memory"]),
@@ -65,6 +69,15 @@ def tune_options(given: Mapping[str, Any]) -> TuneOptions:
     )
     precision.check(settings.compile.numerics)
     return TuneOptions(given["model"], settings, precision, shapes)
+
+
+def _target_gain(speed_up: float | None) -> float | None:
+    if speed_up is not None and not 1.0 < speed_up <= MOST_GAIN:
+        raise UsageError(
+            f"--target-gain is a speed-up above 1 and up to {MOST_GAIN:g}, as in 1.10 for 10 % "
+            f"faster, not {speed_up:g}"
+        )
+    return speed_up
 
 
 def parsed_tune(arguments: Sequence[str]) -> typer.Context:

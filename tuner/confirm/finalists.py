@@ -93,7 +93,9 @@ class Finalists:
         seed: int,
         options: RaceOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
+        number: int = 0,
     ) -> None:
+        """`number` is that of the last request of the job's races before these."""
         self.measured = 0  # schedules, once for each process
         self.settled: list[Settled] = []
         self.claims: dict[TaskKey, Estimate] = {}  # of the tasks that have contenders
@@ -102,7 +104,7 @@ class Finalists:
         self._seed = seed
         self._options = RaceOptions() if options is None else options
         self._clock = clock
-        self._number = 0
+        self.number = number  # of the last request
         self._finals: list[_Final] = []
         self._pending: dict[str, tuple[_Final, list[int], float]] = {}
         self._seconds: list[float] = []  # that requests took to be answered
@@ -175,18 +177,18 @@ class Finalists:
         self, final: _Final, numbers: list[int], options: Mapping[str, float | int]
     ) -> MeasureRequest:
         self.measured += len(numbers)
-        self._number += 1
+        self.number += 1
         schedules = [final.lineup.contenders[number].trial.schedule for number in numbers]
         longest = TIMING_SHARE * options.get("run_timeout", math.inf)
         request = MeasureRequest(
-            request_id=f"{self._job[:16]}{FINAL}{self._number}",
+            request_id=f"{self._job[:16]}{FINAL}{self.number}",
             kernel=final.task.kernel_json,
             workload_key=final.task.key.workload,
             schedule=schedules[0],
             threads=final.task.key.threads,
             options={**options, "max_seconds": min(SLICE_SECONDS * len(numbers), longest)},
             rivals=tuple(schedules[1:]),
-            seed=self._seed + self._number,
+            seed=self._seed + self.number,
             placements=final.task.timed_at,
             target=final.task.key.target,
         )

@@ -34,6 +34,7 @@ class End(StrEnum):
     EXHAUSTED = "space exhausted"
     TOTAL_TRIALS = "all trials used up"
     TIME = "time used up"
+    TARGET_GAIN = "the target gain was confirmed"
     FAILING = "no schedule works"
     INTERRUPTED = "interrupted"
 
@@ -45,6 +46,7 @@ class Limits:
     trials: int | None = None  # of all tasks together, those known from earlier runs included
     trials_per_task: int | None = None  # on average: what a task leaves is for the others
     minutes: float | None = None
+    gain: float | None = None  # expected of the sum of kernels, at which the model is measured
     patience: int | None = None  # trials of a task without a better latency
     min_gain: float = 0.0  # relative gain below which recent and predicted gain are small
     nothing_to_win: float = 0.0  # share of its time below which a task's expected gain ends it
@@ -62,6 +64,7 @@ class TaskProgress:
 
     occurrences: int
     best: float = math.inf  # seconds per call
+    default: float = math.inf  # the same with the default schedule
     trials: int = 0  # finished, those of earlier runs included
     pending: int = 0  # submitted, not yet answered
     stale: int = 0  # trials since the best latency last fell noticeably
@@ -137,6 +140,13 @@ class TaskProgress:
         return cost * max(self.recent_rate, hope) / (self.trial_seconds or usual_seconds)
 
 
+def expected_gain(tasks: Sequence[TaskProgress]) -> float:
+    """The speed-up that is expected of the sum of kernels; NaN before all were measured."""
+    defaults = math.fsum(task.weight * task.occurrences * task.default for task in tasks)
+    costs = math.fsum(task.cost for task in tasks)
+    return defaults / costs if costs > 0 and math.isfinite(defaults + costs) else math.nan
+
+
 class Budget:
     """Chooses the task of the next batch until the limits are reached."""
 
@@ -180,6 +190,8 @@ class Budget:
             return End.TIME
         if self.left(tasks) == 0:
             return End.TOTAL_TRIALS
+        if self.limits.gain is not None and expected_gain(tasks) >= self.limits.gain:
+            return End.TARGET_GAIN
         return None
 
     def is_late(self, seconds: float) -> bool:

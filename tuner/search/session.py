@@ -64,6 +64,11 @@ class Overhead:
         """Seconds of the search itself."""
         return self.propose + self.train + self.record
 
+    def plus(self, other: Overhead) -> Overhead:
+        """Both together."""
+        sums = self.propose + other.propose, self.train + other.train, self.record + other.record
+        return Overhead(*sums)
+
 
 class TuningSession:
     """One search over all tasks. `run` ends when the budget does, or after `stop`."""
@@ -85,11 +90,14 @@ class TuningSession:
         seen: int | None = None,
         capacities: Callable[[], Mapping[str, int]] | None = None,
         pauses: Pauses | None = None,
+        number: int = 0,
     ) -> None:
         """`background` is what is known of other kernels, for the cost model to start from; `seen`
         the number of the last trial that the tasks know of (None: the newest). `capacities` are
-        those of the runner for each target of the tasks (by its key), where there are several."""
+        those of the runner for each target of the tasks (by its key), where there are several.
+        `number` is that of the last request of the job's sessions before this one."""
         self.tasks = list(tasks)
+        self.number = number  # of the last request
         self.measured = 0  # results of this session
         self.overhead = Overhead()
         self._background = list(background)
@@ -114,7 +122,6 @@ class TuningSession:
         self._others = JobCoordination(store, job, keys, seen, clock)
         self._machinery_failures = 0
         self._stopped = False
-        self._number = 0
 
     def stop(self) -> None:
         """Submit nothing more; safe to call from a signal handler."""
@@ -182,9 +189,9 @@ class TuningSession:
                 return
             work = self._queue[place].beside_the_reference()
             del self._queue[place]
-            self._number += 1
-            request_id = f"{self._job[:16]}-{self._number}"
-            request = work.request(request_id, self._options.timing, seed=self._number)
+            self.number += 1
+            request_id = f"{self._job[:16]}-{self.number}"
+            request = work.request(request_id, self._options.timing, seed=self.number)
             self._pending[request.request_id] = work
             self._runner.submit(request)
             under_way += 1

@@ -76,7 +76,6 @@ class TuningTask:
     seeded: bool = False  # whether its relatives' best schedules were put in front of the search
     failures: int = 0
     scattered: int = 0  # trials discarded as too noisy
-    default_latency: float = math.inf
     confirmed_latency: float = math.inf
     confirmed_interval: tuple[float, float] | None = None  # of a latency that a job has settled
 
@@ -89,6 +88,11 @@ class TuningTask:
     def name(self) -> str:
         """What the kernel is called, for people."""
         return f"{self.kernel.name} at {self.sizes}" if self.sizes else self.kernel.name
+
+    @property
+    def default_latency(self) -> float:
+        """Seconds per call with the default schedule; infinity where that is not known."""
+        return self.progress.default
 
     @property
     def built_as(self) -> str:
@@ -132,7 +136,7 @@ class TuningTask:
     def settle(self, best: BestRecord) -> None:
         """Take over what a job has settled: the latency of what is applied, in the task's scale."""
         if not math.isfinite(self.default_latency):
-            self.default_latency = best.default_latency
+            self.progress.default = best.default_latency
         self.confirmed_latency = self.default_latency * best.ratio
         self.confirmed_interval = self.default_latency * best.low, self.default_latency * best.high
 
@@ -188,7 +192,7 @@ class TuningTask:
         if not is_lost or hash not in self.known:
             self.known[hash] = latency
         if hash == self.default.hash and not math.isfinite(self.default_latency):
-            self.default_latency = latency
+            self.progress.default = latency
         if believe:
             self.progress.record(self.ranking.expected, seconds)
             self._believe()

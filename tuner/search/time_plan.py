@@ -107,6 +107,12 @@ class TimePlan:
         left = self.left
         return self._model_seconds if left is None else max(0.0, left - ENDING_SECONDS)
 
+    def has_time_for_search(self, tasks: int) -> bool:
+        """Whether a search of so many tasks, and what comes after it, fits into what is left."""
+        left = self.left
+        later = IN_FLIGHT_SECONDS + FINALIST_SECONDS * tasks + self._confirmation
+        return left is None or (1.0 - SEARCH_SHARE) * left >= later
+
     def search_minutes(self, tasks: int) -> float | None:
         """Minutes for the search, from now on, of so many tasks."""
         left = self.left
