@@ -49,7 +49,7 @@ def inspect(
     kernel: Annotated[
         str | None,
         typer.Option(
-            metavar="KERNEL", help="Only this kernel, by key or name.", rich_help_panel=OUTPUT
+            metavar="KERNEL", help="Only this kernel, by key, name or node.", rich_help_panel=OUTPUT
         ),
     ] = None,
     db: DbOption = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.kernel_stages import ChosenSchedule, KernelStages
-from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.kernels.printer import format_kernel
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.limits import ResourceBudget
@@ -46,6 +46,7 @@ from tunefarm.tuner.from_settings import limits_of, target_of
 from tunefarm.tuner.plans.costs import KernelCosts
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.search.make_tasks import nodes_of
 
 Model: TypeAlias = str | PathLike[str]
 
@@ -65,11 +66,11 @@ def inspect_model(
 ) -> str:
     """The program after `stage` of all kernels, or of those that `kernel` names.
 
-    `stage` is one of PROGRAMS; `kernel` a name, a key or the start of a key. They are those of the
-    plan that `store` has, lowered with its best schedules, else with the default ones, and where
-    these do not fit as a build does. `dump_after` is as in
-    `compile_with`; of single kernels those are dumped that `kernel` names. Raises SettingsError for
-    an unknown stage or kernel, and for a kernel of the graph or the plan.
+    `stage` is one of PROGRAMS; `kernel` a name, a key, the start of a key or the name of a node.
+    They are those of the plan that `store` has, lowered with its best schedules, else with the
+    default ones, and where these do not fit as a build does. `dump_after` is as in `compile_with`;
+    of single kernels those are dumped that `kernel` names. Raises SettingsError for an unknown
+    stage or kernel, and for a kernel of the graph or the plan.
     """
     if stage not in PROGRAMS:
         near = difflib.get_close_matches(stage, STAGES_TO_INSPECT, n=1)
@@ -93,7 +94,7 @@ def inspect_model(
         graph, target, dump_after=observe, limits=limits, numerics=lowered.numerics, plan=plan
     )
     calls = program.kernel_calls()
-    selected = _select({key: uses[0].kernel for key, uses in calls.items()}, kernel)
+    selected, nodes = _select(calls, kernel), nodes_of(program)
     choose: ChooseSchedule | None = None
     if store is not None:
         choose = Records(store, settings, target).choose
@@ -118,18 +119,28 @@ def inspect_model(
         return _shares_text(selected, counts, loops, options.threads)
     show = _printer(stage, target, options, choose, ResourceBudget(limits))
     return "\n\n".join(
-        f"# {item.name} <{key}>, {len(calls[key])} times\n{show(key, item)}"
+        f"{_heading(item, key, len(calls[key]), nodes[key])}\n{show(key, item)}"
         for key, item in selected.items()
     )
 
 
-def _select(kernels: Mapping[str, FusedKernel], wanted: str | None) -> Mapping[str, FusedKernel]:
+def _heading(kernel: FusedKernel, key: str, calls: int, nodes: str) -> str:
+    return f"# {kernel.name} <{key}>, {calls} times{nodes and f': {nodes}'}"
+
+
+def _select(
+    calls: Mapping[str, Sequence[KernelCall]], wanted: str | None
+) -> Mapping[str, FusedKernel]:
+    """The kernels with this name or key, or that compute a node with this name."""
+    kernels = {key: uses[0].kernel for key, uses in calls.items()}
     if wanted is None:
         return kernels
     found = {
         key: item
         for key, item in kernels.items()
-        if wanted == item.name or (len(wanted) >= 4 and key.startswith(wanted))
+        if wanted == item.name
+        or (len(wanted) >= 4 and key.startswith(wanted))
+        or any(wanted in call.sources for call in calls[key])
     }
     if not found:
         names = [*kernels, *(item.name for item in kernels.values())]

@@ -68,6 +68,17 @@ def test_dumps_are_limited_to_the_kernel_and_leave_the_text_alone(
     assert whole == inspect_model(model, "graph", settings)
 
 
+def test_a_kernel_is_found_by_its_node_and_shown_with_it(model: Path, settings: Settings) -> None:
+    proto = onnx.load(model)
+    for number, node in enumerate(proto.graph.node):
+        node.name = f"node {number}"
+    onnx.save(proto, model)
+    for key, (call, *_) in kernels_of(model).kernel_calls().items():
+        shown = inspect_model(model, "space", settings, kernel=call.sources[0])
+        assert shown == inspect_model(model, "space", settings, kernel=key)
+        assert shown.startswith(f"# {call.kernel.name} <{key}>, 1 times: {call.sources[0]}")
+
+
 def test_unknown_stages_come_with_the_nearest_before_the_model_is_read(settings: Settings) -> None:
     with pytest.raises(SettingsError, match="did you mean loops"):
         inspect_model("missing.onnx", "loop", settings)
