@@ -22,13 +22,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.compiler.target import host_target
 from tunefarm.measure.compare import LogRatio, log_ratio
 from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.farm.slots import SlotPlan
 from tunefarm.measure.machine import on_cores
 from tunefarm.measure.sandbox.module_command import module_command
-from tunefarm.measure.worker.slice_clock import SliceClock
 from tunefarm.measure.worker.yardstick import Yardstick
 
 LIMIT = 0.05

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from tunefarm.compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.measure.sandbox.guarded import GuardedBuffer, holds
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
 from tunefarm.measure.worker.constant_copies import ConstantCopies
-from tunefarm.measure.worker.slice_clock import SliceClock
 from tunefarm.measure.worker.timing_arena import TimingArena
 from tunefarm.measure.worker.workload import Workload, copies_needed
 

@@ -18,6 +18,7 @@ from tunefarm.compiler.errors import ArtefactError, MeasureError
 from tunefarm.compiler.kernels.serialize import kernel_from_json
 from tunefarm.compiler.llvm.repeat import REPEAT_SYMBOL, repeat_call_object
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.target import host_target
 from tunefarm.measure import machine
@@ -30,8 +31,8 @@ from tunefarm.measure.sandbox.in_flight import InFlight
 from tunefarm.measure.worker.answer import answer_of
 from tunefarm.measure.worker.bound_call import BoundCall, Problem, enter_arenas, mended_damage
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
+from tunefarm.measure.worker.quota_share import QuotaShare
 from tunefarm.measure.worker.reference import ensure_reference
-from tunefarm.measure.worker.slice_clock import QuotaShare, SliceClock
 from tunefarm.measure.worker.timer import Run, Timing, TimingOptions, calibrate, time_in_turn
 from tunefarm.measure.worker.timing_arena import TimingArena
 from tunefarm.measure.worker.workload import Workload

@@ -22,6 +22,7 @@ import numpy as np
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
@@ -31,7 +32,7 @@ from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.cpu_quota import read_quota
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.machine import check_none_lost, on_cores
-from tunefarm.measure.worker.slice_clock import QuotaShare, SliceClock
+from tunefarm.measure.worker.quota_share import QuotaShare
 from tunefarm.measure.worker.stability import relative_mad
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare, standing

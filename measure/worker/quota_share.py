@@ -1,74 +1,13 @@
-"""The clock of timed slices: what a thread waited for its core while others had it does not count,
-and slices that a CPU quota has stopped are timed again.
-
-With other processes on the core a slice of a few milliseconds is interrupted or not, and the longer
-it is the more often: two sides of a pair whose slices differ in length would differ by that as
-well. The kernel of Linux keeps how long a thread could run but did not (the second number of its
-schedstat).
-"""
+"""Slices that a CPU quota has stopped are timed again."""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable
-from time import perf_counter, thread_time
+from time import thread_time
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.cpu_quota import CpuQuota, Throttling
 from tunefarm.measure.worker.timer import Run
-
-_NANO = 1e-9
-_LEAST = 1e-9
-_LONGEST = 96  # bytes of the file: three numbers
-
-
-class SliceClock:
-    """Seconds of pieces of work on one thread, the one that makes the clock.
-
-    Without `waits`, or where the system does not keep them, what was waited counts.
-    """
-
-    def __init__(
-        self,
-        *,
-        waits: bool = True,
-        now: Callable[[], float] = perf_counter,
-        path: str | None = None,
-    ) -> None:
-        self._now = now
-        self._file: int | None = None
-        if waits:
-            path = path or f"/proc/self/task/{threading.get_native_id()}/schedstat"
-            try:
-                self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                return  # the system does not keep it
-
-    def start(self) -> None:
-        """A piece of work begins."""
-        self._start = self._now()
-        self._waited = self._waits()  # within the time, so that no wait is subtracted but not in it
-
-    def seconds(self) -> float:
-        """Since its start, above zero."""
-        waited = self._waits() - self._waited
-        return max(_LEAST, self._now() - self._start - waited)
-
-    def close(self) -> None:
-        """Idempotent."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def _waits(self) -> float:
-        """Seconds that the thread has waited for a core since it began."""
-        if self._file is None:
-            return 0.0
-        columns = os.pread(self._file, _LONGEST, 0).split()
-        return _NANO * int(columns[1]) if len(columns) > 1 else 0.0
-
 
 _TRIES = 6
 _AS_LONG = 2  # tries of the length that was asked for; then each is half as long

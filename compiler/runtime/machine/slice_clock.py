@@ -1,0 +1,68 @@
+"""The clock of timed slices: what a thread waited for its core while others had it does not count.
+
+With other processes on the core a slice of a few milliseconds is interrupted or not, and the longer
+it is the more often: two sides of a pair whose slices differ in length would differ by that as
+well. The kernel of Linux keeps how long a thread could run but did not (the second number of its
+schedstat).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from time import perf_counter
+
+_NANO = 1e-9
+_LEAST = 1e-9
+_LONGEST = 96  # bytes of the file: three numbers
+
+
+class SliceClock:
+    """Seconds of pieces of work on one thread, the one that makes the clock.
+
+    Without `waits`, or where the system does not keep them, what was waited counts.
+    """
+
+    def __init__(
+        self,
+        *,
+        waits: bool = True,
+        now: Callable[[], float] = perf_counter,
+        path: str | None = None,
+    ) -> None:
+        self._now = now
+        self._file: int | None = None
+        if waits:
+            path = path or f"/proc/self/task/{threading.get_native_id()}/schedstat"
+            try:
+                self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return  # the system does not keep it
+
+    def start(self) -> None:
+        """A piece of work begins."""
+        self._start = self._now()
+        self._waited = self._waits()  # within the time, so that no wait is subtracted but not in it
+
+    def seconds(self) -> float:
+        """Since its start, above zero."""
+        waited = self.waited()
+        return max(_LEAST, self._now() - self._start - waited)
+
+    def waited(self) -> float:
+        """Seconds since its start that do not count."""
+        return self._waits() - self._waited
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _waits(self) -> float:
+        """Seconds that the thread has waited for a core since it began."""
+        if self._file is None:
+            return 0.0
+        columns = os.pread(self._file, _LONGEST, 0).split()
+        return _NANO * int(columns[1]) if len(columns) > 1 else 0.0
