@@ -8,6 +8,7 @@ import ctypes
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from tunefarm.compiler.runtime.entry.step_clock import (
 )
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.compiler.runtime.spec.executable_spec import (
     AgainStep,
     CopyStep,
@@ -97,8 +99,8 @@ class Profile:
     `samples` are the times of whole runs, as `Executable.run` takes them. Runs with a clock inside
     the entry are interleaved with them: `steps` are in the model's order, `kernels` the costliest
     first, and `entry_seconds` is what the entry takes outside of all steps, setting up and copying
-    rows of dynamic inputs and outputs. These are means over the middle half of the runs by their
-    time, so that they add up to a run's. `outputs` is what `run` returns.
+    rows of dynamic inputs and outputs. These add up to the median of such runs. With one thread the
+    time that it waited for its core does not count. `outputs` is what `run` returns.
     """
 
     samples: tuple[float, ...]
@@ -153,19 +155,22 @@ def profile(
     clocked = Clocked(executable, program)
     arena = executable.new_frame().arena
     plain, timed = executable.new_frame(arena), clocked.executable.new_frame(arena)
-    clock = time.perf_counter
     samples: list[float] = []
     rounds: list[npt.NDArray[np.float64]] = []
-    before, began = clocked.now(), clock()
-    for _ in range(1 + repeat):
-        start = clock()
-        executable.run_in(plain, inputs)
-        samples.append(clock() - start)
-        clocked.ticks[:] = 0
-        outputs = clocked.executable.run_in(timed, inputs)
-        rounds.append(clocked.ticks.astype(np.float64))
-    tick = (clock() - began) / max(1, clocked.now() - before)
-    *seconds, entry_seconds = (tick * middle(rounds[1:])).tolist()
+    waits: list[float] = []
+    before, began = clocked.now(), time.perf_counter()
+    with closing(SliceClock(waits=executable.threads == 1)) as slices:
+        for _ in range(1 + repeat):
+            slices.start()
+            executable.run_in(plain, inputs)
+            samples.append(slices.seconds())
+            clocked.ticks[:] = 0
+            slices.start()
+            outputs = clocked.executable.run_in(timed, inputs)
+            waits.append(slices.waited())
+            rounds.append(clocked.ticks.astype(np.float64))
+    tick = (time.perf_counter() - began) / max(1, clocked.now() - before)
+    *seconds, entry_seconds = step_seconds(tick * np.array(rounds[1:]), waits[1:]).tolist()
     steps = _step_times(program.spec, seconds)
     reports = {report.key: report for report in program.spec.kernels}
     ports = program.spec.signature.inputs
@@ -192,15 +197,18 @@ class Clocked:
         self.ticks = np.ctypeslib.as_array(counts)
 
 
-def middle(rounds: Sequence[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
-    """The mean over the middle half of the rounds by their sums.
+def step_seconds(
+    rounds: npt.NDArray[np.float64], waits: Sequence[float]
+) -> npt.NDArray[np.float64]:
+    """What each step takes, from its seconds in each round and those that each round has waited.
 
-    Medians of each step would not add up: what disturbs another step in each round is in none.
+    Together they are a run: the median of the rounds without their waits. Each has its median's
+    part of that, since a wait is in one step of its round, and nobody knows in which.
     """
-    ordered = sorted(rounds, key=lambda ticks: float(ticks.sum()))
-    cut = len(ordered) // 4
-    mean: npt.NDArray[np.float64] = np.mean(ordered[cut : len(ordered) - cut], axis=0)
-    return mean
+    run = max(0.0, float(np.median(rounds.sum(axis=1) - np.asarray(waits))))
+    steps: npt.NDArray[np.float64] = np.median(rounds, axis=0)
+    total = steps.sum()
+    return steps * (run / total) if total > 0 else steps
 
 
 def _step_times(spec: ExecutableSpec, seconds: Sequence[float]) -> tuple[StepTime, ...]:

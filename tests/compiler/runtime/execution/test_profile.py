@@ -32,7 +32,7 @@ from tunefarm.compiler.kernels.kernel import ViewCall
 from tunefarm.compiler.runtime.entry.step_clock import clock_ir
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
-from tunefarm.compiler.runtime.execution.profile import COPY, Clocked, middle
+from tunefarm.compiler.runtime.execution.profile import COPY, Clocked, step_seconds
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
@@ -91,10 +91,11 @@ def test_each_family_of_cpus_reads_a_counter(triple: str, instruction: str) -> N
     assert assembly.count(f"{instruction}\n") == 3
 
 
-def test_steps_of_the_middle_half_add_up_to_their_runs() -> None:
-    rounds = [np.array(ticks, np.float64) for ticks in ([1, 8], [6, 4], [90, 9], [4, 6])]
-    np.testing.assert_array_equal(middle(rounds), [5, 5])  # without the longest and the shortest
-    np.testing.assert_array_equal(middle(rounds[:1]), [1, 8])
+def test_steps_add_up_to_a_run_without_its_waits() -> None:
+    rounds = np.array([[1.0, 3.0], [9.0, 3.0], [1.0, 4.0]])  # the second waited in its first step
+    np.testing.assert_allclose(step_seconds(rounds, [0, 7, 0]), [1.25, 3.75])
+    np.testing.assert_array_equal(step_seconds(rounds[:1], [0]), rounds[0])
+    np.testing.assert_array_equal(step_seconds(rounds[:1], [5]), [0, 0])
 
 
 def test_kernels_sum_up_their_occurrences_and_tell_their_schedule(spec: ExecutableSpec) -> None:
