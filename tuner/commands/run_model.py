@@ -169,11 +169,11 @@ def _profile_cells(row: KernelTime) -> tuple[str, ...]:
 def _profile_line(profile: Profile) -> str:
     """How the sum of the kernels compares with the whole model."""
     ratio = profile.seconds / profile.run_seconds
-    entry = profile.entry_seconds
-    outside = f", {format_seconds(entry)} outside of kernels" if entry else ""
     return (
         f"sum of kernels: {format_seconds(profile.seconds)}, {ratio:.2f} of the "
-        f"{format_seconds(profile.run_seconds)} that the whole model takes{outside} "
+        f"{format_seconds(profile.run_seconds)} that the whole model takes; "
+        f"{format_seconds(profile.entry_seconds)} between kernels, "
+        f"{format_seconds(profile.call_seconds)} for the call from Python "
         f"({with_count(profile.repeat, 'interleaved run')} each, a clock inside one of them)"
     )
 
@@ -185,6 +185,7 @@ def _profile_to_json(profile: Profile) -> dict[str, Any]:
         "run_seconds": profile.run_seconds,
         "sum_of_kernels": profile.seconds,
         "entry_seconds": profile.entry_seconds,
+        "call_seconds": profile.call_seconds,
         "stepwise_seconds": profile.seconds,  # the former name of the sum
         "kernels": [{**asdict(row), "gflops": row.gflops} for row in profile.kernels],
         "steps": [asdict(step) for step in profile.steps],

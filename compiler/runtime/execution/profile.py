@@ -98,15 +98,17 @@ class Profile:
 
     `samples` are the times of whole runs, as `Executable.run` takes them. Runs with a clock inside
     the entry are interleaved with them: `steps` are in the model's order, `kernels` the costliest
-    first, and `entry_seconds` is what the entry takes outside of all steps, setting up and copying
-    rows of dynamic inputs and outputs. These add up to the median of such runs. With one thread the
-    time that it waited for its core does not count. `outputs` is what `run` returns.
+    first, `entry_seconds` is what the entry takes outside of all steps, setting up and copying rows
+    of dynamic inputs and outputs, `call_seconds` what Python takes to call it. These add up to the
+    median of such runs. With one thread the time that it waited for its core does not count.
+    `outputs` is what `run` returns.
     """
 
     samples: tuple[float, ...]
     steps: tuple[StepTime, ...]
     kernels: tuple[KernelTime, ...]
     entry_seconds: float
+    call_seconds: float
     outputs: Mapping[str, AnyArray]
 
     @property
@@ -158,6 +160,7 @@ def profile(
     samples: list[float] = []
     rounds: list[npt.NDArray[np.float64]] = []
     waits: list[float] = []
+    calls: list[float] = []
     before, began = clocked.now(), time.perf_counter()
     with closing(SliceClock(waits=executable.threads == 1)) as slices:
         for _ in range(1 + repeat):
@@ -168,16 +171,18 @@ def profile(
             slices.start()
             outputs = clocked.executable.run_in(timed, inputs)
             waits.append(slices.waited())
+            calls.append(slices.seconds())
             rounds.append(clocked.ticks.astype(np.float64))
     tick = (time.perf_counter() - began) / max(1, clocked.now() - before)
     *seconds, entry_seconds = step_seconds(tick * np.array(rounds[1:]), waits[1:]).tolist()
+    call_seconds = max(0.0, median(calls[1:]) - sum(seconds) - entry_seconds)
     steps = _step_times(program.spec, seconds)
     reports = {report.key: report for report in program.spec.kernels}
     ports = program.spec.signature.inputs
     if any(shapes[port.name] != port.greatest.shape for port in ports):
         reports = {key: replace(report, flops=0) for key, report in reports.items()}
     kernels = _kernel_times(steps, reports)
-    return Profile(tuple(samples[1:]), steps, kernels, entry_seconds, outputs)
+    return Profile(tuple(samples[1:]), steps, kernels, entry_seconds, call_seconds, outputs)
 
 
 class Clocked:

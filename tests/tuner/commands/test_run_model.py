@@ -30,7 +30,9 @@ def test_each_call_is_a_slice_in_the_order_of_the_model() -> None:
         KernelTime("conv", "k1", 2, 5e-6, 5 / 6, 10_000, "tuned", "7"),
         KernelTime(COPY, "", 1, 1e-6, 1 / 6, 0, "", None),
     )
-    profile = Profile((5.5e-6,) * 20, steps, kernels, entry_seconds=1e-7, outputs={})
+    profile = Profile(
+        (5.5e-6,) * 20, steps, kernels, entry_seconds=1e-7, call_seconds=3e-6, outputs={}
+    )
     trace = run_trace(profile, "net", 2).to_json()
     assert_nested(trace)
     found = lanes(trace)

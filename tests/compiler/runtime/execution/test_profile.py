@@ -53,6 +53,7 @@ def test_steps_are_those_of_the_model_in_order(spec: ExecutableSpec) -> None:
     assert profile.repeat == 3
     assert len(profile.samples) == 3 and profile.run_seconds > 0
     assert all(step.seconds > 0 for step in profile.steps)
+    assert profile.entry_seconds > 0 and profile.call_seconds >= 0
     assert profile.seconds == profile.stepwise_seconds == sum(s.seconds for s in profile.steps)
 
 
