@@ -65,6 +65,7 @@ class Setting:
         self.progress = Messages()
         onnx.save(tiny_model(), folder / "tiny.onnx")
         monkeypatch.setattr("tunefarm.tuner.job_models.compare_here", self.compare_here)
+        monkeypatch.setattr("tunefarm.tuner.confirm.model_times._timed", lambda *_: ())
 
     def compare_here(self, seconds: float, agree: object) -> CompareSpecs:
         def compare(specs: Sequence[ExecutableSpec]) -> ModelLatency:
@@ -78,6 +79,9 @@ class Setting:
         own = {
             "database.url": str(self.folder / "tuning.db"),
             "search.trials_per_task": 30,
+            "search.patience": 200,  # the budget or the target ends a search, whatever it meets
+            "search.min_gain": 0.0,
+            "search.nothing_to_win": 0.0,
             "cache.enabled": False,
             **values,
         }
@@ -108,7 +112,7 @@ def test_a_job_stops_at_a_confirmed_gain(setting: Setting) -> None:
 
 def test_what_only_kernels_gain_does_not_stop_it(setting: Setting) -> None:
     """The whole model is twice less: as much more is to be expected of the kernels then."""
-    result = setting.tune(0.97, 0.95, 0.9, **{"search.target_gain": 1.1, "search.patience": 200})
+    result = setting.tune(0.97, 0.95, 0.9, **{"search.target_gain": 1.1})
     assert result.end is End.TARGET_GAIN and setting.compared == 3
     goes_on = [text for text in setting.progress.said if text.endswith("the search goes on")]
     assert [text.split(" so far")[0] for text in goes_on] == [
