@@ -158,6 +158,17 @@ class Target:
         return DType.I8 if all(instruction.matrix for instruction in known) else DType.U8
 
     @property
+    def cached_weights(self) -> int:
+        """The bytes of weights up to which a row is multiplied faster by floats than by integers.
+
+        Widening bytes takes two instructions a vector. On Zen 1, whose vectors are halves of 256
+        bits, that is slower than reading floats from its last cache (8 MiB; 0.7 of the speed for
+        4 MiB of floats, 1.5 to 1.6 times for 16 MiB and more). A CPU with vectors of 512 bits
+        widens a cache line at a time, which hides behind reads beyond the second cache.
+        """
+        return self.l2_bytes if self.has_avx512 else self.l3_bytes
+
+    @property
     def matrix_tiles(self) -> TilePalette | None:
         """The matrix tiles (AMX) that code may use; None of a CPU without."""
         return self.tile_palette if "amx-tile" in self.features else None

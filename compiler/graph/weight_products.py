@@ -142,7 +142,7 @@ def _moved(
     parameters = (scale, _signed(zero_point, dtype))
     arrays = [
         _signed(stored, dtype),
-        *(_of_each(dequantize, parameter, stored.shape) for parameter in parameters),
+        *(of_each(dequantize, parameter, stored.shape) for parameter in parameters),
     ]
     for move in moves:
         arrays = [evaluate_node(move, (np.ascontiguousarray(array),)) for array in arrays]
@@ -160,7 +160,7 @@ def _moved(
     return _Weights(dtype.bits, block, numbers, scale, zeros if zeros.any() else None)
 
 
-def _of_each(dequantize: Node, parameter: Array, shape: tuple[int, ...]) -> Array:
+def of_each(dequantize: Node, parameter: Array, shape: tuple[int, ...]) -> Array:
     """The scale or zero point of each element of data of this shape."""
     attributes = complete_attributes(dequantize)
     if block := attributes.integer("block"):

@@ -10,10 +10,11 @@ for step:                                                       products, [direc
     cell, hidden = what the gates make of them
     result[row, unit] = shown, hidden, cell
 
-With scales the recurrent weights are integers and the hidden state is quantised to 8 bits before
-its product, as onnxruntime's DynamicQuantizeLSTM does, by the range of the step's whole batch. The
-product is one of integers: of the state's bytes (of the type `states`) with bytes, less the zero
-point times their sums, or of the state without its zero point with 16-bit weights.
+With scales the recurrent weights are integers, and stay integers. `states` says what multiplies
+them. Floats are multiplied with integers that are widened where they are read. States in bytes are
+quantised before their product, as onnxruntime's DynamicQuantizeLSTM does, by the range of the
+step's whole batch. The product is then one of integers: of the state's bytes with bytes, less the
+zero point times their sums, or of the state without its zero point with 16-bit weights.
 """
 
 from __future__ import annotations
@@ -49,13 +50,15 @@ GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 PROJECTED, RECURRENCE, CANDIDATE, CANDIDATE_BIAS, PEEPHOLE, HIDDEN, CELL, FIRST, LAST = range(9)
 SCALES, BATCH, SUMS = 9, 10, 11
-"""The operands; the last are those of a quantised state: what each column of the integers is
-multiplied by, a vector of sizes with the batch's at `batch_number`, absent for all rows, and what
-the bytes of each column add up to."""
+"""The operands; the last are those of integer weights: what each column of them is multiplied by;
+and of a quantised state: a vector of sizes with the batch's at `batch_number`, absent for all rows,
+and what the bytes of each column add up to."""
 _LANES = 16
 """The most minima of a range that are found at the same time."""
 _BYTES = (DType.U8, DType.I8)
 """The types of states that are rounded to bytes: less `_MIDDLE` where they have a sign."""
+FLOAT_STATES = "f32"
+"""The `states` that are multiplied as they are, in the layer's own type."""
 _MIDDLE = 128
 _LEVELS = 255.0
 """The largest of the integers that a state is rounded to."""
@@ -98,6 +101,8 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     apart = kind == "GRU" and not attributes.flag("linear_before_reset")
     linear = kind == "GRU" and not apart
     own = gates - 1 if apart else gates
+    rounds = types.optional(SCALES) is not None and rounds_states(attributes)
+    bytes_first = rounds and types.present(RECURRENCE).dtype is DType.I8
     wanted: dict[int, tuple[int, ...] | None] = {
         RECURRENCE: (directions, units, own, units),
         CANDIDATE: (directions, units, units) if apart else None,
@@ -107,11 +112,11 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
         CELL: (directions, batch, units) if kind == "LSTM" else None,
         FIRST: (directions, batch),
         LAST: (directions, batch),
-        SCALES: (directions, gates, units) if kind == "LSTM" else None,
-        SUMS: (directions, gates, units) if types.present(RECURRENCE).dtype is DType.I8 else None,
+        SCALES: (directions, gates, units),
+        SUMS: (directions, gates, units) if bytes_first else None,
     }
-    needs_sums = types.present(RECURRENCE).dtype is DType.I8
-    check(types.optional(SUMS) is not None or not needs_sums, "the sums of bytes are absent")
+    check(types.optional(SUMS) is not None or not bytes_first, "the sums of bytes are absent")
+    check(not (rounds and apart), "states are not rounded before a product of their own")
     check(not apart or types.optional(CANDIDATE) is not None, "the candidate's weights are absent")
     for position, shape in wanted.items():
         type = types.optional(position)
@@ -123,17 +128,22 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
             check_dtype(type, INDICES, "a bound of steps")
         elif position == SUMS:
             check_dtype(type, frozenset({DType.I32}), "the sums of weights")
-        elif position == RECURRENCE and types.optional(SCALES) is not None:
+        elif position in (RECURRENCE, CANDIDATE) and types.optional(SCALES) is not None:
             allowed = frozenset({data.dtype, DType.I8, DType.I16})
             check_dtype(type, allowed, "the integers of weights")
         else:
             check_same_dtype(data, type)
     if (sizes := types.optional(BATCH)) is not None:
-        check(types.optional(SCALES) is not None, f"{kind} does not take operand {BATCH}")
+        check(rounds, f"{kind} does not take operand {BATCH}")
         check(sizes.dtype is DType.I64 and len(sizes.shape) == 1, f"{sizes} is no vector of sizes")
         attributes.axis("batch_number", sizes.shape[0])
     bounded = any(types.optional(position) is not None for position in (FIRST, LAST))
     return TensorType(data.dtype, (_rows(kind, bounded), directions, steps, batch, units))
+
+
+def rounds_states(attributes: Attributes) -> bool:
+    """Whether hidden states become bytes before they are multiplied with integer weights."""
+    return attributes.choice("states", (*map(str, _BYTES), FLOAT_STATES)) != FLOAT_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +190,21 @@ class _Layer:
             combiner="sum",
         )
 
-    def scaled(self, previous: Tensor, scales: Tensor) -> Element:
+    def summed(self, previous: Tensor) -> Element:
+        """The hidden state times all recurrent weights that multiply it, those of each gate."""
+        scales = self.use.optional(SCALES)
+        if scales is not None and rounds_states(self.attributes):
+            return self._rounded(previous, scales)
+        return self.scaled(self.product(_state(previous, 0), self.use.input(RECURRENCE)))
+
+    def scaled(self, product: Tensor) -> Element:
+        """A product of states as they are, multiplied by the scales of integer weights."""
+        scales = self.use.optional(SCALES)
+        if scales is None:
+            return _at(product)
+        return lambda d, t, b, g, j: mul(product[d, t, b, g, j], scales[d, g, j])
+
+    def _rounded(self, previous: Tensor, scales: Tensor) -> Element:
         """The product of the quantised hidden state and integer weights, multiplied by both scales.
 
         A step's scale is 1/255 of its range with 0 in it, 1 where that is nothing.
@@ -346,20 +370,19 @@ class _Layer:
 
     def rnn(self, previous: Tensor) -> tuple[Element, Tensor | None]:
         """h' = f(W x + R h + b)."""
-        product = self.product(_state(previous, 0), self.use.input(RECURRENCE))
-        gate = self.gate(_at(product), 0)
+        gate = self.gate(self.summed(previous), 0)
         return lambda *at: self.apply(0, gate(*at)), None
 
     def gru(self, previous: Tensor) -> tuple[Element, Tensor | None]:
         """Gates z, r, h: h' = (1 - z) g(h) + z h; r comes before or after the product of h."""
         use, hidden = self.use, _state(previous, 0)
-        product = self.product(hidden, use.input(RECURRENCE))
-        update, reset = self.gate(_at(product), 0), self.gate(_at(product), 1)
+        product = self.summed(previous)
+        update, reset = self.gate(product, 0), self.gate(product, 1)
         if self.attributes.flag("linear_before_reset"):
             bias = use.optional(CANDIDATE_BIAS)
 
             def proposed(d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
-                linear = product[d, t, b, integer(2), j]
+                linear = product(d, t, b, integer(2), j)
                 linear = linear if bias is None else add(linear, bias[d, j])
                 linear = mul(self.apply(0, reset(d, t, b, j)), linear)
                 return add(use.input(PROJECTED)[d, t, b, integer(2), j], linear)
@@ -369,16 +392,19 @@ class _Layer:
 
             def gated(d: Expr, t: Expr, b: Expr, g: Expr, j: Expr) -> Expr:
                 value = self.apply(
-                    0, add(use.input(PROJECTED)[d, t, b, g, j], product[d, t, b, g, j])
+                    0, add(use.input(PROJECTED)[d, t, b, g, j], product(d, t, b, g, j))
                 )
                 return select(binary("eq", g, integer(0)), value, mul(value, hidden(d, t, b, j)))
 
             gates = self.stage("gate", gated, ("g", 2))
             second = self.product(_gate(gates, 1), use.input(CANDIDATE))
+            scales = use.optional(SCALES)
             kept = _gate(gates, 0)
 
             def proposed(d: Expr, t: Expr, b: Expr, j: Expr) -> Expr:
-                return add(use.input(PROJECTED)[d, t, b, integer(2), j], second[d, t, b, j])
+                total: Expr = second[d, t, b, j]
+                total = total if scales is None else mul(total, scales[d, integer(2), j])
+                return add(use.input(PROJECTED)[d, t, b, integer(2), j], total)
 
         def element(*at: Expr) -> Expr:
             candidate = self.apply(1, proposed(*at))
@@ -389,11 +415,7 @@ class _Layer:
     def lstm(self, previous: Tensor) -> tuple[Element, Tensor | None]:
         """Gates i, o, f, c with peepholes i, o, f: c' = f c + i g(c), h' = o h(c')."""
         use, before = self.use, _state(previous, 1)
-        scales, peephole = use.optional(SCALES), use.optional(PEEPHOLE)
-        if scales is None:
-            product = _at(self.product(_state(previous, 0), use.input(RECURRENCE)))
-        else:
-            product = self.scaled(previous, scales)
+        product, peephole = self.summed(previous), use.optional(PEEPHOLE)
 
         def peeped(number: int, cell: Element, *at: Expr) -> Expr:
             value = self.gate(product, number)(*at)

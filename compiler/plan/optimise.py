@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 
-from tunefarm.compiler.graph import fold_quantised, weight_products
+from tunefarm.compiler.graph import fold_quantised, recurrent_weights, weight_products
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.passes import (
     GraphPass,
@@ -41,11 +41,13 @@ def passes(
     summed: Collection[DType] = choose_precision.NARROW,
     plan: GraphPlan = DEFAULT_PLAN,
     states: DType = DType.U8,
+    cached: int = 0,
 ) -> tuple[tuple[str, GraphPass], ...]:
     """Name and pass, in order, for a target with vectors of `block` elements, to be run once.
 
     `activations` is the type in which it multiplies 8-bit data with weights, `states` that of
-    hidden states, `summed` are the narrow floats whose products it has instructions to sum. What
+    hidden states, `summed` are the narrow floats whose products it has instructions to sum,
+    `cached` the bytes of recurrent weights up to which it reads floats faster than integers. What
     `plan` says goes before rules.
     """
     folded = plain(lambda graph: fold_quantised.run(graph, activations, states))
@@ -79,8 +81,11 @@ def passes(
         ("split_moves", split_moves.run),
     )
     packs = plain(lambda graph: weight_products.run(graph, is_strict))
-    weights = ("weight_products", packs)
-    before = (*types, weights, *before_layouts(summed, numerics.rounds_each, denormals))
+    weights = (
+        ("weight_products", packs),
+        ("recurrent_weights", plain(lambda graph: recurrent_weights.run(graph, cached))),
+    )
+    before = (*types, *weights, *before_layouts(summed, numerics.rounds_each, denormals))
     first, after = before_types(denormals), after_layouts(denormals)
     return *first, *before, *planned, *after, *spread, *stored
 
@@ -98,18 +103,20 @@ def optimise(
     summed: Collection[DType] = choose_precision.NARROW,
     plan: GraphPlan = DEFAULT_PLAN,
     states: DType = DType.U8,
+    cached: int = 0,
 ) -> Graph:
     """The graph that kernels are extracted from, with the same inputs, outputs and meaning.
 
     `block` is the number of f32 lanes of the target, the block of blocked layouts; None keeps all
     data in NCHW. `numerics` say what is stored in narrower types, `activations` is the type in
     which the target multiplies 8-bit data with weights, `states` that of hidden states, `summed`
-    are the narrow floats whose products it has instructions to sum. What `plan` says goes before
-    the rules. `observe` is called with the name and result of every pass. Raises `PlanError` for a
+    are the narrow floats whose products it has instructions to sum, `cached` the bytes of recurrent
+    weights up to which it reads floats faster than integers. What `plan` says goes before the
+    rules. `observe` is called with the name and result of every pass. Raises `PlanError` for a
     decision that does not fit, `VerifyError` if the graph, or the result of a pass, breaks a rule,
     and `LimitError` for what goes beyond the `allowance` (this machine's if None).
     """
-    found = passes(block, numerics, activations, summed, plan, states)
+    found = passes(block, numerics, activations, summed, plan, states, cached)
     return run_passes(graph, found, observe, allowance or ResourceBudget())
 
 
@@ -138,4 +145,5 @@ def optimise_for(
         summed=[dtype for dtype in narrow if target.dot_products(dtype, dtype, DType.F32)],
         plan=plan,
         states=target.states,
+        cached=target.cached_weights,
     )

@@ -66,6 +66,8 @@ class Layer:
         assert weights is not None
         matrix = weights if weights.ndim == 2 else weights[:, gate]
         scales = self.operands.get("scales")
+        if scales is not None and self.attributes.get("states") == "f32":
+            return np.asarray(state @ matrix * scales[gate])
         if scales is not None:
             integers, scale = self.rounded(state)
             return np.asarray(integers @ matrix * (scale * scales[gate]))
@@ -125,6 +127,7 @@ class Layer:
         return np.asarray(rows).swapaxes(0, 1)
 
 
+_FUNCTIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 NAMES = (
     "projected", "recurrence", "candidate", "candidate_bias", "peephole", "hidden", "cell", "scales"
 )  # fmt: skip
@@ -176,8 +179,7 @@ def _operands(
 
 
 def _layers() -> Iterator[Case]:
-    functions = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
-    for kind, names in functions.items():
+    for kind, names in _FUNCTIONS.items():
         plain = dict.fromkeys(("alphas", "betas"), (0.0,) * len(names))
         for dtype in FLOATS:
             for number in range(8 if kind == "GRU" else 4):
@@ -209,28 +211,59 @@ def _functions() -> Iterator[Case]:
         yield case(name, "recurrence", operands, wanted, 2e-6, **attributes)
 
 
+def _integers(kind: str, *, linear: bool, wide: bool, number: int) -> list[Values | None]:
+    """Operands whose recurrent weights are integers of 16 bits if `wide`, with their scales."""
+    optional, bounded = bool(number & 1), bool(number & 2)
+    operands = _operands(kind, "float32", linear=linear, optional=optional, bounded=bounded)
+    for position in (1, 2):
+        weights = operands[position]
+        if weights is not None:
+            rounded = np.rint(weights * 500).clip(-128, 127)
+            operands[position] = rounded.astype("int16" if wide else "int8")
+    gates, units = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind], 7
+    # Of an RNN none so large that states are -1 and 1: 0 would lie between two of the 256 integers.
+    divisor = 1000 if kind == "RNN" else 100
+    return [*operands, np.asarray(np.abs(array(8, (2, gates, units), "float32")) / divisor)]
+
+
+def _attributes(kind: str, linear: bool) -> dict[str, Attribute]:
+    names = _FUNCTIONS[kind]
+    zeros = dict.fromkeys(("alphas", "betas"), (0.0,) * len(names))
+    further: dict[str, Attribute] = {"linear_before_reset": True} if linear else {}
+    return {"kind": kind, "activations": names, **zeros, **further}
+
+
 def _rounded() -> Iterator[Case]:
-    """LSTMs of integer weights, whose states are rounded at each step."""
-    attributes: dict[str, Attribute] = {
-        "kind": "LSTM",
-        "activations": ("sigmoid", "tanh", "tanh"),
-        "alphas": (0.0,) * 3,
-        "betas": (0.0,) * 3,
-    }
-    for number in range(8):
-        optional, bounded, open_batch = bool(number & 1), bool(number & 2), bool(number & 4)
-        operands = _operands("LSTM", "float32", linear=False, optional=optional, bounded=bounded)
-        weights, units = operands[1], 7
-        assert weights is not None
-        integers = np.rint(weights * 500).clip(-128, 127)
-        operands[1] = integers.astype("int16" if optional else "int8")
-        scales = np.abs(array(8, (2, 4, units), "float32")) / 100
-        operands += [scales, np.array([2], "int64") if open_batch else None]
-        operands += [] if optional else [integers.sum(axis=1).astype("int32")]
-        wanted = expected(attributes, operands)
-        yield case(f"rounded-{number}", "recurrence", operands, wanted, 2e-6, **attributes)
+    """Layers of integer weights, whose states are rounded at each step."""
+    for kind in _FUNCTIONS:
+        linear = kind == "GRU"  # the other products are not of states
+        for number in range(8):
+            wide, open_batch = bool(number & 1), bool(number & 4)
+            operands = _integers(kind, linear=linear, wide=wide, number=number)
+            operands.append(np.array([2], "int64") if open_batch else None)
+            weights = operands[1]
+            assert weights is not None
+            operands += [] if wide else [weights.sum(axis=1, dtype="int32")]
+            attributes = _attributes(kind, linear)
+            wanted = expected(attributes, operands)
+            yield case(
+                f"rounded-{kind}-{number}", "recurrence", operands, wanted, 2e-6, **attributes
+            )
+
+
+def _widened() -> Iterator[Case]:
+    """Layers of integer weights, whose states stay floats."""
+    for kind in _FUNCTIONS:
+        for number in range(8 if kind == "GRU" else 4):
+            linear, wide = bool(number & 4), bool(number & 1)
+            operands = _integers(kind, linear=linear, wide=wide, number=number)
+            attributes = _attributes(kind, linear) | {"states": "f32"}
+            wanted = expected(attributes, operands)
+            yield case(
+                f"widened-{kind}-{number}", "recurrence", operands, wanted, 2e-6, **attributes
+            )
 
 
 def recurrence_cases() -> list[Case]:
     """All cases of this file."""
-    return [*_layers(), *_functions(), *_rounded()]
+    return [*_layers(), *_functions(), *_rounded(), *_widened()]

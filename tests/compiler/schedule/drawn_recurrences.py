@@ -25,10 +25,14 @@ def recurrences(draw: st.DrawFn, lanes: int) -> list[Case]:
     units = draw(st.sampled_from([1, 5, 13, lanes, lanes + 1, 2 * lanes, 3 * lanes]))
     chain = Chain(special=draw(SPECIAL))
     constant = draw(st.booleans())
+    stored = draw(st.sampled_from([DType.F32, DType.F32, DType.I8, DType.I16]))
 
     def weights(*shape: int) -> str:
-        name = chain.input(shape, constant=constant)
-        # States stay where functions are curved.
+        name = chain.input(shape, stored, constant=constant)
+        return small(name) if stored.is_float else name
+
+    def small(name: str) -> str:
+        """States stay where functions are curved."""
         chain.values[name] = np.divide(chain.values[name], units, dtype="f4")
         return name
 
@@ -49,6 +53,8 @@ def recurrences(draw: st.DrawFn, lanes: int) -> list[Case]:
         bound(),
         bound(),
     ]
+    if not stored.is_float:
+        operands.append(small(chain.input((directions, gates, units))))
     curved = ["sigmoid", "tanh", "relu"]
     names = st.sampled_from(curved if draw(st.booleans()) else sorted(RECURRENT))
     attributes: dict[str, Attribute] = {
@@ -57,6 +63,7 @@ def recurrences(draw: st.DrawFn, lanes: int) -> list[Case]:
         "betas": (0.6,) * functions,
         "clip": draw(st.sampled_from([0.0, 0.5])),
         "linear_before_reset": linear,
+        "states": "f32",
     }
     chain.apply("recurrence", *operands, kind=kind, **attributes)
     return chain.cases()
