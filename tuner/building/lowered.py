@@ -105,7 +105,8 @@ def calibrated(
     precisions = dict.fromkeys(able, Precision.INT8)
     is_fast = target.dot_products(DType.BF16, DType.BF16, DType.F32)
     for item in too_sensitive(prepared, calibration, samples, compile):
-        precisions[item.identity] = Precision.BF16 if is_fast else Precision.F32
+        wider = is_fast and item.has(Precision.BF16)
+        precisions[item.identity] = Precision.BF16 if wider else Precision.F32
     point = ChoicePoint(precisions, ratio=1.0, error=0.0)
     return PrecisionChoice(RELATIVE_ERROR, 0.0, 0, (point,), calibration=calibration)
 

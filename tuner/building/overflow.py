@@ -13,6 +13,7 @@ from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.chosen_sizes import choose_sizes, put_sizes
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.numerics import F16_NUMERICS
+from tunefarm.compiler.types.precision import Precision
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 from tunefarm.configs.settings import Settings
 from tunefarm.tuner.building.compile import compile_with
@@ -38,7 +39,11 @@ def overflow_note(graph: Graph, built: Compiled, settings: Settings) -> str:
     if _are_finite(executable.run(inputs)):
         return ""
     prepared = prepare(graph)
-    found = [item for item in contractions(prepared) if item.data not in prepared.inputs]
+    found = [
+        item
+        for item in contractions(prepared)
+        if item.has(Precision.F16) and item.data not in prepared.inputs
+    ]
     plain = settings.compile.model_copy(update={"numerics": "default"})
     in_f32 = settings.model_copy(update={"compile": plain})
     inner = with_outputs(prepared, dict.fromkeys(item.data for item in found))

@@ -35,7 +35,7 @@ def calibrate(prepared: Graph, samples: Samples, method: Method, compile: Compil
             "the model has no contraction that could be computed in int8",
             hint="build it with --precision default",
         )
-    values = {item.data: item.data_identity for item in found}
+    values = {item.data: item.data_identity for item in found if not item.rounds_states}
     ranges = {name: ValueRange() for name in values}
     inner = [name for name in values if name not in prepared.inputs]
     for name in values.keys() - set(inner):

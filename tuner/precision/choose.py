@@ -110,7 +110,7 @@ def _items(model: PlannedModel, data: Data, times: Mapping[Precision, UniformTim
         name: {
             kind: uniform.contractions[name]
             for kind, uniform in times.items()
-            if name in uniform.contractions and (item.quantisable or kind is not Precision.INT8)
+            if name in uniform.contractions and item.has(kind)
         }
         for name, item in found.items()
     }

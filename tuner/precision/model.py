@@ -54,8 +54,7 @@ class PlannedModel:
 
     def assignment(self, kind: Precision) -> dict[str, Precision]:
         """Every contraction that can be in this precision is."""
-        able = (item for item in self.found if item.quantisable or kind is not Precision.INT8)
-        return {item.identity: kind for item in able}
+        return {item.identity: kind for item in self.found if item.has(kind)}
 
     def lowered(
         self, assignment: Assignment, calibration: Calibration | None

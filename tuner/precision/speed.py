@@ -111,7 +111,7 @@ class Conversion:
 
 def conversions(prepared: Graph) -> tuple[Conversion, ...]:
     """Every value that contractions of the graph read, but constants."""
-    found = {item.value: item for item in contractions(prepared)}
+    found = {item.value: item for item in contractions(prepared) if not item.rounds_states}
     readers = consumers(prepared)
     values: dict[str, list[Contraction]] = {}
     for item in found.values():

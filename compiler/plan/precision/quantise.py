@@ -8,6 +8,9 @@ of them can do with 8 bits (int8 contractions, additions, pools, joins of channe
 dequantised, so that f32 is never stored. What only moves elements (max_pool, reshape, transpose,
 concat) in front of a quantised value is done in 8 bits as well. What lies after the last such
 contraction stays f32.
+
+Recurrences have weights of i8 with a scale for each column; they round their states to 8 bits by
+the range of each step, so that these need no calibration.
 """
 
 from __future__ import annotations
@@ -21,7 +24,13 @@ import numpy.typing as npt
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter, consumers
-from tunefarm.compiler.plan.precision.contractions import Contraction, contractions, identities
+from tunefarm.compiler.operators.recurrence import BATCH, RECURRENCE, SCALES, SUMS
+from tunefarm.compiler.plan.precision.contractions import (
+    Contraction,
+    contractions,
+    identities,
+    rows_of,
+)
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
@@ -70,7 +79,9 @@ def run(graph: Graph, plan: PrecisionPlan) -> Graph:
         return graph
     calibration = plan.calibration
     if calibration is None:
-        raise SettingsError("int8 needs ranges of the values", hint="give --calibration")
+        if not all(item.rounds_states for item in wanted):
+            raise SettingsError("int8 needs ranges of the values", hint="give --calibration")
+        calibration = Calibration("", 0, "", {})
     for item in wanted:
         if not item.quantisable:
             raise SettingsError(f"matmul or conv {item.label} has no int8 form")
@@ -81,9 +92,11 @@ class _Quantiser:
     def __init__(self, graph: Graph, wanted: list[Contraction], calibration: Calibration) -> None:
         self.graph = graph
         self.rewriter = Rewriter(graph)
-        self.contractions = {item.value: item for item in wanted}
+        given = [item for item in wanted if not item.rounds_states]
+        self.contractions = {item.value: item for item in given}
+        self.recurrences = {item.value for item in wanted if item.rounds_states}
         self.readers = consumers(graph)
-        self.scales = self._scales(wanted, calibration)
+        self.scales = self._scales(given, calibration)
         self.narrow: dict[str, str] = {}  # value -> its dequantised form
         self.search_clips = calibration.method == "mse"
 
@@ -93,6 +106,12 @@ class _Quantiser:
         for node in self.graph.nodes:
             if node.output in self.contractions:
                 self._contraction(node)
+            elif node.output in self.recurrences:
+                self.rewriter.keep(
+                    rounded_recurrence(
+                        self._reading(node), self.graph, self.rewriter, self.search_clips
+                    )
+                )
             else:
                 self.rewriter.keep(self._reading(node))
             self._quantise(node.output, node)
@@ -202,6 +221,28 @@ class _Quantiser:
 
     def _constant(self, array: object, hint: str) -> str:
         return self.rewriter.constant(np.asarray(array), hint)
+
+
+def rounded_recurrence(
+    node: Node, graph: Graph, rewriter: Rewriter, search_clips: bool = False
+) -> Node:
+    """A recurrence of the graph whose recurrent weights are i8, and whose states are rounded."""
+    weights = graph.constants[node.inputs[RECURRENCE]].astype(np.float64)
+    columns = weights.transpose(0, 2, 3, 1)
+    rows = columns.reshape(-1, columns.shape[-1])
+    scales = weight_scales(rows, 0, search_clips=search_clips).reshape(columns.shape[:-1])
+    rounded = np.rint(weights / scales[:, None].astype(np.float64))
+    quantised = np.clip(rounded, -_I8_LARGEST, _I8_LARGEST).astype(np.int8)
+    inputs = [*node.inputs, *[""] * (SUMS + 1 - len(node.inputs))]
+    hint = node.inputs[RECURRENCE]
+    inputs[RECURRENCE] = rewriter.constant(quantised, f"{hint}_i8")
+    inputs[SCALES] = rewriter.constant(scales, f"{hint}_scale")
+    inputs[SUMS] = rewriter.constant(quantised.sum(axis=1, dtype=np.int32), f"{hint}_sums")
+    sizes, number = rows_of(graph, node) or ("", 0)
+    attributes = dict(node.attributes)
+    if sizes:
+        inputs[BATCH], attributes["batch_number"] = sizes, number
+    return Node(node.operator, tuple(inputs), node.output, attributes, node.source)
 
 
 def weight_scales(

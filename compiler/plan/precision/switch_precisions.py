@@ -3,7 +3,9 @@
     y = conv(x, w)   ->   y = conv(x + s (rounded(x) - x), w)     s: one more input of the graph
 
 One build so tells what each of hundreds of contractions costs of the outputs: with one switch at 1
-and all others at 0. Weights stay as they are: per channel they are rounded far more finely.
+and all others at 0. Weights stay as they are: per channel they are rounded far more finely. A
+recurrence rounds its own states, so that both forms are computed, weights rounded too, and what is
+shown is y + s (y in int8 - y).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.plan.precision.contractions import Contraction, contractions
-from tunefarm.compiler.plan.precision.quantise import Quantisation
+from tunefarm.compiler.plan.precision.quantise import Quantisation, rounded_recurrence
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.precision import Calibration, Precision
@@ -69,6 +71,9 @@ class _Emitter:
         for node in self.graph.nodes:
             item = self.found.get(node.output)
             if item is not None:
+                if item.rounds_states:
+                    self._recurrence(node, item)
+                    continue
                 data, *others = node.inputs
                 for kind in self.kinds:
                     if (item.identity, kind) in self.switches:
@@ -80,7 +85,20 @@ class _Emitter:
     def _has(self, item: Contraction, kind: Precision) -> bool:
         if item.data in self.graph.constants:
             return False
+        if item.rounds_states:
+            return item.has(kind)
         return kind in NARROW or (item.quantisable and item.data_identity in self.ranges)
+
+    def _recurrence(self, node: Node, item: Contraction) -> None:
+        emit, key = self.rewriter.emit, (item.identity, Precision.INT8)
+        if key not in self.switches:
+            self.rewriter.keep(node)
+            return
+        own = emit(node.operator, node.inputs, node.attributes, like=node)
+        rounded = rounded_recurrence(node, self.graph, self.rewriter)
+        other = emit(node.operator, rounded.inputs, rounded.attributes, like=node)
+        share = emit("mul", (emit("sub", (other, own), like=node), self.switches[key]), like=node)
+        emit("add", (own, share), like=node, output=node.output)
 
     def _switched(self, name: str, item: Contraction, kind: Precision, like: Node) -> str:
         emit, switch = self.rewriter.emit, self.switches[item.identity, kind]

@@ -5,19 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
+from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.graph.graph_helpers import (
     GraphMaker,
     evaluate_graph,
     operators,
     random_inputs,
 )
+from tunefarm import compiler
 from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.operators.recurrence import BATCH, RECURRENCE
 from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
 from tunefarm.compiler.plan.precision import quantise
 from tunefarm.compiler.plan.precision.contractions import contractions, identities
 from tunefarm.compiler.types.dtypes import DType
@@ -197,3 +204,83 @@ def test_pass_keeps_the_operators_attributes() -> None:
         return [complete_attributes(n)["pads"] for n in found.nodes if n.operator == "conv"]
 
     assert pads(lowered) == pads(graph)
+
+
+FUNCTIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
+ROUNDED = [("RNN", False), ("GRU", True), ("LSTM", False)]
+
+
+def recurrent(kind: str, linear: bool, directions: int = 2) -> Graph:
+    """Four steps of two rows of 24 units."""
+    maker = GraphMaker()
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind]
+    apart = kind == "GRU" and not linear
+    x = maker.input(directions, 4, 2, gates, 24)
+    weights = [maker.weights(directions, 24, gates - apart, 24, scale=0.2)]
+    weights += [maker.weights(directions, 24, 24, scale=0.2)] if apart else []
+    names = FUNCTIONS[kind]
+    zeros = (0.0,) * len(names)
+    attributes = {"kind": kind, "activations": names, "alphas": zeros, "betas": zeros}
+    return maker.graph(
+        maker.node("recurrence", x, *weights, linear_before_reset=linear, **attributes)
+    )
+
+
+@pytest.mark.parametrize(("kind", "linear"), ROUNDED)
+def test_recurrences_round_their_states_without_ranges(kind: str, linear: bool) -> None:
+    graph = recurrent(kind, linear)
+    (item,) = contractions(graph)
+    assert item.rounds_states
+    assert [kind for kind in Precision if item.has(kind)] == [Precision.F32, Precision.INT8]
+    assert item.work == 4 * 2 * graph.types[item.weight].size
+    lowered = quantise.run(graph, PrecisionPlan({item.identity: Precision.INT8}))
+    (node,) = lowered.nodes
+    weights = lowered.constants[node.inputs[RECURRENCE]]
+    assert weights.dtype == np.int8 and abs(weights).max() == 127
+    assert 0.0 < error(graph, lowered) < 0.03
+
+
+def test_recurrences_whose_products_are_not_all_of_states_stay_f32() -> None:
+    assert contractions(recurrent("GRU", linear=False)) == ()
+
+
+def layer(kind: str) -> onnx.ModelProto:
+    """Both directions of a layer over dynamic steps and rows, with lengths."""
+    rows, rng = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind] * 19, np.random.default_rng(0)
+    constants = {
+        name: (rng.uniform(-1, 1, shape) / 4).astype(np.float32)
+        for name, shape in (("w", (2, rows, 5)), ("r", (2, rows, 19)), ("b", (2, 2 * rows)))
+    }
+    further = {"linear_before_reset": 1} if kind == "GRU" else {}
+    node = helper.make_node(
+        kind, ["x", "w", "r", "b", "n"], ["y", "y_h"], None, hidden_size=19,
+        direction="bidirectional", **further,
+    )  # fmt: skip
+    ports = [tensor("x", ("steps", "rows", 5)), tensor("n", ("rows",), onnx.TensorProto.INT32)]
+    return model([node], ports, ["y", "y_h"], constants, opset=17)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_rounded_recurrences_of_dynamic_shapes_are_those_of_fixed_ones(kind: str) -> None:
+    """A step's range is that of the rows that a run gives."""
+    proto, rng = layer(kind), np.random.default_rng(1)
+
+    def built(sizes: dict[str, list[str]]) -> tuple[Graph, compiler.Executable]:
+        prepared = prepare(import_model_proto(proto, sizes))
+        able = (item.identity for item in contractions(prepared) if item.rounds_states)
+        lowered, _ = apply_precisions(prepared, PrecisionPlan(dict.fromkeys(able, Precision.INT8)))
+        return lowered, compiler.build(lowered)
+
+    graph, executable = built({"steps": ["1..6"], "rows": ["1..4"]})
+    (node,) = (node for node in graph.nodes if node.operator == "recurrence")
+    assert graph.constants[node.inputs[RECURRENCE]].dtype == np.int8
+    assert node.inputs[BATCH] in graph.inputs
+    for steps, rows in ((6, 4), (3, 1), (5, 2)):
+        feeds = {
+            "x": rng.uniform(-1, 1, (steps, rows, 5)).astype(np.float32),
+            "n": rng.integers(1, steps, rows, np.int32, endpoint=True),
+        }
+        found = executable.run(feeds)
+        _, fixed = built({"steps": [str(steps)], "rows": [str(rows)]})
+        for name, expected in fixed.run(feeds).items():
+            np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6)

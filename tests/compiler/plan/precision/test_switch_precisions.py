@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph
+from tests.compiler.graph.graph_helpers import GraphMaker, evaluate_graph, random_inputs
+from tests.compiler.plan.precision.test_quantise import recurrent
 from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.plan.precision import quantise
 from tunefarm.compiler.plan.precision.contractions import contractions
 from tunefarm.compiler.plan.precision.switch_precisions import switched
-from tunefarm.compiler.types.precision import Calibration, Precision
+from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
 
 KINDS = (Precision.BF16, Precision.INT8)
 
@@ -46,3 +48,18 @@ def test_each_switch_rounds_what_one_contraction_reads(kind: Precision) -> None:
 def test_what_has_no_range_has_no_switch_for_int8() -> None:
     _, switches = switched(products(), KINDS, None)
     assert {kind for _, kind in switches} == {Precision.BF16}
+
+
+@pytest.mark.parametrize(("kind", "linear"), [("RNN", False), ("GRU", True), ("LSTM", False)])
+def test_a_switch_rounds_the_states_of_a_recurrence(kind: str, linear: bool) -> None:
+    graph = recurrent(kind, linear)
+    (item,) = contractions(graph)
+    lowered, switches = switched(graph, KINDS, calibration(graph))
+    assert list(switches) == [(item.identity, Precision.INT8)]
+    (switch,) = switches.values()
+    inputs = random_inputs(graph)
+    rounded = quantise.run(graph, PrecisionPlan({item.identity: Precision.INT8}))
+    for share, like in ((0.0, graph), (1.0, rounded)):
+        (found,) = evaluate_graph(lowered, {**inputs, switch: np.array(share, np.float32)})
+        (expected,) = evaluate_graph(like, inputs)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
