@@ -1,5 +1,7 @@
 """Networks with seeded weights, quantised by onnxruntime's `quantize_dynamic`.
 
+Recurrent layers that it does not quantise have int8 weights that DequantizeLinear nodes read.
+
 They are written once into a folder, next to those that packages ship, and measured as these are.
 """
 
@@ -24,7 +26,7 @@ from tunefarm.compiler.frontend.zoo.network import Size
 
 PACKAGE = "generated"
 _FLOAT, _INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
-_STEPS = ({"n": 1}, {"n": 20}, {"n": 200})
+_STEPS = tuple({"n": n, "b": b} for n, b in ((1, 1), (20, 1), (200, 1), (20, 4), (20, 8)))
 _OPSET = 17
 
 
@@ -50,6 +52,12 @@ class _Writer:
         self.nodes.append(helper.make_node(operator, inputs, [output], output, **attributes))
         return output
 
+    def dequantized(self, name: str, shape: tuple[int, ...], bound: float) -> str:
+        """Drawn weights as int8 with one scale, and the node that makes floats of them."""
+        integers = self.constant(f"{name}.i8", self.rng.integers(-127, 128, shape, np.int8))
+        scale = self.constant(f"{name}.scale", np.array(bound / 127, np.float32))
+        return self.node("DequantizeLinear", [integers, scale], name)
+
     def dense(self, name: str, data: str, size: int, features: int) -> str:
         """A fully connected layer over the last axis."""
         weight = self.uniform(f"{name}.weight", (size, features), 1 / math.sqrt(size))
@@ -60,10 +68,11 @@ class _Writer:
         """A layer over [steps, batch, size]: [steps, batch, directions * hidden]."""
         gates, hidden = {"RNN": 1, "GRU": 3, "LSTM": 4}[layer.operator], layer.hidden
         directions, bound = (2 if layer.both_ways else 1), 1 / math.sqrt(hidden)
+        weights = self.dequantized if layer.dequantized else self.uniform
         inputs = [
             data,
-            self.uniform(f"{name}.w", (directions, gates * hidden, size), bound),
-            self.uniform(f"{name}.r", (directions, gates * hidden, hidden), bound),
+            weights(f"{name}.w", (directions, gates * hidden, size), bound),
+            weights(f"{name}.r", (directions, gates * hidden, hidden), bound),
             self.uniform(f"{name}.b", (directions, 2 * gates * hidden), bound),
         ]
         further: dict[str, int] = {"linear_before_reset": 1} if layer.operator == "GRU" else {}
@@ -102,6 +111,7 @@ class Recurrent:
     hidden: int
     both_ways: bool = False
     operator: str = "LSTM"
+    dequantized: bool = False
 
     @property
     def entering(self) -> int:
@@ -163,17 +173,23 @@ def _zoo(name: str, layers: int | None = None, dynamic: bool = True) -> onnx.Mod
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a network is made and quantised; `fused` writes what onnxruntime makes of it."""
+    """How a network is made and quantised; `fused` writes what onnxruntime makes of it.
 
-    float_model: Callable[[], onnx.ModelProto]
-    weights: QuantType = QuantType.QInt8
+    Without `weights` the model is quantised as it is made.
+    """
+
+    made: Callable[[], onnx.ModelProto]
+    weights: QuantType | None = QuantType.QInt8
     options: Mapping[str, Any] = field(default_factory=dict)
     fused: bool = False
 
     def write(self, path: Path) -> None:
         """Write the quantised network to this file."""
+        if self.weights is None:
+            onnx.save(self.made(), path)
+            return
         source = path.with_suffix(".float.onnx")
-        onnx.save(self.float_model(), source)
+        onnx.save(self.made(), source)
         target = path.with_suffix(".plain.onnx") if self.fused else path
         quantize_dynamic(source, target, weight_type=self.weights, **self.options)
         if self.fused:
@@ -193,16 +209,25 @@ _LSTMS = (
     Recurrent(2, 512, True),
     Recurrent(3, 256, True),
 )
+_DEQUANTIZED = (
+    Recurrent(1, 256, False, "LSTM", True),
+    Recurrent(2, 512, True, "LSTM", True),
+    Recurrent(1, 256, False, "GRU", True),
+    Recurrent(2, 512, True, "GRU", True),
+    Recurrent(1, 512, False, "RNN", True),
+)
 _TAGGER = Recurrent(2, 200, True)
 
 
 def _name(layer: Recurrent) -> str:
     ways = "both" if layer.both_ways else "one"
-    return f"{layer.operator.lower()}_{layer.layers}x{layer.hidden}_{ways}.onnx"
+    kind = f"{layer.operator.lower()}{'_qdq' if layer.dequantized else ''}"
+    return f"{kind}_{layer.layers}x{layer.hidden}_{ways}.onnx"
 
 
 RECIPES: Mapping[str, Recipe] = {
     **{_name(layer): Recipe(partial(_stack, layer)) for layer in _LSTMS},
+    **{_name(layer): Recipe(partial(_stack, layer), None) for layer in _DEQUANTIZED},
     "tagger.onnx": Recipe(lambda: _tagger(_TAGGER, 5000, 40)),
     "speech_block.onnx": Recipe(_speech_block, QuantType.QUInt8),
     "crnn.onnx": Recipe(lambda: _zoo("crnn", dynamic=False), QuantType.QUInt8),
@@ -220,9 +245,9 @@ RECIPES: Mapping[str, Recipe] = {
 
 
 def _stacked(layer: Recurrent) -> Network:
-    shape = ("n", 1, layer.entering)
+    shape, bounds = ("n", "b", layer.entering), {"n": "1..200", "b": "1..8"}
     return Network(
-        PACKAGE, _name(layer), {"x": shape}, {"x": SIGNAL}, _STEPS, {"n": "1..200"}, tolerance=1e-2
+        PACKAGE, _name(layer), {"x": shape}, {"x": SIGNAL}, _STEPS, bounds, tolerance=1e-2
     )
 
 
@@ -240,7 +265,7 @@ def _encoder(file: str) -> Network:
 
 
 GENERATED: tuple[Network, ...] = (
-    *map(_stacked, _LSTMS),
+    *map(_stacked, (*_LSTMS, *_DEQUANTIZED)),
     Network(
         PACKAGE,
         "tagger.onnx",
