@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,8 +28,10 @@ from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
 from tunefarm.compiler.plan.precision import quantise
 from tunefarm.compiler.plan.precision.contractions import contractions, identities
+from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
+from tunefarm.compiler.types.tensor_type import Attribute
 
 
 def conv(maker: GraphMaker, x: str, outputs: int, bias: bool = True) -> str:
@@ -220,10 +223,11 @@ def recurrent(kind: str, linear: bool, directions: int = 2) -> Graph:
     weights += [maker.weights(directions, 24, 24, scale=0.2)] if apart else []
     names = FUNCTIONS[kind]
     zeros = (0.0,) * len(names)
-    attributes = {"kind": kind, "activations": names, "alphas": zeros, "betas": zeros}
-    return maker.graph(
-        maker.node("recurrence", x, *weights, linear_before_reset=linear, **attributes)
-    )
+    attributes: dict[str, Attribute] = {
+        "kind": kind, "activations": names, "alphas": zeros, "betas": zeros,
+        "linear_before_reset": linear,
+    }  # fmt: skip
+    return maker.graph(maker.node("recurrence", x, *weights, **attributes))
 
 
 @pytest.mark.parametrize(("kind", "linear"), ROUNDED)
@@ -251,7 +255,7 @@ def layer(kind: str) -> onnx.ModelProto:
         name: (rng.uniform(-1, 1, shape) / 4).astype(np.float32)
         for name, shape in (("w", (2, rows, 5)), ("r", (2, rows, 19)), ("b", (2, 2 * rows)))
     }
-    further = {"linear_before_reset": 1} if kind == "GRU" else {}
+    further: dict[str, Any] = {"linear_before_reset": 1} if kind == "GRU" else {}
     node = helper.make_node(
         kind, ["x", "w", "r", "b", "n"], ["y", "y_h"], None, hidden_size=19,
         direction="bidirectional", **further,
@@ -265,7 +269,7 @@ def test_rounded_recurrences_of_dynamic_shapes_are_those_of_fixed_ones(kind: str
     """A step's range is that of the rows that a run gives."""
     proto, rng = layer(kind), np.random.default_rng(1)
 
-    def built(sizes: dict[str, list[str]]) -> tuple[Graph, compiler.Executable]:
+    def built(sizes: dict[str, list[str]]) -> tuple[Graph, Executable]:
         prepared = prepare(import_model_proto(proto, sizes))
         able = (item.identity for item in contractions(prepared) if item.rounds_states)
         lowered, _ = apply_precisions(prepared, PrecisionPlan(dict.fromkeys(able, Precision.INT8)))

@@ -62,4 +62,4 @@ def test_a_switch_rounds_the_states_of_a_recurrence(kind: str, linear: bool) -> 
     for share, like in ((0.0, graph), (1.0, rounded)):
         (found,) = evaluate_graph(lowered, {**inputs, switch: np.array(share, np.float32)})
         (expected,) = evaluate_graph(like, inputs)
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose(np.float32(found), np.float32(expected), atol=1e-6)
