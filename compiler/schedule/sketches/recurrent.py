@@ -58,15 +58,15 @@ def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
     context = recurrent_layer(KernelFacts(kernel, vector_lanes(kernel, target), threads, target))
     tiles, blocks = recurrent_tiles(context), row_blocks(context)
     block = preferred_block(context, blocks)
+    tile = preferred_tile(context, block, tiles)
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("batch", blocks), block),
-        (Choice("product", tiles), preferred_tile(context, block, tiles)),
+        (Choice("product", tiles), tile),
         (Choice("unroll", UNROLLS), 2 if context.phases[-1].terms > 1 else 4),
     ]
     chunks = chunk_choices(kernel, threads)
     if chunks:
-        shared = preferred_share(context, block)
-        choices += [(Choice("shared", SHARED), shared), *chunks]
+        choices += [(Choice("shared", SHARED), preferred_share(context, block, tile)), *chunks]
     return [Sketch.planned("recurrent", choices, lambda values: _Candidates(context, values))]
 
 

@@ -22,8 +22,8 @@ VECTORS = (1, 2, 3, 4, 6, 8)
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 STACK_BYTES = 256 * 1024  # what a thread keeps of a step's states and gates, at most
 SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs more than it saves
-STEP_WORK = 2**18  # multiply-adds of a step below which threads that meet after it lose time
 # Cycles, as they were measured:
+STEP_CYCLES = 5000  # of a product below which two threads lose time when they meet after it
 TILE_CYCLES = 24  # to begin and store a tile
 LATENCY = 4  # until a multiply-add can be added to
 STREAM, LONG_STREAM = 1.3, 1.8  # for a line from the second-level cache: of few in a row, of more
@@ -204,15 +204,14 @@ def preferred_block(context: Recurrent, blocks: tuple[int, ...]) -> int:
     return max((size for size in blocks if size <= share), default=blocks[0])
 
 
-def preferred_share(context: Recurrent, block: int) -> str:
+def preferred_share(context: Recurrent, block: int, tile: Pair) -> str:
     """Units where there is one block of rows, of whose steps each is worth meeting for.
 
     Threads meet after each product of a step.
     """
-    directions, _, batch, units = context.extents
-    gates = sum(phase.gates for phase in context.phases)
+    directions, _, batch, _ = context.extents
     several = directions * -(-batch // block) > 1
-    return "units" if not several and batch * gates * units**2 >= STEP_WORK else "rows"
+    return "units" if not several and _cycles(context, block, tile) >= STEP_CYCLES else "rows"
 
 
 def preferred_tile(context: Recurrent, block: int, tiles: tuple[Pair, ...]) -> Pair:
