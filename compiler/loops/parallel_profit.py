@@ -1,7 +1,8 @@
 """Which parallel loops threads share, where sizes are dynamic.
 
 A schedule decides at the bounds. Of a few rows one thread makes more than it takes to wake
-another: a loop that ends at run time is shared only where the sizes make it worth that.
+another: a loop that ends at run time is shared only where the sizes make it worth that. How often
+it runs is no part of that: a loop inside of a recurrence's steps does not grow with their number.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, integer, mul
+from tunefarm.compiler.expr.walk import loads
 from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.loops.ir import (
     Allocate,
@@ -43,7 +45,15 @@ def parallel_profit(nest: LoopNest, before: LoopNest, limits: Sequence[ValidExte
         for loop in walk(before.body)
         if isinstance(loop, For) and _is_parallel(loop)
     }
-    return replace(nest, body=_shared(nest.body, most, limits))
+    return replace(nest, body=_shared(nest.body, most, _strictest(limits)))
+
+
+def _strictest(limits: Sequence[ValidExtent]) -> list[ValidExtent]:
+    """Of limits that compare the same size along the same places, that of the smallest extent."""
+    found: dict[tuple[int, str, int, int], ValidExtent] = {}
+    for limit in sorted(limits, key=lambda limit: limit.extent, reverse=True):
+        found[limit.stride, limit.sizes, limit.number, limit.offset] = limit
+    return [limit for limit in limits if limit in found.values()]
 
 
 def _is_parallel(statement: Stmt) -> bool:
@@ -69,10 +79,20 @@ def _shared(body: Body, most: dict[str, int], limits: Sequence[ValidExtent]) -> 
         if isinstance(statement, For) and statement.kind is LoopKind.PARALLEL:
             work = most.get(statement.variable, MIN_SHARED_PRODUCTS)
             statement = replace(statement, worth=_worth(work, limits))
-        elif isinstance(statement, For | Let | If | Allocate):
+        elif isinstance(statement, For):
+            read = loads(statement.limit) if statement.limit is not None else []
+            ends = {(load.buffer, load.indices) for load in read}
+            inside = [item for item in limits if (item.sizes, _place(item)) not in ends]
+            statement = replace(statement, body=_shared(statement.body, most, inside))
+        elif isinstance(statement, Let | If | Allocate):
             statement = replace(statement, body=_shared(statement.body, most, limits))
         made.append(statement)
     return tuple(made)
+
+
+def _place(limit: ValidExtent) -> tuple[Expr, ...]:
+    """Where a limit's size is in the input that has it."""
+    return (integer(limit.number),)
 
 
 def _worth(work: int, limits: Sequence[ValidExtent]) -> Expr | None:
@@ -83,7 +103,7 @@ def _worth(work: int, limits: Sequence[ValidExtent]) -> Expr | None:
         return None
     product: Expr = integer(1)
     for limit in limits:
-        size = Load(DType.I64, limit.sizes, (integer(limit.number),))
+        size = Load(DType.I64, limit.sizes, _place(limit))
         there = binary("min", add(size, integer(limit.offset)), integer(limit.extent))
         product = mul(product, there)
     return binary("le", integer(needed), product)

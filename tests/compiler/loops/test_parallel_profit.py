@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.compiler.frontend.onnx_models import model, tensor
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr, unary
-from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, ValidExtent
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder, KernelCall, ValidExtent
+from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.loops.ir import For, LoopKind, walk
 from tunefarm.compiler.loops.parallel_profit import MIN_SHARED_PRODUCTS, STORED
 from tunefarm.compiler.loops.printer import format_loops
+from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
+from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.configs.settings import load_target
 
 ROWS = 64
+BY_ROWS = Schedule((Parallelize("exp", "i"),))
 
 
 def rows_of(columns: int, limited: bool = True) -> FusedKernel:
@@ -32,8 +44,8 @@ def rows_of(columns: int, limited: bool = True) -> FusedKernel:
     return FusedKernel("exp", tuple(builder.inputs), tuple(builder.stages), "exp", limits)
 
 
-def parallel_loop(kernel: FusedKernel) -> For:
-    nest = lower(kernel, Schedule((Parallelize("exp", "i"),)))
+def parallel_loop(kernel: FusedKernel, schedule: Schedule = BY_ROWS) -> For:
+    nest = lower(kernel, schedule)
     (loop,) = (
         item for item in walk(nest.body) if isinstance(item, For) and item.kind is LoopKind.PARALLEL
     )
@@ -55,4 +67,29 @@ def test_rows_each_of_which_is_enough_are_always_shared() -> None:
 def test_loops_of_known_extents_stay_as_they_are() -> None:
     kernel = rows_of(8, limited=False)
     assert parallel_loop(kernel).worth is None
-    assert "where" not in format_loops(lower(kernel, Schedule((Parallelize("exp", "i"),))))
+    assert "where" not in format_loops(lower(kernel, BY_ROWS))
+
+
+def test_a_size_that_two_limits_compare_counts_once() -> None:
+    kernel = rows_of(32)
+    (limit,) = kernel.limits
+    wider = replace(limit, extent=2 * ROWS)
+    assert (
+        parallel_loop(replace(kernel, limits=(limit, wider))).worth == parallel_loop(kernel).worth
+    )
+
+
+def test_what_each_step_does_is_shared_however_few_steps_there_are() -> None:
+    gates, units = 4 * 256, 256
+    weights = {"w": (1, gates, 8), "r": (1, gates, units)}
+    node = helper.make_node("LSTM", ["x", *weights], ["y"], hidden_size=units)
+    constants = {name: np.zeros(shape, np.float32) for name, shape in weights.items()}
+    proto = model([node], [tensor("x", ("steps", 1, 8))], ["y"], constants)
+    graph = import_model_proto(proto, {"x": ("1..200", 1, 8)})
+    target = Target.from_json(load_target("x86-64-v4").model_dump())
+    calls = kernels_of(graph, target).calls
+    kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
+    (kernel,) = (kernel for kernel in kernels if recurrence_of(kernel) is not None)
+    loop = parallel_loop(kernel, default_schedule(kernel, target, 2))
+    assert gates * units >= MIN_SHARED_PRODUCTS
+    assert loop.worth is None
