@@ -1,6 +1,6 @@
 """Networks with seeded weights, quantised by onnxruntime's `quantize_dynamic`.
 
-Recurrent layers that it does not quantise have int8 weights that DequantizeLinear nodes read.
+Recurrent layers come also with int8 weights that DequantizeLinear nodes read, and in f32.
 
 They are written once into a folder, next to those that packages ship, and measured as these are.
 """
@@ -27,6 +27,7 @@ from tunefarm.compiler.frontend.zoo.network import Size
 PACKAGE = "generated"
 _FLOAT, _INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
 _STEPS = tuple({"n": n, "b": b} for n, b in ((1, 1), (20, 1), (200, 1), (20, 4), (20, 8)))
+_FLOAT_STEPS = tuple({"n": n, "b": b} for n in (1, 200) for b in (1, 4))
 _OPSET = 17
 
 
@@ -68,7 +69,7 @@ class _Writer:
         """A layer over [steps, batch, size]: [steps, batch, directions * hidden]."""
         gates, hidden = {"RNN": 1, "GRU": 3, "LSTM": 4}[layer.operator], layer.hidden
         directions, bound = (2 if layer.both_ways else 1), 1 / math.sqrt(hidden)
-        weights = self.dequantized if layer.dequantized else self.uniform
+        weights = self.dequantized if layer.weights == "qdq" else self.uniform
         inputs = [
             data,
             weights(f"{name}.w", (directions, gates * hidden, size), bound),
@@ -105,13 +106,13 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """Layers of one kind, one after the other."""
+    """Layers of one kind, one after the other; `weights` are dynamic (quantised), qdq or f32."""
 
     layers: int
     hidden: int
     both_ways: bool = False
     operator: str = "LSTM"
-    dequantized: bool = False
+    weights: str = "dynamic"
 
     @property
     def entering(self) -> int:
@@ -210,24 +211,29 @@ _LSTMS = (
     Recurrent(3, 256, True),
 )
 _DEQUANTIZED = (
-    Recurrent(1, 256, False, "LSTM", True),
-    Recurrent(2, 512, True, "LSTM", True),
-    Recurrent(1, 256, False, "GRU", True),
-    Recurrent(2, 512, True, "GRU", True),
-    Recurrent(1, 512, False, "RNN", True),
+    Recurrent(1, 256, False, "LSTM", "qdq"),
+    Recurrent(2, 512, True, "LSTM", "qdq"),
+    Recurrent(1, 256, False, "GRU", "qdq"),
+    Recurrent(2, 512, True, "GRU", "qdq"),
+    Recurrent(1, 512, False, "RNN", "qdq"),
+)
+_FLOATS = tuple(
+    Recurrent(1, hidden, False, operator, "f32")
+    for operator in ("LSTM", "GRU")
+    for hidden in (64, 128, 256, 512)
 )
 _TAGGER = Recurrent(2, 200, True)
 
 
 def _name(layer: Recurrent) -> str:
     ways = "both" if layer.both_ways else "one"
-    kind = f"{layer.operator.lower()}{'_qdq' if layer.dequantized else ''}"
-    return f"{kind}_{layer.layers}x{layer.hidden}_{ways}.onnx"
+    kind = "" if layer.weights == "dynamic" else f"_{layer.weights}"
+    return f"{layer.operator.lower()}{kind}_{layer.layers}x{layer.hidden}_{ways}.onnx"
 
 
 RECIPES: Mapping[str, Recipe] = {
     **{_name(layer): Recipe(partial(_stack, layer)) for layer in _LSTMS},
-    **{_name(layer): Recipe(partial(_stack, layer), None) for layer in _DEQUANTIZED},
+    **{_name(layer): Recipe(partial(_stack, layer), None) for layer in (*_DEQUANTIZED, *_FLOATS)},
     "tagger.onnx": Recipe(lambda: _tagger(_TAGGER, 5000, 40)),
     "speech_block.onnx": Recipe(_speech_block, QuantType.QUInt8),
     "crnn.onnx": Recipe(lambda: _zoo("crnn", dynamic=False), QuantType.QUInt8),
@@ -246,8 +252,9 @@ RECIPES: Mapping[str, Recipe] = {
 
 def _stacked(layer: Recurrent) -> Network:
     shape, bounds = ("n", "b", layer.entering), {"n": "1..200", "b": "1..8"}
+    sizes = _FLOAT_STEPS if layer.weights == "f32" else _STEPS
     return Network(
-        PACKAGE, _name(layer), {"x": shape}, {"x": SIGNAL}, _STEPS, bounds, tolerance=1e-2
+        PACKAGE, _name(layer), {"x": shape}, {"x": SIGNAL}, sizes, bounds, tolerance=1e-2
     )
 
 
@@ -265,7 +272,7 @@ def _encoder(file: str) -> Network:
 
 
 GENERATED: tuple[Network, ...] = (
-    *map(_stacked, (*_LSTMS, *_DEQUANTIZED)),
+    *map(_stacked, (*_LSTMS, *_DEQUANTIZED, *_FLOATS)),
     Network(
         PACKAGE,
         "tagger.onnx",

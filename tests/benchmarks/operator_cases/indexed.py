@@ -16,13 +16,6 @@ _RECURRENT: tuple[tuple[str, int, int, int, int, str], ...] = (
     ("GRU", 50, 1, 128, 128, "forward"),
     ("GRU", 20, 4, 37, 53, "reverse"),
     ("RNN", 50, 1, 128, 128, "forward"),
-    *(
-        (operator, steps, batch, size, size, "forward")
-        for operator in ("LSTM", "GRU")
-        for steps in (1, 200)
-        for batch in (1, 4)
-        for size in (64, 128, 256, 512)
-    ),
 )
 
 
