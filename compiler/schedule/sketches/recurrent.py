@@ -57,7 +57,7 @@ def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> lis
         return []
     context = recurrent_layer(KernelFacts(kernel, vector_lanes(kernel, target), threads, target))
     tiles, blocks = recurrent_tiles(context), row_blocks(context)
-    block = preferred_block(context, blocks)
+    block = preferred_block(context, blocks, tiles)
     tile = preferred_tile(context, block, tiles)
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("batch", blocks), block),

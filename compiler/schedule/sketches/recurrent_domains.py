@@ -20,6 +20,7 @@ Pair: TypeAlias = tuple[int, int]
 """Rows and vectors of a register tile, the vectors of each gate."""
 VECTORS = (1, 2, 3, 4, 6, 8)
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+BATCH_POSITION = 3  # of the output's axes
 STACK_BYTES = 256 * 1024  # what a thread keeps of a step's states and gates, at most
 SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs more than it saves
 # Cycles, as they were measured:
@@ -192,8 +193,11 @@ def row_blocks(context: Recurrent) -> tuple[int, ...]:
     return tuple(sorted(fitting or {1}))
 
 
-def preferred_block(context: Recurrent, blocks: tuple[int, ...]) -> int:
-    """All rows together; a part for each thread where each has enough to do with the weights."""
+def preferred_block(context: Recurrent, blocks: tuple[int, ...], tiles: tuple[Pair, ...]) -> int:
+    """All rows together; a part for each thread where each has enough to do with the weights.
+
+    A dynamic batch may have one row: then threads share its units, if a row is worth that.
+    """
     (directions, steps, batch, units), facts = context.extents, context.facts
     parts = -(-facts.threads // directions)
     share = -(-batch // parts)
@@ -201,6 +205,9 @@ def preferred_block(context: Recurrent, blocks: tuple[int, ...]) -> int:
     enough = 2 if context.weight_bytes <= facts.target.l2_bytes else 4
     if share < enough or share * steps * gates * units**2 < SHARED_WORK:
         share = batch
+    elif directions == 1 and facts.kernel.limited_at(BATCH_POSITION):
+        row = _cycles(context, 1, preferred_tile(context, 1, tiles))
+        share = batch if row >= STEP_CYCLES else share
     return max((size for size in blocks if size <= share), default=blocks[0])
 
 

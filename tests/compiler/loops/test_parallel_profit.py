@@ -79,17 +79,18 @@ def test_a_size_that_two_limits_compare_counts_once() -> None:
     )
 
 
-def test_what_each_step_does_is_shared_however_few_steps_there_are() -> None:
+@pytest.mark.parametrize("rows", [1, "1..8"])
+def test_what_each_step_does_is_shared_however_few_steps_there_are(rows: int | str) -> None:
     gates, units = 4 * 256, 256
     weights = {"w": (1, gates, 8), "r": (1, gates, units)}
     node = helper.make_node("LSTM", ["x", *weights], ["y"], hidden_size=units)
     constants = {name: np.zeros(shape, np.float32) for name, shape in weights.items()}
-    proto = model([node], [tensor("x", ("steps", 1, 8))], ["y"], constants)
-    graph = import_model_proto(proto, {"x": ("1..200", 1, 8)})
+    proto = model([node], [tensor("x", ("steps", "rows", 8))], ["y"], constants)
+    graph = import_model_proto(proto, {"x": ("1..200", rows, 8)})
     target = Target.from_json(load_target("x86-64-v4").model_dump())
     calls = kernels_of(graph, target).calls
     kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
     (kernel,) = (kernel for kernel in kernels if recurrence_of(kernel) is not None)
     loop = parallel_loop(kernel, default_schedule(kernel, target, 2))
     assert gates * units >= MIN_SHARED_PRODUCTS
-    assert loop.worth is None
+    assert loop.variable.startswith("j") and loop.worth is None
