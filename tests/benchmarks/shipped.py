@@ -27,7 +27,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -212,7 +212,8 @@ def _first() -> Iterator[None]:
 
     def schedule(policy: int, priority: int) -> None:
         for thread in THREADS.iterdir():
-            os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))
 
     schedule(os.SCHED_FIFO, 1)
     try:
