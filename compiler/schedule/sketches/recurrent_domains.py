@@ -25,6 +25,7 @@ STACK_BYTES = 256 * 1024  # what a thread keeps of a step's states and gates, at
 SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs more than it saves
 # Cycles, as they were measured:
 STEP_CYCLES = 5000  # of a product below which two threads lose time when they meet after it
+ROW_CYCLES = 10000  # of a row's, from which sharing few rows' wins more than that of all rows loses
 TILE_CYCLES = 24  # to begin and store a tile
 LATENCY = 4  # until a multiply-add can be added to
 STREAM, LONG_STREAM = 1.3, 1.8  # for a line from the second-level cache: of few in a row, of more
@@ -207,7 +208,7 @@ def preferred_block(context: Recurrent, blocks: tuple[int, ...], tiles: tuple[Pa
         share = batch
     elif directions == 1 and facts.kernel.limited_at(BATCH_POSITION):
         row = _cycles(context, 1, preferred_tile(context, 1, tiles))
-        share = batch if row >= STEP_CYCLES else share
+        share = batch if row >= ROW_CYCLES else share
     return max((size for size in blocks if size <= share), default=blocks[0])
 
 
