@@ -9,9 +9,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
+from tests.compiler.frontend.onnx_models import model as model_of
+from tests.compiler.frontend.onnx_models import tensor
 from tests.end_to_end.tiny_model import tiny_model
 
 _SECONDS = 300.0
@@ -37,7 +41,11 @@ def tune_under(
     return subprocess.run(
         [sys.executable, "-c", _UNDER, json.dumps(limits), *arguments],
         cwd=folder,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
+        env={
+            **os.environ,
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "PYTHONDONTWRITEBYTECODE": "1",  # under a limit of a file it would be cut off
+        },
         capture_output=True,
         text=True,
         timeout=_SECONDS,
@@ -73,6 +81,13 @@ def test_a_build_works_under_hard_limits_below_ours(model: Path, tmp_path: Path)
 def test_a_build_that_a_limit_stops_names_it(
     name: str, value: int, expected: str, model: Path, tmp_path: Path
 ) -> None:
+    if name == "CPU":  # many kernels: more than the limit on any CPU
+        products = [
+            helper.make_node("MatMul", ["x", f"w{number}"], [f"y{number}"]) for number in range(99)
+        ]
+        weights = {f"w{n}": np.ones((64, 9 + n), np.float32) for n in range(99)}
+        names = [product.output[0] for product in products]
+        onnx.save(model_of(products, [tensor("x", (3, 64))], names, weights), model)
     arguments = ["build", "--model", str(model), "--untuned", "--output", "tiny.tuned"]
     line = last_line(tune_under({name: value}, tmp_path, *arguments))
     letters = {"AS": "v", "FSIZE": "f", "CPU": "t", "NOFILE": "n"}
