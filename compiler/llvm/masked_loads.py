@@ -6,7 +6,8 @@ under the same mask, for which two things are wrong:
     x = masked.load(p, m); y = select(m, reversed(x), c)     ->     vpermpd (p), i, y {m}
 
 takes lanes for `m` from anywhere in memory, and what was folded may be taken apart again in a loop
-with a plain load, which reads behind the end of a buffer.
+with a plain load, which reads behind the end of a buffer. Without AVX-512 a load of more than a
+register is taken apart here: LLVM makes a plain load of a half that has no lanes.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 from tunefarm.compiler.types.dtypes import DType
 
 _LEAST = 16  # bytes of a register
+_AVX = 32  # bytes of one without AVX-512
 _WORDS = {1: DType.U8, 2: DType.I16}
 """What is loaded of narrow elements, half a register at a time: all CPUs have those."""
 
 
 def masked_load(writer: FunctionWriter, pointer: str, mask: Value, dtype: DType) -> Value:
     """A vector of the elements whose mask is set, 0 for the others."""
-    if not writer.has_avx512:
+    is_held, width = writer.has_avx512, mask.width
+    if not is_held and width * dtype.bytes <= _AVX:
         return _load(writer, pointer, mask, dtype)
-    held, width = _WORDS.get(dtype.bytes, dtype), mask.width
-    most = (64 if held.bytes >= 4 else 32) // held.bytes
+    held = _WORDS.get(dtype.bytes, dtype) if is_held else dtype
+    most = (64 if is_held and held.bytes >= 4 else _AVX) // held.bytes
     side = most if width > most else max(1 << (width - 1).bit_length(), _LEAST // held.bytes)
     parts = []
     for start in range(0, width, side):
@@ -42,9 +45,11 @@ def masked_load(writer: FunctionWriter, pointer: str, mask: Value, dtype: DType)
             every = [min(lane, width) for lane in range(start, start + side)]
             lanes = shuffle(writer, mask, none, every)
         loaded = _load(writer, place, lanes, held)
-        kind = type_of(held, side)
-        name = writer.emit(f'call {kind} asm "", "=v,0"({loaded.typed})')
-        parts.append(Value(name, held, side))
+        if is_held:
+            kind = type_of(held, side)
+            name = writer.emit(f'call {kind} asm "", "=v,0"({loaded.typed})')
+            loaded = Value(name, held, side)
+        parts.append(loaded)
     whole = _joined(writer, parts)
     if whole.width != width:
         whole = shuffle(writer, whole, whole, range(width))

@@ -219,3 +219,14 @@ def test_models_give_the_same_bits(name: str, seeds: Sequence[int], is_full: boo
     threads = THREADS if is_full else THREADS[::2]
     found = [bits(graph, t, n, seed) for seed in seeds for t in FAMILY for n in threads]
     assert all(item == found[0] for item in found)
+
+
+def test_lanes_beyond_a_strided_row_are_not_read() -> None:
+    """10 rows of 4 in 16 lanes: half of a load of two registers has no lanes."""
+    kernel = kernel_of([f32(1, 10, 4)], [("arg_min", ["x0"], {"axis": 1})])
+    data = np.random.default_rng(0).standard_normal((1, 10, 4), dtype=np.float32)
+    for target in FAMILY:
+        space = schedule_space(kernel, target, 1, DETERMINISTIC)
+        schedule = space.schedule(space.default())
+        found = result(kernel, schedule, {kernel.inputs[0].name: data}, target, 1)
+        np.testing.assert_array_equal(found.ravel(), data.argmin(1).ravel())
