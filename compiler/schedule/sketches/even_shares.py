@@ -46,6 +46,18 @@ def evenly_shared(
     return replace(sketch, default=tuple(chosen))
 
 
+def default_waiting(sketch: Sketch, threads: int) -> float:
+    """What `waiting` is of a sketch's default schedule; 1 where threads share nothing of it."""
+    names = [choice.name for choice in sketch.choices]
+    if threads == 1 or "chunks" not in names or sketch.shape is None:
+        return 1.0
+    positions = {
+        choice.name: np.array([choice.values.index(value)])
+        for choice, value in zip(sketch.choices, sketch.default, strict=True)
+    }
+    return float(waiting(sketch.shape(positions).pieces, threads)[0])
+
+
 def waiting(pieces: Numbers, threads: int) -> Numbers:
     """The time of so many equal pieces, over that of as much work that threads share evenly."""
     return np.asarray(np.ceil(pieces / threads) * threads / pieces, np.float64)

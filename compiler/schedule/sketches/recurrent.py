@@ -48,7 +48,7 @@ from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 
 UNROLLS = (1, 2, 4, 8)
-SHARED = ("rows", "units")
+SHARED = ("rows", "units", "both")
 
 
 def recurrent_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
@@ -80,7 +80,9 @@ class _Candidates:
         self.context, self.values = context, values
         self.block, self.unroll = values.integers("batch"), values.integers("unroll")
         self.rows, self.vectors = values.pairs("product")
-        self.in_units = values.are("shared", "units")
+        both = values.are("shared", "both")
+        self.in_both = both & context.whole  # a tile that is peeled is no part of a fused loop
+        self.in_units = values.are("shared", "units") | both & (not context.whole)
 
     def steps(self) -> list[Step]:
         context = self.context
@@ -92,22 +94,26 @@ class _Candidates:
         if not context.together:
             outer, rows = (direction, f"{batch}.o"), f"{batch}.i"
             steps.append(Tile(output, batch, self.block.item(), "shift"))
-        steps += self._tiles(last.consumer, (*outer, step), rows)
-        units = bool(self.in_units.all())
+        units, both = bool(self.in_units.all()), bool(self.in_both.all())
+        steps += self._tiles(last.consumer, (step, *outer) if both else (*outer, step), rows)
+        tiles = self._vectors()[0]
         if "chunks" in self.values.domains:
-            steps += self._shared(output, (self._vectors()[0],) if units else outer)
+            shared = (*outer, tiles) if both else (tiles,) if units else outer
+            steps += self._shared(output, shared)
         large = context.together and self.block.item() * context.row_bytes > STACK_BYTES
-        scope = "workspace" if units or large else "stack"
+        scope = "workspace" if units or both or large else "stack"
         for stage in context.copies:
             steps += self._copied(stage, scope)
         for phase in before:
             name = phase.consumer.name
             steps += [
                 ComputeAt(name, output, step, scope),
-                *self._tiles(phase.consumer, (direction, step), batch),
+                *self._tiles(
+                    phase.consumer, (step, direction) if both else (direction, step), batch
+                ),
             ]
-            if units:
-                steps += self._shared(name, (self._vectors()[0],))
+            if units or both:
+                steps += self._shared(name, (direction, tiles) if both else (tiles,))
         for phase in context.phases:
             loop = f"{rows}.o" if phase is last else f"{batch}.o"
             steps += self._phase(phase, loop)
@@ -277,7 +283,10 @@ class _Candidates:
         computed = np.where(even, np.ceil(context.most / vectors) * vectors, context.most)
         held = (rows * vectors * gates).astype(np.float64)
         pieces, grains = pieces_and_grains(
-            values, [outer, [tiles]], self.in_units.astype(np.int64), facts.threads
+            values,
+            [outer, [tiles], [*outer, tiles]],
+            self.in_units + 2 * self.in_both,
+            facts.threads,
         )
         return NestShape(
             operands=tuple(item.stepped(nest.numbers[reduced], terms) for item in facts.operands),

@@ -24,7 +24,7 @@ BATCH_POSITION = 3  # of the output's axes
 STACK_BYTES = 256 * 1024  # what a thread keeps of a step's states and gates, at most
 SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs more than it saves
 # Cycles, as they were measured:
-STEP_CYCLES = 5000  # of a product below which two threads lose time when they meet after it
+MEETING_CYCLES = 2500  # for two threads to meet after a product; as many again for twice as many
 ROW_CYCLES = 10000  # of a row's, from which sharing few rows' wins more than that of all rows loses
 TILE_CYCLES = 24  # to begin and store a tile
 LATENCY = 4  # until a multiply-add can be added to
@@ -213,13 +213,24 @@ def preferred_block(context: Recurrent, blocks: tuple[int, ...], tiles: tuple[Pa
 
 
 def preferred_share(context: Recurrent, block: int, tile: Pair) -> str:
-    """Units where there is one block of rows, of whose steps each is worth meeting for.
+    """Rows, each block by one thread; units of one block after the other; or units of all blocks
+    in each step: the fastest by estimate.
 
-    Threads meet after each product of a step.
+    Threads that share units meet after each product of a step.
     """
-    directions, _, batch, _ = context.extents
-    several = directions * -(-batch // block) > 1
-    return "units" if not several and _cycles(context, block, tile) >= STEP_CYCLES else "rows"
+    directions, _, batch, units = context.extents
+    threads, blocks = context.facts.threads, directions * -(-batch // block)
+    cycles = _cycles(context, block, tile)
+    tiles = -(-units // (tile[1] * context.facts.lanes))
+    meeting = MEETING_CYCLES * math.log2(max(2, threads))
+    times = {
+        "units": blocks * (cycles * -(-tiles // threads) / tiles + meeting),
+        "rows": -(-blocks // threads) * cycles,
+        "both": cycles * -(-blocks * tiles // threads) / tiles + meeting,
+    }
+    if not context.whole:
+        del times["both"]
+    return min(times, key=times.__getitem__)
 
 
 def preferred_tile(context: Recurrent, block: int, tiles: tuple[Pair, ...]) -> Pair:

@@ -7,10 +7,12 @@ for row block: (parallel)
         products[x, y] += data.both[x, y] * filter[x, y]                 register tile as in matmul
         for tile: transform back; epilogue; store
 
-With several threads, the other way to share the work is by channels, where there are few rows:
+With several threads, the other ways to share the work are by channels, where there are few rows:
 
 for block of input channels: (parallel) pad; transform: data.both    in the workspace
 for block of output channels: (parallel) products; transform back; epilogue; store
+
+and by blocks of both, where there are few of either: the parallel loops go over row blocks as well.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from tunefarm.compiler.kernels.winograd import (
     ends_within_planes,
 )
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers, Operand
-from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
+from tunefarm.compiler.schedule.sketches.even_shares import default_waiting, evenly_shared
 from tunefarm.compiler.schedule.sketches.parallel_choices import parallel_steps, pieces_and_grains
 from tunefarm.compiler.schedule.sketches.ragged_sums import apart
 from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
@@ -67,6 +69,7 @@ MARGIN = 1.3  # times faster, by the count, before Winograd is the default
 OUTER_BYTES = 16  # a cycle, of transformed data that threads share through memory
 MOST_ROWS = 4  # of tiles in a block that is a part of their rows
 MANY_BLOCKS = 3  # per thread: with fewer row blocks one thread may wait for a whole one
+SHARES = ("rows", "channels", "both")  # what threads share blocks of
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +131,15 @@ def winograd_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
         return []
     counted = {m: cycles(conv, m, lanes, target) for m in (1, *TRANSFORMS)}
     direct = counted.pop(1)
-    leads = MARGIN * min(counted.values()) < direct
+    sketches = {m: _sketch(kernel, conv, m, target, threads) for m in TRANSFORMS}
+    for m, sketch in sketches.items():
+        counted[m] *= default_waiting(sketch, threads) if sketch is not None else 1.0
+    best = sorted(TRANSFORMS, key=counted.__getitem__)
+    leads = MARGIN * counted[best[0]] < direct
     if narrow_terms(conv, target) > 1:  # a rival twice as fast leaves no room for stalls
-        leads = leads and not stalls(conv, min(counted, key=counted.__getitem__), lanes)
-    sketches = [
-        _sketch(kernel, conv, m, target, threads) for m in sorted(counted, key=counted.__getitem__)
-    ]
-    return [replace(sketch, leads=leads) for sketch in sketches if sketch is not None]
+        leads = leads and not stalls(conv, best[0], lanes)
+    ordered = [sketches[m] for m in best]
+    return [replace(sketch, leads=leads) for sketch in ordered if sketch is not None]
 
 
 def _sketch(
@@ -161,9 +166,10 @@ def _sketch(
     if threads > 1:
         few = context.rows // block[0] < MANY_BLOCKS * threads
         choices.append((Choice("chunks", (1, 2, 4)), 2))
-        choices.append((Choice("share", ("rows", "channels")), "channels" if few else "rows"))
+        choices.append((Choice("share", SHARES), "channels" if few else "rows"))
     sketch = Sketch.planned(f"winograd{m}", choices, lambda values: _Candidates(context, values))
-    sketch = evenly_shared(sketch, threads, {"tile": tiles, "share": ("rows", "channels")})
+    rows = sketch.choices[0].values
+    sketch = evenly_shared(sketch, threads, {"tile": tiles, "share": SHARES, "rows": rows})
     return replace(sketch, algorithm=Algorithm.winograd(m))
 
 
@@ -257,7 +263,8 @@ class _Candidates:
         self.columns, self.vectors = values.pairs("tile")
         self.rows, self.unroll = values.integers("rows"), values.integers("unroll")
         self.wide = values.integers("columns", context.width)
-        self.by_channels = values.are("share", "channels")
+        by_both = values.are("share", "both")
+        self.by_channels = values.are("share", "channels") | by_both
         conv, m = context.conv, context.m
         self.batch = Loop(conv.n.name, "tile", conv.n.extent)
         # Rows of tiles beyond the last whole block of output rows are peeled off.
@@ -268,10 +275,12 @@ class _Candidates:
         self.blocks = Loop(name, "output", conv.ocb.extent, self.vectors, self.by_channels)
         # Row blocks that are all alike are shared over the whole batch, others within an image.
         even = whole * self.rows * m == conv.oh.extent
-        images, rows = [self.batch], [self.row_blocks]
-        self.parallel = [images, rows, images + rows, [self.batch, self.blocks]]
+        images, rows, blocks = [self.batch], [self.row_blocks], [self.batch, self.blocks]
+        self.parallel = [images, rows, images + rows, blocks, blocks + rows]
         by_rows = np.where(even, 2, 0) if conv.n.extent > 1 else 1
-        self.shared = np.where(self.by_channels, 3, by_rows)
+        self.by_both = by_both & even
+        by_blocks = np.where(self.by_both, 4, 3)
+        self.shared = np.where(self.by_channels, by_blocks, by_rows)
 
     def steps(self) -> list[Step]:
         context, output, m = self.context, self.context.output, self.context.m
@@ -340,16 +349,18 @@ class _Candidates:
         ]
 
     def _by_channels(self) -> list[Step]:
-        """All data is transformed first, by blocks of input channels; output channels share it."""
-        context, output = self.context, self.context.output
+        """All data is transformed first, by blocks of input channels, or of rows of these; blocks
+        of output channels, or of rows of these, share it."""
+        context, output, both = self.context, self.context.output, self.by_both.item()
         chunks = self.values.integers("chunks").item()
-        where = self.column_blocks.name if self.is_cut else self.row_blocks.name
+        where = "parallel" if both else self.row_blocks.name
+        where = self.column_blocks.name if self.is_cut else where
         return [
             self._ordered(self.batch, self.blocks, self.row_blocks, self.column_blocks),
-            *parallel_steps(output, [self.batch, self.blocks], chunks),
+            *parallel_steps(output, self.parallel[self.shared.item()], chunks),
             ComputeAt("products", output, where),
             _DATA_ORDER,
-            Fuse("data.both", ("n", "icb"), "parallel"),
+            Fuse("data.both", ("n", "icb", *(["th"] if both else [])), "parallel"),
             Parallelize("data.both", "parallel", chunks),
             *(ComputeAt(stage, "data.both", "parallel") for stage in reversed(context.prologue)),
         ]

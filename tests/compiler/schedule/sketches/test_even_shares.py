@@ -104,6 +104,18 @@ def test_threads_share_a_kernel_evenly(name: str, case: Case, threads: int) -> N
     assert work(body) / longest_share(body, threads) / threads >= case.evenness
 
 
+@pytest.mark.parametrize("size", [(64, 40), (128, 20), (256, 10), (128, 13)])
+@pytest.mark.parametrize("name", TARGETS)
+def test_many_threads_share_blocks_of_rows_and_channels(name: str, size: tuple[int, int]) -> None:
+    """Small planes of 3x3 convolutions have fewer rows of tiles than a server has cores."""
+    channels, side = size
+    data, weight = (1, channels, side, side), (channels, channels, 3, 3)
+    target = target_named(name)
+    kernel = Case("Conv", data, weight, PADDED).kernel(target)
+    body = lower(kernel, default_schedule(kernel, target, 16)).body
+    assert work(body) / longest_share(body, 16) / 16 >= 0.6
+
+
 @pytest.mark.parametrize("rows", [5, 25, 64])
 @pytest.mark.parametrize("name", TARGETS)
 def test_shared_tiles_read_packed_constants_block_by_block(name: str, rows: int) -> None:
@@ -125,14 +137,17 @@ def test_shared_tiles_read_packed_constants_block_by_block(name: str, rows: int)
         assert not any(isinstance(node, Binary) and node.op == "mod" for node in nodes)
 
 
-def recurrent_shares(operator: str, units: int, target: Target) -> tuple[int, int]:
-    """Of one row through a layer: all work, and that of the busier of two threads."""
+def recurrent_shares(
+    operator: str, units: int, target: Target, threads: int = 2, ways: int = 1
+) -> tuple[int, int]:
+    """Of one row through a layer of 1 or 2 ways: all work, and that of the busiest thread."""
     rows = {"LSTM": 4, "GRU": 3}[operator] * units
-    attributes = (("hidden_size", units),)
-    case = Case(operator, (4, 1, 8), (1, rows, 8), attributes, more=((1, rows, units),))
+    direction = ("direction", "forward" if ways == 1 else "bidirectional")
+    attributes = (("hidden_size", units), direction)
+    case = Case(operator, (4, 1, 8), (ways, rows, 8), attributes, more=((ways, rows, units),))
     kernel = case.kernel(target)
-    body = lower(kernel, default_schedule(kernel, target, 2)).body
-    return work(body), longest_share(body, 2)
+    body = lower(kernel, default_schedule(kernel, target, threads)).body
+    return work(body), longest_share(body, threads)
 
 
 @pytest.mark.parametrize("operator, units", [("LSTM", 512), ("GRU", 512), ("GRU", 256)])
@@ -140,6 +155,20 @@ def recurrent_shares(operator: str, units: int, target: Target) -> tuple[int, in
 def test_threads_share_every_product_of_a_step(name: str, operator: str, units: int) -> None:
     total, longest = recurrent_shares(operator, units, target_named(name))
     assert total / longest / 2 >= 0.8
+
+
+@pytest.mark.parametrize("operator", ["LSTM", "GRU"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_many_threads_share_both_ways_of_a_layer(name: str, operator: str) -> None:
+    total, longest = recurrent_shares(operator, 512, target_named(name), threads=8, ways=2)
+    assert total / longest / 8 >= 0.8
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_two_threads_take_a_way_each(name: str) -> None:
+    """Neither waits for the other within a step."""
+    total, longest = recurrent_shares("LSTM", 512, target_named(name), ways=2)
+    assert total / longest / 2 >= 0.99
 
 
 @pytest.mark.parametrize("name", TARGETS)
