@@ -29,6 +29,7 @@ from tunefarm.compiler.schedule.steps.dot_product import DotProduct
 from tunefarm.compiler.schedule.steps.flatten_axes import FlattenAxes
 from tunefarm.compiler.schedule.steps.fuse import Fuse
 from tunefarm.compiler.schedule.steps.hoist import Hoist
+from tunefarm.compiler.schedule.steps.im2col import Im2col
 from tunefarm.compiler.schedule.steps.inline import Inline
 from tunefarm.compiler.schedule.steps.limb_dot import DigitSums
 from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
@@ -91,6 +92,8 @@ EXAMPLES = [
     Example("inline", "padded", Inline("pad")),
     Example("merge_axes", "plane", MergeAxes("i", "j")),
     Example("flatten_axes", "turned", FlattenAxes("i", "j")),
+    Example("im2col", "conv", Im2col("oh", "ow")),
+    Example("im2col_of_strides", "conv_stride2", Im2col("oh", "ow")),
     Example("merge_reduce_axes", "plane_sum", MergeReduceAxes("s", "k", "m")),
     Example("split_axis", "doubled", SplitAxis("i", 2)),
     Example("separate_window", "windows", SeparateWindow("y", "j", "rows")),
@@ -282,6 +285,13 @@ REFUSALS = [
         FlattenAxes("i", "j"),
         "axes are flattened before all other steps",
         (Tile("y", "i", 2),),
+    ),
+    Refusal("plane", Im2col("i", "j"), "y reads no vectors of terms of in0"),
+    Refusal(
+        "conv",
+        Im2col("oh", "ow"),
+        "windows are gathered before all other steps",
+        (Tile("relu", "oh", 2),),
     ),
     Refusal("plane", SplitAxis("j", 2), "2 does not divide j of extent 5"),
     Refusal("plane", SplitAxis("k", 2), "k is no axis of y"),
