@@ -10,6 +10,13 @@ The tiles of the left factor hold neighbours along `column`, those of the right 
 channels; both hold as many steps of the sum as fit, of 4 bytes each. Blocks of channels that do not
 fill a tile are copied side by side, in groups. Serves matrix multiplication and convolution of
 blocked data with constant weights.
+
+- `matrix_tiles`: data as it is, or padded.
+- `matrix_tiles_grouped`: with blocks of channels side by side in a copy.
+- `matrix_tiles_im2col`: with what windows read gathered, so that the plane is one axis of rows.
+
+Of AMX tiles the candidate of the fewest cycles is the default (see `MatrixTileLoops`), and the
+sketch that has it comes first.
 """
 
 from __future__ import annotations
@@ -20,17 +27,30 @@ from dataclasses import replace
 
 import numpy as np
 
+from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.affine import affine
 from tunefarm.compiler.expr.nodes import Load, index
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.kernels.accumulate import narrow_factors
+from tunefarm.compiler.kernels.im2col import SUFFIX, im2col
 from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.roles import with_roles
 from tunefarm.compiler.machine.amx_set_up import VECTOR_PALETTE, TilePalette
 from tunefarm.compiler.schedule.nest_shape import Loop, NestShape
-from tunefarm.compiler.schedule.sketches.matrix_tile_shape import ORDERS, MatrixTileLoops, TileSizes
+from tunefarm.compiler.schedule.sketches.matrix_tile_shape import (
+    EVERY_ORDER,
+    FAR_SHARE,
+    ORDERS,
+    PANELS,
+    STACKED,
+    MatrixTileLoops,
+    TileSizes,
+)
 from tunefarm.compiler.schedule.sketches.operand_copies import attached_axis, copying_steps
 from tunefarm.compiler.schedule.sketches.parallel_choices import CHUNKS, parallel_steps
+from tunefarm.compiler.schedule.sketches.roles import roles_of
 from tunefarm.compiler.schedule.sketches.tile_context import TileContext
+from tunefarm.compiler.schedule.sketches.tile_dots import dot_axis
 from tunefarm.compiler.schedule.sketches.tile_forms import TileForm, prepared, tile_forms
 from tunefarm.compiler.schedule.sketches.tile_operands import packed_along
 from tunefarm.compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK
@@ -38,6 +58,7 @@ from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch
 from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
 from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
 from tunefarm.compiler.schedule.steps.copy_operand import CopyOperand
+from tunefarm.compiler.schedule.steps.im2col import Im2col
 from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
 from tunefarm.compiler.schedule.steps.pack_stage import PackStage
 from tunefarm.compiler.schedule.steps.reorder import Reorder
@@ -62,29 +83,88 @@ def matrix_tile_sketches(kernel: FusedKernel, target: Target, threads: int) -> l
     palette = target.product_tiles
     if palette is None:
         return []
-    for form in tile_forms(kernel, vector_lanes(kernel, target)):
+    forms = tile_forms(kernel, vector_lanes(kernel, target))
+    for form in forms:
         shape = _shape_of(form, target, palette)
         if shape is None:
             continue
-        context = TileContext(form, target, threads)
-        sketches = [_sketch("matrix_tiles", context, shape)] * _fills(palette, shape)
-        grouped = _grouped(form, shape)
-        if grouped is not None and not _fills(palette, grouped[1]):
-            grouped = None
-        if grouped is not None:
-            form, shape = grouped
-            made = _sketch("matrix_tiles_grouped", TileContext(form, target, threads), shape)
-            if context.prologue or context.vectors >= COPY_PAYS:
-                sketches.insert(0, made)
-            elif sketches:
-                sketches.append(made)
-        return sketches
+        if palette == VECTOR_PALETTE:
+            return _vector_sketches(form, shape, target, threads)
+        made = [("matrix_tiles", (form, shape)), ("matrix_tiles_grouped", _grouped(form, shape))]
+        gathered = _gathered(form, target, palette)
+        if gathered is not None:
+            made.append(("matrix_tiles_im2col", _grouped(*gathered) or gathered))
+        costed = [
+            _fastest(name, TileContext(found[0], target, threads), found[1])
+            for name, found in made
+            if found is not None
+        ]
+        return [sketch for _, sketch in sorted(costed, key=lambda pair: pair[0])]
     return []
 
 
-def _fills(palette: TilePalette, sizes: TileSizes) -> bool:
+def _vector_sketches(
+    form: TileForm, shape: TileSizes, target: Target, threads: int
+) -> list[Sketch]:
+    """Those of tiles that are vectors, the preferred first."""
+    context = TileContext(form, target, threads)
+    sketches = [_sketch("matrix_tiles", context, shape)] * _fills(shape)
+    grouped = _grouped(form, shape)
+    if grouped is not None and _fills(grouped[1]):
+        made = _sketch("matrix_tiles_grouped", TileContext(grouped[0], target, threads), grouped[1])
+        if context.prologue or context.vectors >= COPY_PAYS:
+            sketches.insert(0, made)
+        elif sketches:
+            sketches.append(made)
+    return sketches
+
+
+def _fills(sizes: TileSizes) -> bool:
     """Vectors are multiplied whole; of other tiles a part may be used."""
-    return palette != VECTOR_PALETTE or sizes.steps * sizes.groups == sizes.most_steps
+    return sizes.steps * sizes.groups == sizes.most_steps
+
+
+def _gathered(
+    form: TileForm, target: Target, palette: TilePalette
+) -> tuple[TileForm, TileSizes] | None:
+    """The form with the rows of a plane as one axis, and what windows read gathered; or None.
+
+    Tiles then have rows of the plane's whole extent, whatever its width, windows and strides.
+    """
+    roles, lanes = form.roles, vector_lanes(form.kernel, target)
+    if not roles.row or not roles.block or form.steps or form.kernel.limits:
+        return None
+    try:
+        plane = with_roles(im2col(form.kernel, roles.row, roles.column), lanes)
+    except ScheduleError:
+        return None
+    found = roles_of(plane)
+    if found is None:
+        return None
+    dot = dot_axis(plane, found.vector, lanes)
+    step = Im2col(roles.row, roles.column)
+    gathered = TileForm("tiled_im2col", plane, (step,), found, dot=dot)
+    shape = _shape_of(gathered, target, palette)
+    return None if shape is None else (gathered, shape)
+
+
+def _fastest(name: str, context: TileContext, sizes: TileSizes) -> tuple[float, Sketch]:
+    """The sketch with the candidate of the fewest cycles as its default, and these."""
+    sketch = _sketch(name, context, sizes)
+    free = [
+        Choice(choice.name, (value,)) if choice.name == "chunks" else choice
+        for choice, value in zip(sketch.choices, sketch.default, strict=True)
+    ]
+    counts = [len(choice.values) for choice in free]
+    every = np.indices(counts).reshape(len(counts), -1)
+    shape = sketch.narrowed(free).shape
+    assert shape is not None
+    cycles = shape({c.name: at for c, at in zip(free, every, strict=True)}).cycles
+    chosen = int(np.argmin(cycles))
+    found = zip(free, every[:, chosen].tolist(), strict=True)
+    return float(cycles[chosen]), replace(
+        sketch, default=tuple(choice.values[at] for choice, at in found)
+    )
 
 
 def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> TileSizes | None:
@@ -111,7 +191,16 @@ def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> TileSizes
     steps = max(n for n in range(1, most + 1) if extent // dot.terms % n == 0)
     if steps < FULL_ENOUGH * most or extents[roles.column] < _fewest_rows(palette.rows):
         return None
-    return TileSizes(dot.axis, dot.terms, steps, lanes, palette.rows, most, left)
+    packed = _packed_order(right, roles.reduce, dot.axis)
+    return TileSizes(dot.axis, dot.terms, steps, lanes, palette.rows, most, left, packed)
+
+
+def _packed_order(constant: Load, reduce: Sequence[str], summed: str) -> tuple[str, ...]:
+    """The axes of a sum but `summed` as `packed_along` has them: windows outside of channels."""
+    first, *others = constant.indices
+    others = [*others[1:], *others[:1]] if len(others) > 1 else others
+    moving = [axis for item in (*others, first) for axis in reduce if axis in axes_of(item)]
+    return tuple(dict.fromkeys(axis for axis in (*moving, *reduce) if axis != summed))
 
 
 def _grouped(form: TileForm, shape: TileSizes) -> tuple[TileForm, TileSizes] | None:
@@ -172,10 +261,11 @@ def _sketch(name: str, context: TileContext, sizes: TileSizes) -> Sketch:
     )
     best = min(fitting, key=lambda tile: (_cycles(sizes, tile, columns, vectors), -math.prod(tile)))
     left, right = columns * context.reduction, vectors * sizes.lanes * context.reduction
+    # What is larger is read once, and what it is multiplied with stays in a near cache.
+    order = ORDERS[int(right > left)]
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("tile", fitting), best),
-        # What is larger is read once, and what it is multiplied with stays in a near cache.
-        (Choice("loops", ORDERS), ORDERS[int(right > left)]),
+        (Choice("loops", _orders(context, sizes, fitting)), order),
     ]
     products = math.prod(
         axis.extent for axis in (*context.anchor.axes, *context.anchor.reduce_axes)
@@ -184,6 +274,22 @@ def _sketch(name: str, context: TileContext, sizes: TileSizes) -> Sketch:
         choices.append((Choice("chunks", CHUNKS), 4))
     sketch = Sketch.planned(name, choices, lambda values: _Candidates(context, sizes, values))
     return replace(sketch, leads=True)
+
+
+def _orders(
+    context: TileContext, sizes: TileSizes, tiles: Sequence[tuple[int, int]]
+) -> tuple[str, ...]:
+    """Of the loops: a block's tiles may lie on neighbouring rows of the plane if it has so many.
+
+    There are panels where the data alone does not fit the second-level cache.
+    """
+    row, column = context.extent(context.roles.row), context.extent(context.roles.column)
+    deep = context.roles.row and row < max(high for high, _ in tiles)
+    if sizes.most_rows == VECTOR_PALETTE.rows or deep:
+        return ORDERS
+    if context.roles.row or context.bytes_of_columns(column) < FAR_SHARE * context.target.l2_bytes:
+        return (*ORDERS, *STACKED)
+    return EVERY_ORDER
 
 
 def _fewest_rows(most: int) -> int:
@@ -212,7 +318,10 @@ class _Candidates(MatrixTileLoops):
         """The schedule."""
         context, roles = self.context, self.context.roles
         kernel, output, anchor = context.kernel, context.kernel.output.name, context.kernel.anchor
-        loops, parallel = self.loops[self.which.item()], self.parallel[self.which.item()]
+        loops, parallel = (
+            [loop for loop in found[self.which.item()] if loop.name]
+            for found in (self.loops, self.parallel)
+        )
         yield from context.form.steps
         yield from packed_along(kernel, roles.vector, self.sizes.lanes, dot=context.form.dot)
         if output == anchor:
@@ -223,13 +332,24 @@ class _Candidates(MatrixTileLoops):
             yield from parallel_steps(output, parallel, self.values.integers("chunks").item())
         attached = attached_axis(context)
         for name in context.prologue:
-            yield from copying_steps(kernel, kernel.stage(name), context.lanes)
+            shared = context.threads if name.endswith(SUFFIX) and not attached else 1
+            yield from copying_steps(kernel, kernel.stage(name), context.lanes, shared)
             if attached:
                 inside = "parallel" if len(parallel) > 1 else attached
                 yield ComputeAt(name, output, inside)
         fused = len(parallel) == len(loops) > 1
         yield ComputeAt(anchor, output, "parallel" if fused else loops[-1].name, "stack")
         yield from self._anchor_steps(anchor)
+
+    @property
+    def order(self) -> str:
+        """Of the only candidate's loops."""
+        return EVERY_ORDER[self.which.item()]
+
+    @property
+    def stacked_rows(self) -> bool:
+        """The tiles of the only candidate's blocks lie on neighbouring rows of the plane."""
+        return bool(self.context.roles.row) and self.order not in ORDERS
 
     def _output_steps(self, output: str, loops: list[Loop]) -> Iterable[Step]:
         roles, lanes, wide = self.context.roles, self.sizes.lanes, self.wide.item()
@@ -242,10 +362,17 @@ class _Candidates(MatrixTileLoops):
             yield Tile(output, roles.vector, lanes, "pad" if ragged else "peel")
             yield Tile(output, f"{roles.vector}.o", wide, "shift")
             within = (f"{roles.vector}.o.i", f"{roles.vector}.i")
-        rows = (self.high * self.rows).item()
-        yield Tile(output, roles.column, rows, "shift")
-        column = f"{roles.column}.i"
-        yield Reorder(output, (*(loop.name for loop in loops), column, *within))
+        own, column = (self.down * self.rows).item(), roles.column
+        if self.order == PANELS:
+            yield Tile(output, column, self.panel.item(), "shift")
+            column = f"{column}.i"
+        yield Tile(output, column, own, "shift")
+        rows = [f"{column}.i"]
+        if self.stacked_rows:
+            yield Tile(output, roles.row, self.beside.item(), "shift")
+            rows.insert(0, f"{roles.row}.i")
+        names = [loop.name for loop in loops if loop.name]
+        yield Reorder(output, (*names, *rows, *within))
         yield Unroll(output, within[0])
         yield Vectorize(output, within[1])
 
@@ -263,13 +390,15 @@ class _Candidates(MatrixTileLoops):
         yield Tile(anchor, summed, shape.steps * shape.terms)
         yield Tile(anchor, f"{summed}.i", shape.terms)
         outside = [axis for axis in (*roles.outer, roles.row) if axis]
-        group = shape.group_axis
-        others = [f"{axis}.o" if axis == group else axis for axis in roles.reduce if axis != summed]
+        beside = (outside.pop(),) if self.stacked_rows else ()
+        group, others = shape.group_axis, self.summed(self.order)
+        others = [f"{axis}.o" if axis == group else axis for axis in others]
         groups = (f"{group}.i",) if group else ()
         within = (f"{summed}.i.o", lanes, f"{summed}.i.i")
         rows, columns = f"{roles.column}.i", f"{roles.column}.o"
-        loops = (*outside, *others, f"{summed}.o", columns, blocks, rows, *groups, *within)
+        tiles = (*beside, columns, blocks)
+        loops = (*outside, *others, f"{summed}.o", *tiles, rows, *groups, *within)
         yield Reorder(anchor, loops)
-        yield Unroll(anchor, columns)
-        yield Unroll(anchor, blocks)
+        for axis in tiles:
+            yield Unroll(anchor, axis)
         yield MatrixTiles(anchor, rows, *within, *groups)

@@ -10,11 +10,12 @@ from itertools import takewhile
 from math import prod
 
 from tunefarm.compiler.expr.affine import affine, affine_range
-from tunefarm.compiler.expr.nodes import Cast
+from tunefarm.compiler.expr.nodes import Binary, Cast, Const, index
 from tunefarm.compiler.expr.parts import parts_that_read
-from tunefarm.compiler.expr.walk import axes_of, loads
+from tunefarm.compiler.expr.walk import axes_of, loads, postorder
+from tunefarm.compiler.kernels.im2col import SUFFIX
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.schedule.sketches.borders import borders
 from tunefarm.compiler.schedule.sketches.tile_context import TileContext
 from tunefarm.compiler.schedule.sketches.tile_forms import MAX_PHASES
@@ -45,6 +46,9 @@ def copying_steps(kernel: FusedKernel, stage: Stage, lanes: int, threads: int = 
         return []
     turned = _contiguous(kernel, stage)
     last = stage.axes[-1]
+    plane = _plane(stage) if stage.name.endswith(SUFFIX) else None
+    if plane is not None:
+        return [*_gathering(stage, *plane), *_shared(stage, threads, plane[0].name)]
     if turned in ("", last.name):
         return [*_in_rows(stage, lanes), *_shared(stage, threads, last.name)]
     shared = _shared(stage, threads, turned)
@@ -83,6 +87,30 @@ def _contiguous(kernel: FusedKernel, stage: Stage) -> str:
     axes = [axis.name for axis in stage.axes if form.coefficient(axis.name) == 1]
     elsewhere = {name for item in read[0].indices[:-1] for name in axes_of(item)}
     return axes[-1] if axes and axes[-1] not in elsewhere else ""
+
+
+def _plane(stage: Stage) -> tuple[Axis, int] | None:
+    """The axis of a gathered stage that goes over a plane, and how wide that is.
+
+    None where it is known without a division, as of a plane of one row.
+    """
+    for node in postorder(stage.body):
+        if isinstance(node, Binary) and node.op == "floordiv" and isinstance(node.right, Const):
+            for axis in stage.axes[:-1]:
+                if node.left == index(axis.name) and axis.extent % int(node.right.value) == 0:
+                    return axis, int(node.right.value)
+    return None
+
+
+def _gathering(stage: Stage, axis: Axis, width: int) -> list[Step]:
+    """A loop over quotients and one over rests, in which no position is divided any more."""
+    name = stage.name
+    groups = [other.name for other in stage.axes[:-1] if other.name.endswith(".l")]
+    return [
+        Tile(name, axis.name, width),
+        Vectorize(name, stage.axes[-1].name),
+        *(Unroll(name, group) for group in groups),
+    ]
 
 
 def _in_rows(stage: Stage, lanes: int) -> list[Step]:

@@ -323,6 +323,12 @@ for name, inputs, nodes, target in (
         TILES,
     ),
     (
+        "long product in tiles",
+        [TensorType(I32, (1700, 1024)), TensorType(I32, (1024, 75))],
+        [("matmul", ["x0", "x1"], {})],
+        TILES,
+    ),
+    (
         "blocks in vectors",
         [TensorType(I32, (2, 2, 5, 23, 4)), TensorType(I32, (20, 8, 3, 3))],
         [("conv", ["x0", "x1"], CONV)],
@@ -557,5 +563,5 @@ def test_every_sketch_is_compared() -> None:
     attention = {"attention", "online_attention"}
     windows = {"window", "window_rows"}
     others = {"winograd", "row_wise", "transposed", "recurrent"}
-    others |= {"matrix_tiles", "matrix_tiles_grouped", "chain"}
+    others |= {"matrix_tiles", "matrix_tiles_grouped", "matrix_tiles_im2col", "chain"}
     assert families == {*tiled, *windows, *attention, *others}

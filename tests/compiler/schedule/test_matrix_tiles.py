@@ -65,14 +65,17 @@ def convolution(
     stride: int,
     pad: int,
     total: DType = DType.I32,
+    dilation: int = 1,
+    batch: int = 1,
 ) -> FusedKernel:
     inputs, outputs = blocks
     attributes: dict[str, str | tuple[int, ...]] = {
         "pads": (pad,) * 4,
         "strides": (stride, stride),
+        "dilations": (dilation, dilation),
         "layout": "NCHWc",
     }
-    data = TensorType(total, (1, inputs, *size, 16))
+    data = TensorType(total, (batch, inputs, *size, 16))
     weight = TensorType(total, (16 * outputs, 16 * inputs, window, window))
     return kernel_of([data, weight], [("conv", ["x0", "x1"], attributes)], ["x1"])
 
@@ -89,8 +92,10 @@ def kernels(draw: st.DrawFn, total: DType) -> FusedKernel:
         return product(m, k, n, draw(st.booleans()), total=total)
     window, stride = draw(st.sampled_from([1, 1, 3])), draw(st.sampled_from([1, 1, 2]))
     blocks = draw(st.sampled_from([(1, 1), (2, 1), (1, 3), (2, 2)]))
-    size = draw(st.sampled_from([3, 5])), draw(st.sampled_from([7, 10, 17, 19]))
-    return convolution(blocks, window, size, stride, draw(st.sampled_from([0, 1])), total)
+    size = draw(st.sampled_from([3, 5, 7])), draw(st.sampled_from([7, 10, 17, 19]))
+    pad, batch = draw(st.sampled_from([0, 1])), draw(st.sampled_from([1, 1, 2]))
+    dilation = draw(st.sampled_from([1, 1, 2])) if size[0] + 2 * pad >= 5 else 1
+    return convolution(blocks, window, size, stride, pad, total, dilation, batch)
 
 
 def tiled(kernel: FusedKernel, seed: int = 0, threads: int = 1) -> tuple[Schedule, LoopNest] | None:
