@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from tests.compiler.llvm.emulated_tiles import Count, emulated_tiles, tiled_host, tiles_emulated
 from tests.compiler.runtime.c_models import random_inputs
+from tests.compiler.schedule.drawn_graphs import Case
+from tests.compiler.schedule.drawn_limits import limits
 from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.narrow_kernels import narrowed, values_for
 from tests.compiler.schedule.small_kernels import kernel_of
@@ -150,6 +152,58 @@ def test_drawn_kernels_are_exact_in_tiles() -> None:
         schedule, nest = made
         text = emit_loops(nest, schedule, TILES, "kernel")
         assert re.search(r"\ttdpb(?:[us]{2}d|f16ps)\t", assembly(text.text, TILES))
+
+    check()
+    assert sum(found) >= 10
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        product(61, 192, 75),
+        convolution((4, 3), 1, (7, 9), 1, 0),
+        convolution((4, 2), 3, (5, 9), 1, 1),
+    ],
+)
+def test_panels_of_rows_are_exact(kernel: FusedKernel, threads: int) -> None:
+    """Where the second cache holds less than the rows, they come in panels, in a loop outside."""
+    narrow = narrowed(kernel, DType.U8, DType.I8)
+    target = replace(TILES, l2_bytes=4 << 10)
+    found = 0
+    for sketch in schedule_space(narrow, target, threads).sketches:
+        domains = {choice.name: choice.values for choice in sketch.choices}
+        if "stacked panels" not in domains.get("loops", ()):
+            continue
+        for tile in domains["tile"]:
+            values = dict(zip(domains, sketch.default, strict=True))
+            schedule = sketch.build(values | {"tile": tile, "loops": "stacked panels"})
+            nest = lower(narrow, schedule)
+            verify_loops(nest)
+            inputs = values_for(narrow)
+            expected: Any = evaluate_kernel(narrow, inputs)
+            actual: Any = computed(narrow, (schedule, nest), inputs)
+            np.testing.assert_array_equal(actual, expected)
+            found += 1
+    assert found
+
+
+def test_limited_kernels_are_exact_where_needed() -> None:
+    """Loops over rows of a plane and of matrices end where dynamic sizes do, in every order."""
+    found = []
+
+    @DRAWN
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        kernel = narrowed(data.draw(kernels(DType.I32)), DType.U8, DType.I8)
+        inputs = dict(values_for(kernel))
+        whole: Any = evaluate_kernel(kernel, inputs)
+        kernel, inputs, needed = data.draw(limits(Case(kernel, inputs, whole)))
+        made = tiled(kernel, data.draw(st.integers(0, 99)), data.draw(st.sampled_from([1, 2])))
+        found.append(made is not None)
+        if made is not None:
+            values = np.where(needed, computed(kernel, made, inputs), whole)
+            np.testing.assert_array_equal(values, whole)
 
     check()
     assert sum(found) >= 10
