@@ -19,7 +19,8 @@ from tunefarm.compiler.schedule.space import Values
 LOAD_CYCLES = 0.5  # of a tile's row, which is a cache line
 SUM_CYCLES = 2.0  # of a row of sums that is stored, and read again by what follows
 PRODUCT_CYCLES = 16.0  # of a product of AMX tiles: recorded ones of 7 rows took as long as of 14
-SUM_LATENCY = 52.0  # cycles from a product of AMX tiles to the next one that adds to its sums
+SUM_LATENCY = 52.0  # cycles to the next product that adds to the same sums; both figures are those
+# of TDPBF16PS and TDPBSSD in Intel's optimization reference manual, chapter on AMX
 NEAR_BYTES = 48.0  # a cycle, that the second cache gives
 FAR_BYTES = 6.0  # a cycle, from beyond it: recorded streams of weights came at 4 to 7
 NEAR_SHARE, FAR_SHARE = 0.5, 0.75  # of the first and the second cache, for what is to stay in it

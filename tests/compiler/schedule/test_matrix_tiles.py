@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from dataclasses import replace
@@ -155,6 +156,41 @@ def test_drawn_kernels_are_exact_in_tiles() -> None:
 
     check()
     assert sum(found) >= 10
+
+
+def test_choices_of_older_records_mean_what_they_meant() -> None:
+    """As in records of compiler version 8, but for the stage that no epilogue makes needed."""
+    total = DType.F32
+    kernel = narrowed(convolution((4, 4), 3, (56, 56), 1, 1, total), DType.BF16, DType.BF16)
+    space = schedule_space(kernel, TILES)
+    candidate = space.find("matrix_tiles_grouped", {"tile": (2, 2), "loops": "blocks"})
+    assert candidate is not None
+    assert json.loads(json.dumps(space.schedule(candidate).to_json())) == [
+        ["PackStage", "pad", [[1, 2]], [0, 1, 3, 4, 2, 5]],
+        ["PackLayout", "in1", [[0, 16], [1, 2]], [0, 4, 5, 2, 1, 3]],
+        ["CacheWrite", "conv", "conv.sum"],
+        ["Tile", "conv", "ocb", 2, "shift"],
+        ["Tile", "conv", "ow", 32, "shift"],
+        ["Reorder", "conv", ["n", "oh", "ocb.o", "ow.o", "ow.i", "ocb.i", "oci"]],
+        ["Unroll", "conv", "ocb.i"],
+        ["Vectorize", "conv", "oci"],
+        ["Vectorize", "pad", "ici"],
+        ["Partition", "pad", "ih", 0, 0, [1, 57]],
+        ["Partition", "pad", "iw", 0, 0, [1, 57]],
+        ["ComputeAt", "conv.sum", "conv", "ow.o"],
+        ["Tile", "conv.sum", "ow", 16],
+        ["Tile", "conv.sum", "icb", 2],
+        ["Tile", "conv.sum", "ici", 16],
+        ["Tile", "conv.sum", "ici.i", 2],
+        [
+            "Reorder",
+            "conv.sum",
+            "n oh icb.o kh kw ici.o ow.o ocb ow.i icb.i ici.i.o oci ici.i.i".split(),
+        ],
+        ["Unroll", "conv.sum", "ow.o"],
+        ["Unroll", "conv.sum", "ocb"],
+        ["MatrixTiles", "conv.sum", "ow.i", "ici.i.o", "oci", "ici.i.i", "icb.i"],
+    ]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
