@@ -149,7 +149,8 @@ class _FunctionEmitter:
         palette = target.matrix_tiles
         if palette is None and target.product_tiles is not None:
             return VectorTileEmitter(self.writer, self.addresses, self.registers)
-        return TileEmitter(self.writer, self.addresses, self.registers, palette)
+        prefetches = dict(self.kernel.nest.prefetches)
+        return TileEmitter(self.writer, self.addresses, self.registers, palette, prefetches)
 
     def statements(self, body: Iterable[Stmt]) -> None:
         for statement in body:

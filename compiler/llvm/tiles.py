@@ -7,6 +7,7 @@ kernel that needs smaller ones sets those up when it begins, and the full ones w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tunefarm.compiler.errors import LoweringError
@@ -25,6 +26,8 @@ from tunefarm.compiler.machine.amx_set_up import (
 )
 from tunefarm.compiler.types.dtypes import DType
 
+SECOND_CACHE = 2
+"""The locality of a prefetch that goes no nearer."""
 _DOTS = {
     (DType.U8, DType.I8): "tdpbusd",
     (DType.I8, DType.U8): "tdpbsud",
@@ -52,9 +55,10 @@ class TileEmitter:
         addresses: Addresses,
         registers: Registers,
         palette: TilePalette | None,
+        prefetches: Mapping[str, int] | None = None,
     ) -> None:
         self._writer, self._addresses, self._registers = writer, addresses, registers
-        self._palette = palette
+        self._palette, self._prefetches = palette, prefetches or {}  # elements ahead, by buffer
         self._live: dict[str, _Tiles] = {}
         self._shapes: dict[int, tuple[int, int]] = {}
         self._boundaries: list[list[object]] = []
@@ -89,6 +93,9 @@ class TileEmitter:
             case TileLoad(source=source, stride=stride):
                 pointer = self._rows(source)  # in this form of loading the 2x2 loop was fastest
                 self._move("tileloaddt164", self._number(statement), pointer, stride, source.dtype)
+                if source.buffer in self._prefetches:
+                    rows = self._live[statement.buffer].memory.shape[-2]
+                    self._prefetch(source, pointer, stride, rows)
             case TileStore(source=source, stride=stride):
                 pointer = self._rows(statement)
                 number = self._at(source.buffer, source.indices)
@@ -133,6 +140,15 @@ class TileEmitter:
         """Where in memory the first row begins; what is kept in registers is brought there."""
         self._registers.release(access.buffer)
         return self._addresses.pointer(access.buffer, self._addresses.of(access))
+
+    def _prefetch(self, source: Load, pointer: str, stride: int, rows: int) -> None:
+        """Bring the rows that lie ahead of a tile's into the second cache: each is a line."""
+        for row in range(rows):
+            ahead = (self._prefetches[source.buffer] + row * stride) * source.dtype.bytes
+            # Not "inbounds": what lies ahead of the last tile is nobody's.
+            target = self._writer.emit(f"getelementptr i8, ptr {pointer}, i64 {ahead}")
+            operands = [f"ptr {target}", "i32 0", f"i32 {SECOND_CACHE}", "i32 1"]
+            self._writer.call("llvm.prefetch.p0", operands)
 
     def _move(self, name: str, number: str, pointer: str, stride: int, dtype: DType) -> None:
         operands = [number, f"ptr {pointer}", f"i64 {stride * dtype.bytes}"]

@@ -34,15 +34,18 @@ factor is packed."""
 PANELS = "stacked panels"
 """Like "stacked blocks", for so many rows at a time as stay in the second cache next to a block of
 channels: what is larger than that cache on both sides is read again by the panel."""
-EVERY_ORDER = (*ORDERS, *STACKED, PANELS)
+PREFETCHED = "prefetched blocks"
+"""Like "stacked blocks", with tiles of the constant factor asked for before they are loaded."""
+EVERY_ORDER = (*ORDERS, *STACKED, PANELS, PREFETCHED)
 
 
 @dataclass(frozen=True)
 class TileSizes:
     """What the tiles of a form hold: `steps` of the sum, `lanes`, and rows up to `most_rows`.
 
-    The left factor is `data`. A tile has the steps of several points of `group_axis`. `packed` are
-    the axes of the sum but `axis`, in the order in which the constant factor has them.
+    The left factor is `data`, the right one the input `constant`. A tile has the steps of several
+    points of `group_axis`. `packed` are the axes of the sum but `axis`, in the order in which the
+    constant factor has them.
     """
 
     axis: str
@@ -52,6 +55,7 @@ class TileSizes:
     most_rows: int
     most_steps: int
     data: Load
+    constant: str
     packed: tuple[str, ...]
     group_axis: str = ""
     groups: int = 1

@@ -42,6 +42,7 @@ from tunefarm.compiler.schedule.sketches.matrix_tile_shape import (
     FAR_SHARE,
     ORDERS,
     PANELS,
+    PREFETCHED,
     STACKED,
     MatrixTileLoops,
     TileSizes,
@@ -61,6 +62,7 @@ from tunefarm.compiler.schedule.steps.copy_operand import CopyOperand
 from tunefarm.compiler.schedule.steps.im2col import Im2col
 from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
 from tunefarm.compiler.schedule.steps.pack_stage import PackStage
+from tunefarm.compiler.schedule.steps.prefetch import Prefetch
 from tunefarm.compiler.schedule.steps.reorder import Reorder
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tile import Tile
@@ -75,6 +77,7 @@ VECTOR_BLOCKS = ((4, 2), (2, 4), (3, 2), (2, 3), (2, 2), (1, 4), (4, 1), (1, 2),
 """The same of tiles that are one or two vectors, of 32."""
 FEWEST_ROWS = 4
 COPY_PAYS = 4  # blocks of channels that are made of each element, so that a copy costs less
+TILES_AHEAD = 8  # of the constant factor, that are asked for: 8 steps of 64 cycles each
 FULL_ENOUGH = 0.25  # of a tile's steps: with fewer vectors are as fast
 
 
@@ -192,7 +195,9 @@ def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> TileSizes
     if steps < FULL_ENOUGH * most or extents[roles.column] < _fewest_rows(palette.rows):
         return None
     packed = _packed_order(right, roles.reduce, dot.axis)
-    return TileSizes(dot.axis, dot.terms, steps, lanes, palette.rows, most, left, packed)
+    return TileSizes(
+        dot.axis, dot.terms, steps, lanes, palette.rows, most, left, right.buffer, packed
+    )
 
 
 def _packed_order(constant: Load, reduce: Sequence[str], summed: str) -> tuple[str, ...]:
@@ -281,15 +286,17 @@ def _orders(
 ) -> tuple[str, ...]:
     """Of the loops: a block's tiles may lie on neighbouring rows of the plane if it has so many.
 
-    There are panels where the data alone does not fit the second-level cache.
+    There are panels where the data alone does not fit the second-level cache, and prefetches where
+    the constant factor does not.
     """
     row, column = context.extent(context.roles.row), context.extent(context.roles.column)
     deep = context.roles.row and row < max(high for high, _ in tiles)
     if sizes.most_rows == VECTOR_PALETTE.rows or deep:
         return ORDERS
-    if context.roles.row or context.bytes_of_columns(column) < FAR_SHARE * context.target.l2_bytes:
-        return (*ORDERS, *STACKED)
-    return EVERY_ORDER
+    large = context.bytes_of_columns(column) >= FAR_SHARE * context.target.l2_bytes
+    panels = (PANELS,) * (large and not context.roles.row)
+    prefetched = (PREFETCHED,) * (sizes.constant in context.streamed)
+    return (*ORDERS, *STACKED, *panels, *prefetched)
 
 
 def _fewest_rows(most: int) -> int:
@@ -324,6 +331,9 @@ class _Candidates(MatrixTileLoops):
         )
         yield from context.form.steps
         yield from packed_along(kernel, roles.vector, self.sizes.lanes, dot=context.form.dot)
+        if self.order == PREFETCHED:
+            ahead = TILES_AHEAD * self.sizes.tile_bytes // self.sizes.data.dtype.bytes
+            yield Prefetch(self.sizes.constant, ahead)
         if output == anchor:
             anchor = f"{output}.sum"
             yield CacheWrite(output, anchor)

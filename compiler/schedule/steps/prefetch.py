@@ -13,7 +13,8 @@ class Prefetch(Step):
 
     for k: c += w[k] * x[k]     ->     for k: prefetch w[k + distance]; c += w[k] * x[k]
 
-    Worth a try where an input streams through an unrolled body from an outer cache.
+    Worth a try where an input streams through an unrolled body, or through matrix tiles, from an
+    outer cache.
     """
 
     buffer: str

@@ -260,6 +260,31 @@ def test_a_loop_over_tiles_has_little_but_loads_and_products(left: DType) -> Non
     assert len(found) <= 8 + 7 and not any("store" in name or "mov" in name for name in found)
 
 
+@pytest.mark.parametrize("window", [1, 3])
+def test_weights_beyond_the_second_cache_may_be_prefetched(window: int) -> None:
+    """Of each tile of weights 16 lines, and none of the data."""
+    size, blocks = ((7, 7), (32, 32)) if window == 3 else ((8, 8), (128, 64))
+    kernel = narrowed(
+        convolution(blocks, window, size, 1, window // 2, DType.F32), DType.BF16, DType.BF16
+    )
+    space = schedule_space(kernel, TILES)
+    name = space.sketches[0].name
+    texts = {}
+    for loops in ("stacked blocks", "prefetched blocks"):
+        candidate = space.find(name, {"tile": (2, 2), "loops": loops})
+        assert candidate is not None
+        schedule = space.schedule(candidate)
+        nest = lower(kernel, schedule)
+        verify_loops(nest)
+        texts[loops] = assembly(emit_loops(nest, schedule, TILES, "kernel").text, TILES)
+    assert "prefetch" not in texts["stacked blocks"]
+    assert texts["prefetched blocks"].count("\tprefetcht1\t") == 2 * 16
+    small = narrowed(convolution((4, 4), 3, (7, 7), 1, 1, DType.F32), DType.BF16, DType.BF16)
+    for sketch in schedule_space(small, TILES).sketches:
+        domains = {choice.name: choice.values for choice in sketch.choices}
+        assert "prefetched blocks" not in domains.get("loops", ())
+
+
 @pytest.mark.parametrize(
     ("kernel", "reason"),
     [
