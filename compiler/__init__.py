@@ -71,9 +71,9 @@ def build(
 ) -> Executable:
     """Compile a model and load it.
 
-    `precision` is "default", "strict", "deterministic", "bf16" or "fp16" (`numerics` is its former
-    name), `inputs` are the values of inputs that are fixed; the other arguments are those of
-    `tunefarm.compiler.pipeline.compile_model`.
+    `precision` is "default", "strict", "deterministic", "int8-activations", "bf16" or "fp16"
+    (`numerics` is its former name), `inputs` are the values of inputs that are fixed; the other
+    arguments are those of `tunefarm.compiler.pipeline.compile_model`.
 
     Raises `TunefarmError` as that does, and where both `precision` and `numerics` are given;
     `ImportModelError` where only the runtime is installed.

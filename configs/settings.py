@@ -61,7 +61,9 @@ _KEPT_AS = {"fp16": "f16"}
 """Values of `compile.precision` that records and JSON keep under a former name."""
 _SHOWN_AS = {kept: shown for shown, kept in _KEPT_AS.items()}
 Precision = Annotated[
-    Literal["strict", "default", "deterministic", "bf16", "fp16", "int8", "auto"],
+    Literal[
+        "strict", "default", "deterministic", "int8-activations", "bf16", "fp16", "int8", "auto"
+    ],
     BeforeValidator(lambda value: shown_precision(value) if isinstance(value, str) else value),
     AfterValidator(lambda value: _KEPT_AS.get(value, value)),
 ]
@@ -168,9 +170,10 @@ class CompileSettings(_Section):
     numerics: Precision = Field(default="default", validation_alias="precision")
     """Written `compile.precision`. `strict` excludes algorithms that change rounding, such as
     Winograd. `deterministic` computes the same bits with any schedule, number of threads and CPU of
-    a family (x86-64 with FMA, or 64-bit Arm), by the rules' plan of the graph. `bf16` and `fp16`
-    compute each matmul/conv, and what lies between them, in that type with sums in f32. `int8`
-    multiplies 8-bit integers, `auto` uses what was chosen for each matmul/conv."""
+    a family (x86-64 with FMA, or 64-bit Arm), by the rules' plan of the graph. `int8-activations`
+    rounds what weights of 2 to 8 bits are multiplied with to 8 bits. `bf16` and `fp16` compute each
+    matmul/conv, and what lies between them, in that type with sums in f32. `int8` multiplies 8-bit
+    integers, `auto` uses what was chosen for each matmul/conv."""
     denormals: Literal["flush", "keep"] = "flush"
     """What becomes of numbers too small to be normal: zeros in what is computed, or what IEEE 754
     says, which most CPUs take many times as long for. No part of a record's key."""

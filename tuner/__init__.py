@@ -51,8 +51,9 @@ def tune(
 
     `trials` and `minutes` limit the whole job; it stops when a speed-up of the whole model of
     `target_gain` is confirmed (1.1 is 10 % faster). `precision` is "strict", "default",
-    "deterministic" (the same bits for any schedule, number of threads and CPU of a family), "bf16",
-    "fp16" or "int8", which takes its ranges from the data `calibration`; `numerics` is its former
+    "deterministic" (the same bits for any schedule, number of threads and CPU of a family),
+    "int8-activations" (what weights of 2 to 8 bits multiply is rounded to 8 bits), "bf16", "fp16"
+    or "int8", which takes its ranges from the data `calibration`; `numerics` is its former
     name, and `choose` does what "auto" does. `targets` are the CPUs of a cluster's nodes, each
     tuned for separately (`host` is this machine), `config` is a preset or a TOML file, `shapes`
     fixes dynamic dimensions by input name, `inputs` fixes the values of inputs. `plan` is "search"

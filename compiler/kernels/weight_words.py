@@ -113,7 +113,7 @@ def word_product(kernel: FusedKernel) -> WordProduct | None:
     block = word.extent * 2 * place.extent
     zero = zeros[0] if zeros else None
     found = WordProduct(stage, bits, block, data, weights[0], scale, zero)
-    return found if _term(found) == body else None
+    return found if product_term(found) == body else None
 
 
 def _loaded(factor: Expr) -> Load | None:
@@ -123,8 +123,8 @@ def _loaded(factor: Expr) -> Load | None:
     return factor if isinstance(factor, Load) else None
 
 
-def _term(product: WordProduct) -> Expr:
-    """The term of a product with these factors."""
+def product_term(product: WordProduct) -> Expr:
+    """The term of a product with these factors, at the axes of its stage."""
     *rows, column = (index(axis.name) for axis in product.stage.axes)
 
     def read(load: Load, *indices: Expr) -> Expr:

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.limb_dot import ROUNDED
 from tunefarm.compiler.schedule.steps.block_attention import BlockAttention
 from tunefarm.compiler.schedule.steps.limb_dot import DigitSums
 from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
@@ -28,8 +29,9 @@ class Schedule:
         sizes = [step.m for step in self.steps if isinstance(step, Winograd)]
         if any(isinstance(step, BlockAttention) and step.online for step in self.steps):
             return Algorithm.ONLINE_SOFTMAX
-        if any(isinstance(step, DigitSums) for step in self.steps):
-            return Algorithm.DIGITS
+        for step in self.steps:
+            if isinstance(step, DigitSums):
+                return Algorithm.ROUNDED_DATA if step.digits == ROUNDED else Algorithm.DIGITS
         return Algorithm.winograd(sizes[0]) if sizes else Algorithm.DIRECT
 
     @property

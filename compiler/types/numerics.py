@@ -35,6 +35,7 @@ class Algorithm(StrEnum):
     WINOGRAD_4 = "winograd F(4x4)"
     ONLINE_SOFTMAX = "online softmax"
     DIGITS = "split-integer dot products"
+    ROUNDED_DATA = "int8 activations"
 
     @staticmethod
     def winograd(m: int) -> Algorithm:
@@ -158,14 +159,20 @@ def sum_tolerance(dtype: DType, length: float) -> float:
     return _ROUNDINGS * (DType.F32 if is_narrow(dtype) else dtype).epsilon * math.sqrt(length)
 
 
-DEFAULT_NUMERICS = Numerics("default", frozenset(Algorithm))
+_EXACT: Final = frozenset(Algorithm) - {Algorithm.ROUNDED_DATA}
+"""Algorithms whose results are as exact as sums of floats."""
+
+DEFAULT_NUMERICS = Numerics("default", _EXACT)
 """Whatever is fast, in the model's own types."""
 STRICT_NUMERICS = Numerics("strict", frozenset((Algorithm.DIRECT,)))
 """Every sum term by term, as the model says."""
-DETERMINISTIC_NUMERICS = Numerics("deterministic", frozenset(Algorithm))
+DETERMINISTIC_NUMERICS = Numerics("deterministic", _EXACT)
 """The model's own types; the same bits for any schedule, thread count and CPU of a family."""
-BF16_NUMERICS = Numerics("bf16", frozenset(Algorithm), DType.BF16)
-F16_NUMERICS = Numerics("f16", frozenset(Algorithm), DType.F16)
+INT8_ACTIVATIONS = Numerics("int8-activations", frozenset(Algorithm))
+"""The model's own types, but data that quantised weights are multiplied with is rounded to 8 bits,
+symmetrically by the largest number of each block of a row."""
+BF16_NUMERICS = Numerics("bf16", _EXACT, DType.BF16)
+F16_NUMERICS = Numerics("f16", _EXACT, DType.F16)
 
 NUMERICS = {
     numerics.name: numerics
@@ -173,6 +180,7 @@ NUMERICS = {
         DEFAULT_NUMERICS,
         STRICT_NUMERICS,
         DETERMINISTIC_NUMERICS,
+        INT8_ACTIVATIONS,
         BF16_NUMERICS,
         F16_NUMERICS,
     )

@@ -166,7 +166,9 @@ _VALUES: dict[str, Values] = {
     "db": _files(".db"),
     "config": _presets,
     "targets": _listed(_targets),
-    "numerics": _words("strict", "default", "deterministic", "bf16", "fp16", "int8", "auto"),
+    "numerics": _words(
+        "strict", "default", "deterministic", "int8-activations", "bf16", "fp16", "int8", "auto"
+    ),
     "denormals": _words("flush", "keep"),
     "runner": _words("ray", "local"),
     "calibration": _files(".npz", ".npy"),

@@ -79,11 +79,12 @@ NumericsOption = Annotated[
     str | None,
     typer.Option(
         "--precision",
-        metavar="strict|default|deterministic|bf16|fp16|int8|auto",
+        metavar="strict|default|deterministic|int8-activations|bf16|fp16|int8|auto",
         help="strict: no algorithm that changes rounding. deterministic: see --deterministic. "
-        "default: the fastest in the model's own types. bf16, fp16: each matmul/conv, and values "
+        "default: the fastest in the model's own types. int8-activations: what weights of 2 to 8 "
+        "bits are multiplied with is rounded to 8 bits. bf16, fp16: each matmul/conv, and values "
         "between them, in that type with sums in f32. int8: 8-bit integer matmul/conv. auto: the "
-        "fastest of these for each matmul/conv, within --max-error.",
+        "fastest of bf16, fp16, int8 and f32 for each matmul/conv, within --max-error.",
         rich_help_panel=PRECISION,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Sketch: products with packed weights, summed up in integers of data in digits.
+"""Sketches: products with packed weights, summed up in integers of data in digits.
 
 units, digits of all data                                          in the workspace
 for outer.., columns.o, rows.o: (parallel)
@@ -9,6 +9,8 @@ for outer.., columns.o, rows.o: (parallel)
             sums += dot of digits (broadcast), fields of weights
         registers += sums * scale
     for row, vector (unrolled): output = epilogue(registers)
+
+Data has three digits, or one where the precision lets it be rounded to 8 bits.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.limb_dot import (
     BYTES,
     DIGITS,
+    ROUNDED,
     DigitForm,
     apply_limb_dot,
     digit_form,
@@ -58,10 +61,12 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import Algorithm
 
 ROWS = (1, 2, 3, 4, 6)
+ROUNDED_ROWS = (1, 2, 3, 4, 6, 8, 12)
 VECTORS = (1, 2, 3, 4, 6)
 PREFETCHES = (0, 512, 1024, 2048)  # words
+GOOD_ROWS = 4  # of a tile, that share unpacked fields
 FEW_ROWS = 3  # for more, weights are unpacked once for all rows, whatever their bits
-PARALLEL_BYTES = 1 << 18  # of weights, that are worth a second thread
+PARALLEL_BYTES = 1 << 18  # of weights, once for each row, that are worth a second thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +88,26 @@ class _Context:
 
 
 def limb_dot_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sketch]:
-    """The sketch, where the kernel is a product with packed weights of at least a vector."""
-    form = digit_form(kernel)
+    """The sketches, where the kernel is a product with packed weights of at least a vector.
+
+    The one whose data is rounded comes first: it is the faster one where it is admitted.
+    """
+    found = [_sketch(kernel, target, threads, digits) for digits in (ROUNDED, DIGITS)]
+    return [sketch for sketch in found if sketch is not None]
+
+
+def _sketch(kernel: FusedKernel, target: Target, threads: int, digits: int) -> Sketch | None:
+    form = digit_form(kernel, digits)
     lanes = vector_lanes(kernel, target)
     if form is None or not epilogue_is_plain(kernel) or kernel.anchor != form.product.stage.name:
-        return []
+        return None
     if form.product.stage.axes[-1].extent < lanes:
-        return []
+        return None
     weights = kernel.buffer(form.product.weight.buffer)
-    if not weights.constant or weights.type.bytes <= PARALLEL_BYTES:
+    rows = prod(axis.extent for axis in form.product.stage.axes[:-1])
+    if not weights.constant or weights.type.bytes * rows <= PARALLEL_BYTES:
         threads = 1
-    context = _Context(apply_limb_dot(kernel), form, lanes, threads)
+    context = _Context(apply_limb_dot(kernel, digits), form, lanes, threads)
     tiles = _tiles(context, target)
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("tile", tiles), _best_tile(context, tiles)),
@@ -102,36 +116,61 @@ def limb_dot_sketches(kernel: FusedKernel, target: Target, threads: int) -> list
     ]
     if threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
-    sketch = Sketch.planned("digits", choices, lambda values: _Candidates(context, values))
-    return [replace(sketch, algorithm=Algorithm.DIGITS, leads=_leads(form, target))]
+    name = "rounded" if form.rounds else "digits"
+    algorithm = Algorithm.ROUNDED_DATA if form.rounds else Algorithm.DIGITS
+    sketch = Sketch.planned(name, choices, lambda values: _Candidates(context, values))
+    return replace(sketch, algorithm=algorithm, leads=_leads(form, target))
+
+
+def _adds_bytes(form: DigitForm, target: Target) -> bool:
+    """Whether an instruction adds products of the weights' fields and digits."""
+    short = form.product.bits < DType.U8.bits  # as signed factors they are the same
+    types = (DType.U8, DType.I8) if short else (DType.U8,)
+    return any(target.dot_products(left, DType.I8, DType.I32) for left in types)
 
 
 def _leads(form: DigitForm, target: Target) -> bool:
     """Few enough instructions sum up digits to be fewer than unpack weights to floats."""
-    rows = prod(axis.extent for axis in form.product.stage.axes[:-1])
-    short = form.product.bits < DType.U8.bits  # as signed factors they are the same
-    types = (DType.U8, DType.I8) if short else (DType.U8,)
-    if any(target.dot_products(left, DType.I8, DType.I32) for left in types):
+    if _adds_bytes(form, target):
         return True
-    return "avx2" in target.features and rows <= (FEW_ROWS if short else 1)
+    rows = prod(axis.extent for axis in form.product.stage.axes[:-1])
+    few = FEW_ROWS if form.product.bits < DType.U8.bits else 1
+    return "avx2" in target.features and (form.rounds or rows <= few)
 
 
 def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
-    """(rows, vectors) of tiles whose sums leave registers for a digit and for fields."""
+    """(rows, vectors) of tiles whose sums leave registers for a digit and for fields.
+
+    With one digit the sums in floats have registers too, and so have the parts of products that no
+    single instruction adds.
+    """
+    form = context.form
     rows, vectors = context.anchor.axes[-2].extent, -(-context.columns // context.lanes)
+    sums, others = form.digits, 2
+    if form.rounds:
+        sums, others = 2, 2 if _adds_bytes(form, target) else 5
     found = tuple(
         (m, n)
         for n in VECTORS
-        for m in ROWS
-        if m <= rows and n <= vectors and DIGITS * m * n + n + 2 <= target.vector_registers
+        for m in (ROUNDED_ROWS if form.rounds else ROWS)
+        if m <= rows and n <= vectors and sums * m * n + n + others <= target.vector_registers
     )
     return found or ((1, 1),)
 
 
 def _best_tile(context: _Context, tiles: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-    """The most sums of those that divide the columns; of those alike, the most vectors."""
+    """The most sums of those that divide the columns.
+
+    Of those alike, the most vectors; with one digit, the number of rows that is nearest to what
+    makes both unpacking and short prompts cheap.
+    """
     vectors = -(-context.columns // context.lanes)
-    return max(tiles, key=lambda tile: (vectors % tile[1] == 0, tile[0] * tile[1], tile[1]))
+
+    def worth(tile: tuple[int, int]) -> tuple[int, int, int]:
+        m, n = tile
+        return vectors % n == 0, m * n, -abs(m - GOOD_ROWS) if context.form.rounds else n
+
+    return max(tiles, key=worth)
 
 
 class _Candidates:
@@ -154,7 +193,7 @@ class _Candidates:
         *outer, row, column = (axis.name for axis in context.anchor.axes)
         lanes, vectors = context.lanes, self.vectors.item()
         total = f"{anchor}.sum" if output == anchor else anchor
-        steps: list[Step] = [DigitSums(), *self._packed(), *self._digits()]
+        steps: list[Step] = [DigitSums(context.form.digits), *self._packed(), *self._digits()]
         if output == anchor:
             steps.append(CacheWrite(output, total))
         steps += [
@@ -220,7 +259,7 @@ class _Candidates:
         context, lanes = self.context, self.context.lanes
         kernel, chunk = context.kernel, context.form.chunk
         parts = RowParts()
-        for name in ("exponents", "low", "high"):
+        for name in ("exponents", "low") if context.form.rounds else ("exponents", "low", "high"):
             stage = kernel.stage(name)
             axes = tuple(axis.name for axis in stage.axes)
             widths = split_widths(min(lanes, chunk), 1)
@@ -228,7 +267,7 @@ class _Candidates:
                 parts, RowReduction(name, "term", chunk, axes, ()), lanes, widths, False
             )
         steps: list[Step] = [*parts.made, *parts.loops]
-        for name in ("units", "digits"):
+        for name in ("digits",) if context.form.rounds else ("units", "digits"):
             axes = tuple(axis.name for axis in kernel.stage(name).axes[:-1])
             steps += [
                 Tile(name, "term", lanes),
@@ -249,7 +288,7 @@ class _Candidates:
         inside = {
             column.name: self.vectors * lanes,
             row.name: rows,
-            "digit": np.int64(DIGITS),
+            "digit": np.int64(form.digits),
             "word": words,
             "field": np.int64(form.in_byte),
             "byte": np.int64(BYTES),
@@ -264,9 +303,9 @@ class _Candidates:
         nest.loop(self.columns)
         which = np.zeros(values.count, np.int64)
         pieces, grains = pieces_and_grains(values, [self.parallel], which, context.threads)
-        step = np.asarray(rows * self.vectors * DIGITS, np.float64)
+        step = np.asarray(rows * self.vectors * form.digits, np.float64)
         whole = prod(axis.extent for axis in outer) * row.extent
-        dots = form.product.inner // BYTES * DIGITS
+        dots = form.product.inner // BYTES * form.digits
         operations = np.full_like(step, float(whole * dots * -(-context.columns // lanes)))
         numbers = {name: number for number, name in enumerate(names)}
         return NestShape(
@@ -276,7 +315,7 @@ class _Candidates:
             body=np.asarray(step * words * form.in_byte, np.float64),
             accumulators=step,
             registers=np.asarray(step + self.vectors + 2, np.float64),
-            loads=np.asarray(rows * DIGITS + self.vectors, np.float64),
+            loads=np.asarray(rows * form.digits + self.vectors, np.float64),
             step=step,
             cycles=operations / 2 * (1 + 1 / rows),
             flops=2.0 * BYTES * lanes * operations,

@@ -15,6 +15,7 @@ from tests.compiler.schedule.small_kernels import inputs_for
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.limb_dot import with_rounded_data
 from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
@@ -53,6 +54,7 @@ from tunefarm.compiler.schedule.steps.unroll import Unroll
 from tunefarm.compiler.schedule.steps.vectorize import Vectorize
 from tunefarm.compiler.schedule.steps.wide_factors import WideFactors
 from tunefarm.compiler.schedule.steps.winograd import Winograd
+from tunefarm.compiler.types.numerics import Algorithm
 
 KERNELS: dict[str, FusedKernel] = {
     **{name: make() for name, make in STEP_KERNELS.items()},
@@ -205,6 +207,7 @@ EXAMPLES = [
     ),
     Example("prefetch", "vector8", Prefetch("in0", 64), (Vectorize("y", "i"),)),
     Example("digit_sums", "packed_product", DigitSums()),
+    Example("digit_sums_rounded", "packed_product", DigitSums(1)),
     Example("wide_factors", "narrow_product", WideFactors()),
     Example(
         "wide_factors_dotted",
@@ -232,7 +235,9 @@ def test_a_step_keeps_the_kernels_meaning(example: Example) -> None:
     schedule = Schedule((*example.before, example.step))
     verify_loops(lower(kernel, schedule))
     inputs = inputs_for(kernel)
-    assert_close(run_loops(kernel, schedule, inputs), evaluate_kernel(kernel, inputs))
+    rounds = schedule.algorithm is Algorithm.ROUNDED_DATA
+    meant = with_rounded_data(kernel) if rounds else kernel
+    assert_close(run_loops(kernel, schedule, inputs), evaluate_kernel(meant, inputs))
 
 
 @pytest.mark.parametrize("m", [2, 4])

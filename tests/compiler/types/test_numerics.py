@@ -26,7 +26,8 @@ from tunefarm.configs.settings import CompileSettings
 
 
 def test_numerics_are_found_by_the_names_of_settings() -> None:
-    assert list(NUMERICS) == ["default", "strict", "deterministic", "bf16", "f16"]
+    names = ["default", "strict", "deterministic", "int8-activations", "bf16", "f16"]
+    assert list(NUMERICS) == names
     assert Numerics.of("strict") is Numerics.of(STRICT_NUMERICS) is STRICT_NUMERICS
     assert Numerics.of("fp16") is Numerics.of("f16") is NUMERICS["f16"]
 
@@ -35,8 +36,8 @@ def test_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(SettingsError) as caught:
         Numerics.of("strickt")
     assert str(caught.value) == (
-        "unknown precision 'strickt'; known: default, strict, deterministic, bf16, fp16 "
-        "(did you mean 'strict'?)"
+        "unknown precision 'strickt'; known: default, strict, deterministic, int8-activations, "
+        "bf16, fp16 (did you mean 'strict'?)"
     )
 
 
