@@ -184,7 +184,7 @@ class BoundCall:
         right = self._right.get(case)
         if right is not None and holds(output.ctypes.data, right):
             return None
-        mismatch = self.workload.mismatch(case, output)
+        mismatch = self.workload.mismatch(case, output, rounded=self._candidate.rounds_data)
         if mismatch is None:
             return None
         return self._changed_constant() or Problem(f"seed {case}: {mismatch}", retire=False)

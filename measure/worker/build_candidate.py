@@ -24,13 +24,15 @@ class BuiltCandidate:
     """Machine code with the kernel ABI, and what its caller must provide.
 
     `constant_layouts` says how constant inputs are packed, by name; inputs that are not named are
-    passed as they are.
+    passed as they are. `rounds_data`: it rounds data to 8 bits, see
+    `tunefarm.compiler.kernels.limb_dot`.
     """
 
     symbol: str
     object_code: bytes = field(repr=False)
     workspace_bytes: int = 0
     constant_layouts: tuple[tuple[str, ConstantLayout], ...] = ()
+    rounds_data: bool = False
 
 
 def pack_candidates(candidates: Sequence[BuiltCandidate]) -> bytes:
@@ -46,6 +48,7 @@ def _pack(candidate: BuiltCandidate) -> bytes:
         "constant_layouts": [
             [name, layout.to_json()] for name, layout in candidate.constant_layouts
         ],
+        "rounds_data": candidate.rounds_data,
     }
     return encode(Message(fields, candidate.object_code))
 
@@ -71,9 +74,10 @@ def _unpack(message: Message) -> BuiltCandidate:
             for name, layout in fields["constant_layouts"]
         )
         symbol, workspace = str(fields["symbol"]), int(fields["workspace_bytes"])
+        rounds = bool(fields["rounds_data"])
     except (KeyError, TypeError, ValueError) as error:
         raise MeasureError(f"a built candidate cannot be read: {error}") from error
-    return BuiltCandidate(symbol, message.blob, workspace, layouts)
+    return BuiltCandidate(symbol, message.blob, workspace, layouts, rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ def compile_candidate(request: MeasureRequest, target: Target) -> BuiltCandidate
     from tunefarm.compiler.kernels.serialize import kernel_from_json
     from tunefarm.compiler.llvm import compile_kernel
     from tunefarm.compiler.schedule.schedule import Schedule
+    from tunefarm.compiler.types.numerics import Algorithm
 
     kernel = kernel_from_json(request.kernel)
     compiled = compile_kernel(kernel, Schedule.from_json(request.schedule), target)
@@ -108,6 +113,7 @@ def compile_candidate(request: MeasureRequest, target: Target) -> BuiltCandidate
         compiled.object_code,
         compiled.workspace_bytes,
         compiled.constant_layouts,
+        compiled.algorithm is Algorithm.ROUNDED_DATA,
     )
 
 

@@ -18,6 +18,7 @@ from tunefarm.measure.worker.build_candidate import (
     BuiltCandidate,
     Compile,
     build_candidate,
+    unpack_candidates,
 )
 from tunefarm.measure.worker.reference import ensure_reference
 
@@ -42,7 +43,9 @@ class BuildRole:
         result = build_candidate(request, self._target, self._compile_once, self._in_flight)
         if result.status is Status.OK:
             kernel = kernel_from_json(request.kernel)
-            ensure_reference(kernel, request.workload_key, self._scratch, request.sizes)
+            rounds = any(item.rounds_data for item in unpack_candidates(result.candidates))
+            key = request.workload_key
+            ensure_reference(kernel, key, self._scratch, request.sizes, rounded=rounds)
         reply = {
             "status": str(result.status),
             "error": result.error,

@@ -9,9 +9,9 @@ import fcntl
 import math
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from tunefarm.compiler.expr.nodes import Binary, Cast, Expr, Load, Unary
 from tunefarm.compiler.expr.walk import Operands, children, postorder
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
 from tunefarm.compiler.kernels.kernel_sizes import size_vectors
+from tunefarm.compiler.kernels.limb_dot import with_rounded_data
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
@@ -33,10 +34,14 @@ SEEDS = (0, 1)
 
 @dataclass(frozen=True, slots=True)
 class ReferenceCase:
-    """One seed's inputs by name (logical layout) and the expected output."""
+    """One seed's inputs by name (logical layout) and the expected output.
+
+    `rounded` is what is expected of a candidate that rounds data to 8 bits, if one was asked for.
+    """
 
     inputs: Mapping[str, Array]
     expected: Array
+    rounded: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,17 @@ class Reference:
 
 
 def ensure_reference(
-    kernel: FusedKernel, key: str, scratch: Path, sizes: Sequence[int] = ()
+    kernel: FusedKernel,
+    key: str,
+    scratch: Path,
+    sizes: Sequence[int] = (),
+    *,
+    rounded: bool = False,
 ) -> Reference:
     """The reference of the kernel with this workload key, computed unless `scratch` has it.
 
-    Of a model with run-time sizes at these `sizes`, see `make_inputs`.
+    Of a model with run-time sizes at these `sizes`, see `make_inputs`. `rounded`: with what is
+    expected of candidates that round data to 8 bits.
 
     Two processes may ask at once: one computes, the other waits. A directory appears under its
     final name only when it is complete.
@@ -61,18 +72,44 @@ def ensure_reference(
         raise MeasureError(f"workload key {key!r} is no file name")
     name = "-".join((key, *map(str, sizes)))
     folder = scratch / name
-    if not folder.is_dir():
-        scratch.mkdir(parents=True, exist_ok=True)
-        with _locked(scratch / f"{name}.lock"):
-            if not folder.is_dir():
-                _compute(kernel, key, folder, sizes)
-    return _open(kernel, folder)
+    _ensure(folder, lambda part: _compute(kernel, key, part, sizes))
+    reference = _open(kernel, folder)
+    if not rounded:
+        return reference
+    expected = scratch / f"{name}-rounded"
+    _ensure(expected, lambda part: _compute_rounded(kernel, reference, part))
+    cases = tuple(
+        replace(case, rounded=_load(expected / _expected_file(seed), kernel.output.dtype))
+        for seed, case in zip(SEEDS, reference.cases, strict=True)
+    )
+    return replace(reference, cases=cases)
 
 
-def _compute(kernel: FusedKernel, key: str, folder: Path, sizes: Sequence[int]) -> None:
+def _ensure(folder: Path, compute: Callable[[Path], None]) -> None:
+    """Have `compute` fill the folder, unless it is there."""
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.parent / f"{folder.name}.lock"):
+        if not folder.is_dir():
+            part = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+            compute(part)
+            part.rename(folder)
+
+
+def _compute_rounded(kernel: FusedKernel, reference: Reference, part: Path) -> None:
     from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 
-    part = Path(tempfile.mkdtemp(prefix=f"{key}-", dir=folder.parent))
+    rounding = with_rounded_data(kernel)
+    for seed, case in zip(SEEDS, reference.cases, strict=True):
+        with np.errstate(all="ignore"):
+            expected = evaluate_kernel(rounding, case.inputs, accumulate_double=True)
+        _save(part / _expected_file(seed), expected)
+
+
+def _compute(kernel: FusedKernel, key: str, part: Path, sizes: Sequence[int]) -> None:
+    from tunefarm.compiler.kernels.evaluate import evaluate_kernel
+
     for seed in SEEDS:
         inputs = make_inputs(kernel, seed, key, sizes)
         for buffer in kernel.inputs:
@@ -87,8 +124,7 @@ def _compute(kernel: FusedKernel, key: str, folder: Path, sizes: Sequence[int]) 
                 f"the reference of {kernel.name} has type {expected.dtype}{list(expected.shape)},"
                 f" not {output.dtype}{list(output.shape)}"
             )
-        _save(part / f"expected-{seed}.npy", expected)
-    part.rename(folder)
+        _save(part / _expected_file(seed), expected)
 
 
 def _open(kernel: FusedKernel, folder: Path) -> Reference:
@@ -96,13 +132,13 @@ def _open(kernel: FusedKernel, folder: Path) -> Reference:
 
     def load(name: str, dtype: DType) -> Array:
         if name not in opened:
-            opened[name] = np.load(folder / name, mmap_mode="r").view(dtype.numpy)
+            opened[name] = _load(folder / name, dtype)
         return opened[name]
 
     cases = tuple(
         ReferenceCase(
             {b.name: load(_input_file(b.constant, seed, b.name), b.dtype) for b in kernel.inputs},
-            load(f"expected-{seed}.npy", kernel.output.dtype),
+            load(_expected_file(seed), kernel.output.dtype),
         )
         for seed in SEEDS
     )
@@ -113,6 +149,16 @@ def _save(path: Path, array: Array) -> None:
     """Write an array; elements that NumPy has no name for in files as integers of their size."""
     plain = array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
     np.save(path, np.ascontiguousarray(plain))
+
+
+def _load(path: Path, dtype: DType) -> Array:
+    """An array that `_save` wrote, mapped into memory."""
+    array: Array = np.load(path, mmap_mode="r").view(dtype.numpy)
+    return array
+
+
+def _expected_file(seed: int) -> str:
+    return f"expected-{seed}.npy"
 
 
 def _input_file(constant: bool, seed: int, name: str) -> str:

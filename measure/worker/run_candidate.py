@@ -97,7 +97,8 @@ class CandidateRunner:
         They are timed in turn, in random order (`seed`), with their buffers where `placements` say.
         All but the first stay loaded for the next requests, which need not check them in full.
         """
-        workload = self._workload(kernel, key, sizes)
+        rounds = any(candidate.rounds_data for candidate in candidates)
+        workload = self._workload(kernel, key, sizes, rounded=rounds)
         key = "-".join((key, *map(str, sizes)))  # by which what was checked is kept
         calls: list[BoundCall] = []
         try:
@@ -236,8 +237,13 @@ class CandidateRunner:
 
         return run_noted
 
-    def _workload(self, kernel: Any, name: str, sizes: tuple[int, ...]) -> Workload:
-        """The workload of this key at these sizes, from the cache of the most recent ones."""
+    def _workload(
+        self, kernel: Any, name: str, sizes: tuple[int, ...], *, rounded: bool
+    ) -> Workload:
+        """The workload of this key at these sizes, from the cache of the most recent ones.
+
+        `rounded`: with a reference for candidates that round data to 8 bits.
+        """
         key = "-".join((name, *map(str, sizes)))
         workload = self._workloads.pop(key, None)
         if workload is None:
@@ -248,6 +254,10 @@ class CandidateRunner:
             built = kernel_from_json(kernel)
             reference = ensure_reference(built, name, self._scratch, sizes)
             workload = Workload(built, reference)
+        if rounded and workload.reference.cases[0].rounded is None:
+            workload.reference = ensure_reference(
+                workload.kernel, name, self._scratch, sizes, rounded=True
+            )
         self._workloads[key] = workload
         return workload
 

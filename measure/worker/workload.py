@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.kernel_sizes import needed_elements
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
@@ -41,7 +42,7 @@ class Workload:
         }
         self._constants: dict[tuple[str, ConstantLayout | None], tuple[Array, GuardedBuffer]] = {}
         self._copies: dict[tuple[ConstantLayout | None, ...], ConstantCopies] = {}
-        self._checks: dict[int, OutputCheck] = {}
+        self._checks: dict[tuple[int, bool], OutputCheck] = {}
         self._arenas: dict[Placement, TimingArena] = {}
         self._packed = Placement.packed(buffer_sizes(kernel))
         output = kernel.output
@@ -131,14 +132,17 @@ class Workload:
                     return buffer.name
         return ""
 
-    def mismatch(self, case: int, output: Array) -> Mismatch | None:
-        """What is wrong with the output of a case, if anything."""
-        check = self._checks.get(case)
+    def mismatch(self, case: int, output: Array, *, rounded: bool = False) -> Mismatch | None:
+        """What is wrong with the output of a case, if anything; `rounded`: of rounded data."""
+        check = self._checks.get((case, rounded))
         if check is None:
             found = self.reference.cases[case]
             needed = needed_elements(self.kernel, found.inputs)
-            check = OutputCheck(found.expected, self.reference.rounding, needed)
-            self._checks[case] = check
+            expected = found.rounded if rounded else found.expected
+            if expected is None:
+                raise MeasureError(f"{self.kernel.name} has no reference of rounded data")
+            check = OutputCheck(expected, self.reference.rounding, needed)
+            self._checks[case, rounded] = check
         return check.mismatch(output)
 
     def _constant(self, name: str, layout: ConstantLayout | None) -> tuple[Array, GuardedBuffer]:

@@ -22,6 +22,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import (
     DEFAULT_NUMERICS,
     DETERMINISTIC_NUMERICS,
+    INT8_ACTIVATIONS,
     STRICT_NUMERICS,
     Algorithm,
 )
@@ -236,7 +237,12 @@ class Records:
         return (Unapplied((PRECISION,), 0, len(own), reason, advice),)
 
 
-_OWN_TYPES = (DEFAULT_NUMERICS.name, STRICT_NUMERICS.name, DETERMINISTIC_NUMERICS.name)
+_OWN_TYPES = (
+    DEFAULT_NUMERICS.name,
+    STRICT_NUMERICS.name,
+    DETERMINISTIC_NUMERICS.name,
+    INT8_ACTIVATIONS.name,
+)
 """Precisions that keep the model's types."""
 
 

@@ -12,6 +12,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import (
     DEFAULT_NUMERICS,
     DETERMINISTIC_NUMERICS,
+    INT8_ACTIVATIONS,
     STRICT_NUMERICS,
 )
 from tunefarm.db import queries
@@ -46,8 +47,8 @@ def task_key(workload: str, target: Target, threads: int, numerics: str) -> Task
     What a kernel stores its numbers in is part of the workload: of the precision it only matters
     which algorithms and orders of sums are admitted.
     """
-    restricted = (STRICT_NUMERICS.name, DETERMINISTIC_NUMERICS.name)
-    admitted = numerics if numerics in restricted else DEFAULT_NUMERICS.name
+    own = (STRICT_NUMERICS.name, DETERMINISTIC_NUMERICS.name, INT8_ACTIVATIONS.name)
+    admitted = numerics if numerics in own else DEFAULT_NUMERICS.name
     return TaskKey(workload, target.key, threads, admitted, compiler.VERSION)
 
 
