@@ -263,10 +263,21 @@ class _Candidates:
             stage = kernel.stage(name)
             axes = tuple(axis.name for axis in stage.axes)
             widths = split_widths(min(lanes, chunk), 1)
-            split_reduction(
-                parts, RowReduction(name, "term", chunk, axes, ()), lanes, widths, False
-            )
+            reduction = RowReduction(name, "term", chunk, axes, ())
+            split_reduction(parts, reduction, lanes, widths, False)
         steps: list[Step] = [*parts.made, *parts.loops]
+        for part in reversed(parts.names):
+            total = part.split(".")[0]
+            if part != total:
+                steps.append(ComputeAt(part, total, "chunk", "stack"))
+        if context.form.rounds and context.form.chunks >= lanes:
+            for name in ("reverse", "unit"):
+                axes = tuple(axis.name for axis in kernel.stage(name).axes[:-1])
+                steps += [
+                    Tile(name, "chunk", lanes),
+                    Reorder(name, (*axes, "chunk.o", "chunk.i")),
+                    Vectorize(name, "chunk.i"),
+                ]
         for name in ("digits",) if context.form.rounds else ("units", "digits"):
             axes = tuple(axis.name for axis in kernel.stage(name).axes[:-1])
             steps += [
