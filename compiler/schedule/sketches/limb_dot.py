@@ -64,7 +64,7 @@ ROWS = (1, 2, 3, 4, 6)
 ROUNDED_ROWS = (1, 2, 3, 4, 6, 8, 12)
 VECTORS = (1, 2, 3, 4, 6)
 PREFETCHES = (0, 512, 1024, 2048)  # words
-GOOD_ROWS = 4  # of a tile, that share unpacked fields
+ENOUGH_SUMS = 8  # of a tile: twice the latency of vpdpbusd, one of which starts in a cycle (Zen 4)
 FEW_ROWS = 3  # for more, weights are unpacked once for all rows, whatever their bits
 PARALLEL_BYTES = 1 << 18  # of weights, once for each row, that are worth a second thread
 
@@ -161,14 +161,16 @@ def _tiles(context: _Context, target: Target) -> tuple[tuple[int, int], ...]:
 def _best_tile(context: _Context, tiles: tuple[tuple[int, int], ...]) -> tuple[int, int]:
     """The most sums of those that divide the columns.
 
-    Of those alike, the most vectors; with one digit, the number of rows that is nearest to what
-    makes both unpacking and short prompts cheap.
+    Of those alike, the most vectors. With one digit few sums are enough to hide how long an
+    instruction takes, and the more rows share an unpacked field the better.
     """
     vectors = -(-context.columns // context.lanes)
 
     def worth(tile: tuple[int, int]) -> tuple[int, int, int]:
         m, n = tile
-        return vectors % n == 0, m * n, -abs(m - GOOD_ROWS) if context.form.rounds else n
+        if context.form.rounds:
+            return vectors % n == 0, min(m * n, ENOUGH_SUMS), -abs(m - ENOUGH_SUMS)
+        return vectors % n == 0, m * n, n
 
     return max(tiles, key=worth)
 
