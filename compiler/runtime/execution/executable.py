@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck
     from tunefarm.compiler.runtime.execution.call_queue import CallQueue
     from tunefarm.compiler.runtime.execution.kernel_functions import KernelFunction
-    from tunefarm.compiler.runtime.execution.profile import Profile
+    from tunefarm.compiler.runtime.execution.profile import Clocked, Profile
     from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
     from tunefarm.compiler.strings.run_prefix import PrefixRun
 
@@ -469,6 +469,13 @@ class Executable:
         ports = zip(self._ports.inputs, arrays, strict=True)
         shapes = {port.name: array.shape for port, array in ports}
         return profile(self, self._programs[frame.program], inputs, shapes, repeat)
+
+    def clocked(self, entry: bytes | None = None) -> Clocked:
+        """The first program with a clock between its steps, see
+        `tunefarm.compiler.runtime.execution.profile.Clocked`."""
+        from tunefarm.compiler.runtime.execution.profile import Clocked
+
+        return Clocked(self, self._programs[0], entry)
 
     def entered_by(self, program: LoadedProgram, code: LoadedCode, symbol: str) -> Executable:
         """The same model, one program of which is run by another entry: a symbol of this code."""

@@ -191,11 +191,16 @@ class Clocked:
     The model's own code, constants and threads are used, which must live as long.
     """
 
-    def __init__(self, executable: Executable, program: LoadedProgram) -> None:
+    def __init__(
+        self, executable: Executable, program: LoadedProgram, entry: bytes | None = None
+    ) -> None:
+        """`entry` is the object code of `clocked_entry_of` the program, which is compiled if it is
+        None."""
         spec = program.spec
         symbols = {part.symbol: program.kernel_address(part.symbol) for part in spec.objects}
         names = (CLOCKED_ENTRY_SYMBOL, CLOCK_SYMBOL, TICKS_SYMBOL)
-        code = LoadedCode((), names, clocked_entry_of(spec), symbols)
+        text = clocked_entry_of(spec) if entry is None else ""
+        code = LoadedCode(() if entry is None else (entry,), names, text, symbols)
         self.executable = executable.entered_by(program, code, CLOCKED_ENTRY_SYMBOL)
         self.now = ctypes.CFUNCTYPE(ctypes.c_int64)(code.address(CLOCK_SYMBOL))
         counts = (ctypes.c_int64 * (len(spec.steps) + 1)).from_address(code.address(TICKS_SYMBOL))
