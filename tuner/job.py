@@ -33,6 +33,7 @@ from tunefarm.tuner.confirm.finalists import Finalists, Settled, refresh
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.placement import PlacementCheck
 from tunefarm.tuner.confirm.size_race import SizeRace, applied_schedules
+from tunefarm.tuner.confirm.whole_model import Exchanged
 from tunefarm.tuner.interrupt import Interrupt, interruptible
 from tunefarm.tuner.job_models import JobModels
 from tunefarm.tuner.job_request import MakeRunner
@@ -84,6 +85,7 @@ class Job:
     claims: dict[TaskKey, Estimate] = field(default_factory=dict)
     outcomes: dict[TaskKey, Outcome] = field(default_factory=dict)
     placements: dict[TaskKey, LogRatio] = field(default_factory=dict)
+    exchanged: dict[str, Exchanged] = field(default_factory=dict)  # by the target's key
     known: TrialCounts = field(default_factory=TrialCounts)  # before this job
     budget: Budget = field(init=False)
     patience: RetryPolicy = field(init=False)
@@ -354,7 +356,7 @@ class Job:
     def _confirm_elsewhere(self, settled: Sequence[Settled], runner: CallsNodes) -> None:
         for target in self.targets:
             if not self.models.is_here(target):
-                self.models.confirm_elsewhere(target, self.tasks, settled, runner)
+                self.models.confirm_elsewhere(target, self.tasks, settled, runner, job=self.id)
 
     def confirm(self, target: Target) -> tuple[ModelLatency | None, BuildReport]:
         """Measure the whole model with the former and the new schedules, and keep the better set.
@@ -363,7 +365,8 @@ class Job:
         """
         self.progress.message("building the tuned model")
         self._enter(phases.CONFIRMING)
-        found = self.models.confirm(target, self.tasks, self.settled)
+        found = self.models.confirm(target, self.tasks, self.settled, job=self.id)
+        self.exchanged[target.key] = found.exchanged
         tasks = tasks_for(self.tasks, target)
         refresh(tasks, self.store)
         self.outcomes |= {task.key: self._outcome(task) for task in tasks}

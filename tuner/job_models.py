@@ -10,7 +10,7 @@ keep_latency        how long the model takes, recorded
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tunefarm.compiler.errors import MeasureError
@@ -27,7 +27,9 @@ from tunefarm.measure.farm.runner import CallsNodes
 from tunefarm.measure.machine import fingerprint
 from tunefarm.measure.sandbox.node_kind import kind_of
 from tunefarm.tuner.building.size_plan import record_size_plan
+from tunefarm.tuner.confirm.exchange import InModel, exchange_kernels
 from tunefarm.tuner.confirm.finalists import Settled
+from tunefarm.tuner.confirm.kernel_choices import KernelChoices
 from tunefarm.tuner.confirm.latency import Agree, ModelLatency
 from tunefarm.tuner.confirm.model_times import (
     times_of_job,
@@ -41,11 +43,12 @@ from tunefarm.tuner.confirm.placement import model_placements
 from tunefarm.tuner.confirm.whole_model import (
     CompareSpecs,
     Confirmed,
+    ConfirmModel,
     ModelBuilds,
     agreement,
     compare_elsewhere,
     compare_here,
-    confirm_model,
+    unmeasured,
 )
 from tunefarm.tuner.interrupt import Interrupt
 from tunefarm.tuner.job_request import MakeRunner
@@ -108,6 +111,7 @@ class JobModels:
             self.untuned[target.key] = untuned
         self.place(tasks)
         self.time.build_seconds = time.monotonic() - begin
+        self.time.exchanges = self.exchanges_kernels and any(map(self.is_here, self.targets))
         self.time.elsewhere = sum(not self.is_here(target) for target in self.targets)
         for target in filter(self.is_here, self.targets):
             model = Executable(self.untuned[target.key].of_tensors())
@@ -165,23 +169,30 @@ class JobModels:
         return changed
 
     def confirm(
-        self, target: Target, tasks: Sequence[TuningTask], settled: Sequence[Settled]
+        self,
+        target: Target,
+        tasks: Sequence[TuningTask],
+        settled: Sequence[Settled],
+        *,
+        job: str | None = None,
     ) -> Confirmed:
         """Measure the model for a target with the former and the new schedules; record the better
         set, and what it is built of: its plan, and which schedules serve which sizes.
 
         A model for machines of another kind was measured by a node, while there were any; else what
-        was settled stays.
+        was settled stays. `job` is the id of the record.
         """
         agree = _agree(tasks, target)
         found = self.confirmed_elsewhere.get(target.key)
-        if found is None:
-            compare = None
-            if self.is_here(target):
-                self._confirm_plan(target, agree, settled)
-                compare = compare_here(self.time.comparison_seconds, agree)
-            found = self._confirmed(target, settled, compare)
-        if found.latency is not None and found.latency.is_slower:
+        if found is None and self.is_here(target):
+            self._confirm_plan(target, agree, settled)
+            found = self._confirmed_here(target, tasks, settled, agree, job)
+        elif found is None:
+            why_not = "the whole model was not measured"
+            found = unmeasured(self._builds(target), target, _settled_for(settled, target), why_not)
+        if found.is_untuned:
+            self.plans.return_to_rules(target, self.name)
+        elif found.latency is not None and found.latency.is_slower:
             self.plans.give_up(target, self.name)
         self.store.add(found.bests)
         self._keep_size_plan(target, agree)
@@ -193,26 +204,71 @@ class JobModels:
         tasks: Sequence[TuningTask],
         settled: Sequence[Settled],
         runner: CallsNodes,
+        *,
+        job: str | None = None,
     ) -> None:
-        """Have a node measure the model for a target that this machine is not."""
+        """Have a node measure the model for a target that this machine is not; `job` is the id of
+        the record."""
         self.notify(f"building the tuned model for {target.cpu}")
         agree = _agree(tasks, target)
 
         def compare(specs: Sequence[ExecutableSpec]) -> ModelLatency:
             return compare_elsewhere(runner, target, specs, COMPARISON_SECONDS, agree)
 
+        confirming = self._confirming(target, tasks, settled, compare, job)
         try:
-            self.confirmed_elsewhere[target.key] = self._confirmed(target, settled, compare)
+            self.confirmed_elsewhere[target.key] = replace(
+                confirming, why_not="the model was measured by a node of a cluster"
+            ).run()
         except MeasureError as error:
             self.notify(f"the whole model is not measured for it: {error.message}")
 
-    def _confirmed(
-        self, target: Target, settled: Sequence[Settled], compare: CompareSpecs | None
+    def _confirmed_here(
+        self,
+        target: Target,
+        tasks: Sequence[TuningTask],
+        settled: Sequence[Settled],
+        agree: Agree,
+        job: str | None,
     ) -> Confirmed:
+        def compare(specs: Sequence[ExecutableSpec]) -> ModelLatency:
+            return compare_here(self.time.comparison_seconds, agree)(specs)
+
+        def exchange(specs: Sequence[ExecutableSpec]) -> Mapping[str, InModel]:
+            return exchange_kernels(specs, self.time.exchange_seconds, agree)
+
+        confirming = self._confirming(target, tasks, settled, compare, job)
+        if not self.exchanges_kernels:
+            return replace(confirming, why_not="sizes are dynamic").run()
+        return replace(confirming, exchange=exchange).run()
+
+    @property
+    def exchanges_kernels(self) -> bool:
+        """Whether kernels can be exchanged in the running model: not where sizes are dynamic."""
+        return self.graph.signature is None
+
+    def _confirming(
+        self,
+        target: Target,
+        tasks: Sequence[TuningTask],
+        settled: Sequence[Settled],
+        compare: CompareSpecs,
+        job: str | None,
+    ) -> ConfirmModel:
         own = _settled_for(settled, target)
-        builds, former = self._builds(target), self._former_builds(target)
-        untuned = self.untuned[target.key]  # prepare comes first
-        return confirm_model(builds, target, untuned, own, compare, self.notify, former)
+        choices = None
+        if len(self.points) < 2:  # else a range of sizes may have schedules of its own
+            choices = KernelChoices(self.store, tasks_for(tasks, target), own, job=job)
+        return ConfirmModel(
+            self._builds(target),
+            self._former_builds(target),
+            target,
+            self.untuned[target.key],  # prepare comes first
+            own,
+            compare,
+            self.notify,
+            choices,
+        )
 
     def _confirm_plan(self, target: Target, agree: Agree, settled: Sequence[Settled]) -> None:
         """Have the tuned model decide once more whether the plan is faster than the rules."""

@@ -13,6 +13,7 @@ from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.building.report import BuildReport
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.placement import moved_lines
+from tunefarm.tuner.confirm.whole_model import Exchanged
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.size_ranges import SizePlan
 from tunefarm.tuner.reports.gains import UNCHANGED, UNKNOWN_GAIN, ModelGain, headline
@@ -93,6 +94,7 @@ class TargetResult:
     latency: ModelLatency | None
     build: BuildReport
     elsewhere: bool = False
+    exchanged: Exchanged = field(default_factory=Exchanged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ class SizeResult:
 class TuneResult:
     """What a job did. `latency` and `build` are None when it was interrupted, `latency` also where
     this machine cannot measure it; `known` are the trials of earlier jobs. With several `targets`
-    both are those of this machine's target, or of the first; with several `sizes`, of the last."""
+    they and `exchanged` are those of this machine's target, or of the first; with several `sizes`,
+    of the last."""
 
     model: str
     database: str
@@ -127,6 +130,7 @@ class TuneResult:
     moved: str = ""  # where the database is that was renamed, or saved, during the job
     lost: str = ""  # a line about one that was deleted or replaced during the job
     changed: str = ""  # how the model's file is another one now
+    exchanged: Exchanged = field(default_factory=Exchanged)  # kernels in the running model
     target_gain: float | None = None  # speed-up of the whole model at which the job was to stop
 
     @property
@@ -164,6 +168,7 @@ class TuneResult:
             "tasks": [task_to_json(task) for task in self.tasks],
             "latency": None if self.latency is None else self.latency.to_json(),
             "build": None if self.build is None else self.build.to_json(),
+            "exchange": None if self.latency is None else self.exchanged.to_json(),
             **({"targets": [_target_to_json(item) for item in self.targets]} if several else {}),
             **({"sizes": [_size_to_json(item) for item in self.sizes]} if self.sizes else {}),
             **({} if self.size_plan is None else {"size_plan": self.size_plan.to_json()}),
@@ -345,6 +350,8 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
             lines.append(f"at its maximum sizes: {model_gain(latency)}")
         else:
             lines.append(f"whole model: {result.gain}")
+        if result.exchanged != Exchanged():
+            lines.append(result.exchanged.summary)
         if latency.is_slower:
             former = "former" if latency.former is not None else "default"
             lines.append(

@@ -21,6 +21,7 @@ from tunefarm.measure.farm.make_runner import check_runner
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.lowered import LoweredModel
 from tunefarm.tuner.building.model_file import Future, ModelStamp
+from tunefarm.tuner.confirm.whole_model import Exchanged
 from tunefarm.tuner.from_settings import limits_of, numerics_of, target_of, targets_of
 from tunefarm.tuner.interrupt import interrupt_thread
 from tunefarm.tuner.job import Job
@@ -99,8 +100,13 @@ def tune_lowered(
                 end = job.search() if job.choose_plans() else End.INTERRUPTED
                 while end is not End.INTERRUPTED:
                     results = [
-                        TargetResult(t.cpu, *job.confirm(t), not job.models.is_here(t))
-                        for t in job.targets
+                        TargetResult(
+                            target.cpu,
+                            *job.confirm(target),
+                            elsewhere=not job.models.is_here(target),
+                            exchanged=job.exchanged[target.key],
+                        )
+                        for target in job.targets
                     ]
                     gains = [model_gain(item.latency, job.size_plan) for item in results]
                     if end is not End.TARGET_GAIN or job.reaches(gains):
@@ -172,6 +178,7 @@ def _result(
         latency=None if shown is None else shown.latency,
         build=None if shown is None else shown.build,
         known=job.known,
+        exchanged=Exchanged() if shown is None else shown.exchanged,
         targets=tuple(results),
         size_plan=job.size_plan,
         plan=job.models.plans.decided(job.targets[0]),

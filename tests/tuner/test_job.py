@@ -14,21 +14,26 @@ import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.synthetic import neighbours
+from tunefarm.compiler.errors import VerifyError
 from tunefarm.compiler.graph.serialize import structural_hash
 from tunefarm.compiler.kernels.workload_key import workload_key
-from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.pipeline import compile_model, kernels_of
+from tunefarm.compiler.runtime.artefact.code_digest import code_digest
 from tunefarm.compiler.target import host_target
 from tunefarm.configs.settings import load_settings
 from tunefarm.db import queries
 from tunefarm.db.records import BestRecord, TrialRecord
 from tunefarm.db.store import Store
-from tunefarm.measure.compare import LogRatio
+from tunefarm.measure.compare import Comparison, LogRatio
 from tunefarm.measure.farm.replay_runner import ReplayRunner
 from tunefarm.measure.placement import buffer_sizes
 from tunefarm.measure.sandbox.import_model import import_model
+from tunefarm.tuner import job_models
+from tunefarm.tuner.building.apply_best import choose_from
 from tunefarm.tuner.building.size_plan import size_plan
 from tunefarm.tuner.confirm import latency as latency_module
 from tunefarm.tuner.confirm import whole_model
+from tunefarm.tuner.confirm.exchange import DEFAULT, TUNED, InModel
 from tunefarm.tuner.confirm.finalists import Settled
 from tunefarm.tuner.confirm.latency import ModelLatency, compare_models
 from tunefarm.tuner.job import Job
@@ -102,15 +107,22 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
         yield Setting(tmp_path / "tiny.onnx", store)
 
 
-def latency_of_model(*, is_slower: bool) -> ModelLatency:
-    return ModelLatency(1.0, 2.0, 0.0, 0.0, 2.0, 1.9, 2.1, former=1.0, is_slower=is_slower)
+def latency_of_model(ratio: float, *, is_slower: bool = False) -> ModelLatency:
+    kept = Comparison(1.0, 1.0, 1.0, 9) if is_slower else None
+    bounds = ratio, 0.95 * ratio, 1.05 * ratio
+    return ModelLatency(1.0, ratio, 0.0, 0.0, *bounds, former=0.9, is_slower=is_slower, kept=kept)
+
+
+def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_models, "exchange_kernels", lambda *_: {})
 
 
 @pytest.mark.parametrize("is_slower", [False, True])
 def test_a_slower_model_keeps_the_former_schedules(
     is_slower: bool, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = latency_of_model(is_slower=is_slower)
+    no_exchange(monkeypatch)
+    found = latency_of_model(2.0 if is_slower else 0.5, is_slower=is_slower)
     monkeypatch.setattr(whole_model, "compare_models", lambda *_: found)
     latency, _ = setting.job.confirm(host_target())
     assert latency is found
@@ -120,15 +132,145 @@ def test_a_slower_model_keeps_the_former_schedules(
     assert best[0].schedule_hash == wanted.schedule_hash
 
 
+def no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are really run, and nothing that is found of their times decides."""
+
+    def compare(*models: Any) -> ModelLatency:
+        found = compare_models(*models)
+        return replace(found, ratio=1.0, low=0.9, high=1.1, is_slower=False, kept=None)
+
+    monkeypatch.setattr(whole_model, "compare_models", compare)
+
+
+def shown(setting: Setting, fastest: int, ratio: float) -> dict[str, InModel]:
+    """The rival's schedule takes `ratio` of the default one's time in the running model."""
+    rival = Comparison(ratio, 0.99 * ratio, 1.01 * ratio, 80)
+    over_default = {DEFAULT: Comparison(1.0, 1.0, 1.0, 80), TUNED: rival}
+    return {setting.task.key.workload: InModel(fastest, over_default)}
+
+
+def applied(setting: Setting) -> BestRecord:
+    found = queries.best(setting.store, setting.task.key)
+    assert found is not None
+    return found[0]
+
+
+def built(setting: Setting) -> str:
+    """The code that a build makes of the records now."""
+    settings = setting.job.settings
+    choose = choose_from(setting.store, host_target(), settings.compile.threads, "default")
+    return code_digest([compile_model(setting.graph, choose).spec])
+
+
+def test_a_kernel_that_wins_alone_and_loses_in_the_model_is_not_applied(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_models, "exchange_kernels", lambda *_: shown(setting, DEFAULT, 1.1))
+    latency, report = setting.job.confirm(host_target())
+    best = applied(setting)
+    assert best.schedule_hash == setting.default.schedule_hash
+    assert (best.ratio, best.low, best.high) == (1.0, 1.0, 1.0)
+    assert setting.rival.schedule_hash in best.met, "it would meet again"
+    assert latency is not None and latency.is_unchanged
+    assert built(setting) == code_digest([setting.job.models.untuned[host_target().key]])
+    used = {use.report.key: use.report.record_id for use in report.kernels}
+    trial = queries.trial_of(setting.store, best)
+    assert trial is not None and used[setting.task.key.workload] == str(trial.number)
+
+
+def test_what_the_running_model_shows_is_what_is_confirmed(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_models, "exchange_kernels", lambda *_: shown(setting, TUNED, 0.9))
+    monkeypatch.setattr(whole_model, "compare_models", lambda *_: latency_of_model(0.9))
+    setting.job.confirm(host_target())
+    best = applied(setting)
+    assert best.schedule_hash == setting.rival.schedule_hash
+    assert (best.ratio, best.low, best.high) == (0.9, 0.99 * 0.9, 1.01 * 0.9)
+    status = next(s for s in setting.job.statuses() if s.key == setting.task.key.workload)
+    assert status.confirmed == 0.9
+    found = setting.job.exchanged[host_target().key].kernels[setting.task.key.workload]
+    assert found.compared.ratio == status.confirmed
+
+
+@pytest.mark.parametrize("fault", ["its builds have other steps", ""])
+def test_a_fault_in_the_exchange_leaves_what_finalists_settled(
+    fault: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> dict[str, InModel]:
+        if fault:
+            raise VerifyError(fault)
+        return {}
+
+    monkeypatch.setattr(job_models, "exchange_kernels", fails)
+    monkeypatch.setattr(whole_model, "compare_models", lambda *_: latency_of_model(0.5))
+    setting.job.confirm(host_target())
+    best = applied(setting)
+    assert (best.schedule_hash, best.ratio) == (setting.rival.schedule_hash, setting.rival.ratio)
+    exchanged = setting.job.exchanged[host_target().key]
+    assert not exchanged.kernels and exchanged.why_not == (fault or "there was no time")
+
+
+def test_a_model_slower_than_untuned_goes_back_to_it(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is hardly slower, and faster than what was applied before."""
+    no_exchange(monkeypatch)
+    slower = ModelLatency(1.0, 1.005, 0.0, 0.0, 1.005, 1.001, 1.009, former=1.1)
+    monkeypatch.setattr(whole_model, "compare_models", lambda *_: slower)
+    latency, _ = setting.job.confirm(host_target())
+    assert applied(setting).schedule_hash == setting.default.schedule_hash
+    assert latency is not None and latency.applied.is_unchanged and latency.former is None
+    assert built(setting) == code_digest([setting.job.models.untuned[host_target().key]])
+    recorded = newest(setting.store)
+    assert recorded is not None and recorded.times.over_untuned is not None
+    assert recorded.times.over_untuned.is_unchanged
+
+
+def test_a_slower_model_first_gives_up_what_is_not_surely_faster(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsure = InModel(
+        TUNED, {DEFAULT: Comparison(1.0, 1.0, 1.0, 80), TUNED: Comparison(0.99, 0.97, 1.01, 80)}
+    )
+    key = setting.task.key.workload
+    monkeypatch.setattr(job_models, "exchange_kernels", lambda *_: {key: unsure})
+    answers = iter([latency_of_model(1.2), latency_of_model(1.0)])
+    monkeypatch.setattr(whole_model, "compare_models", lambda *_: next(answers))
+    setting.job.confirm(host_target())
+    assert applied(setting).schedule_hash == setting.default.schedule_hash
+    assert next(answers, None) is None, "it was not measured again"
+
+
+def test_schedules_that_no_finalist_met_are_exchanged_too(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build would take the fastest trial; the running model says that it loses."""
+    setting.job.settled = []
+    monkeypatch.setattr(job_models, "exchange_kernels", lambda *_: shown(setting, DEFAULT, 1.1))
+    setting.job.confirm(host_target())
+    best = applied(setting)
+    assert (best.schedule_hash, best.job) == (setting.default.schedule_hash, setting.job.id)
+
+
+def test_kernels_are_really_exchanged(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured for real; which one is faster is not what is asked here."""
+    setting.job.time.build_seconds = 0.0
+    setting.job.confirm(host_target())
+    exchanged = setting.job.exchanged[host_target().key]
+    assert not exchanged.why_not
+    assert exchanged.kernels.keys() == {setting.task.key.workload}
+    found = exchanged.kernels[setting.task.key.workload]
+    assert found.over_default.keys() == {DEFAULT, TUNED}
+    assert all(item.ratio > 0 for item in found.over_default.values())
+
+
 def test_the_new_model_is_really_built_and_measured(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Measured for real; which one is faster is not what is asked here."""
-
-    def compare(*models: Any) -> ModelLatency:
-        return replace(compare_models(*models), is_slower=False)
-
-    monkeypatch.setattr(whole_model, "compare_models", compare)
+    no_exchange(monkeypatch)
+    no_difference(monkeypatch)
     latency, report = setting.job.confirm(host_target())
     assert latency is not None and latency.tuned > 0 and latency.untuned > 0
     assert latency.former is None  # nothing was tuned before: the untuned model is the former one
@@ -137,7 +279,11 @@ def test_the_new_model_is_really_built_and_measured(
     assert setting.task.confirmed_latency == 1e-6
 
 
-def test_the_former_model_takes_part_when_it_was_tuned_before(setting: Setting) -> None:
+def test_the_former_model_takes_part_when_it_was_tuned_before(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_exchange(monkeypatch)
+    no_difference(monkeypatch)
     setting.store.add([setting.rival])
     earlier = setting.rival
     setting.job.register()
@@ -174,7 +320,11 @@ def test_a_job_that_keeps_every_default_measures_one_build(
     assert recorded.times.over_untuned.is_unchanged
 
 
-def test_without_anything_new_there_is_nothing_to_compare(setting: Setting) -> None:
+def test_without_anything_new_there_is_nothing_to_compare(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_exchange(monkeypatch)
+    no_difference(monkeypatch)
     setting.job.settled = []
     setting.store.add([setting.rival])
     latency, _ = setting.job.confirm(host_target())

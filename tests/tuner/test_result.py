@@ -12,8 +12,10 @@ from rich.console import Console
 
 from tunefarm.measure.compare import Comparison, LogRatio
 from tunefarm.tuner.building.report import BuildReport
+from tunefarm.tuner.confirm.exchange import DEFAULT, TUNED, InModel
 from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.model_times import times_of_job
+from tunefarm.tuner.confirm.whole_model import Exchanged
 from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
 from tunefarm.tuner.reports.report import TaskStatus
 from tunefarm.tuner.reports.task_table import TaskTable
@@ -66,6 +68,27 @@ def test_claimed_and_confirmed_are_sums_over_the_same_default_latencies() -> Non
     assert search["confirmed_seconds"] == pytest.approx(3 * 1.2e-3 + 1e-3)
     assert search["speedup"] == pytest.approx(1 / 0.7)
     assert search["speedup_low"] < search["speedup"] < search["speedup_high"]
+
+
+def test_what_the_running_model_showed_is_in_the_result() -> None:
+    over = {DEFAULT: Comparison(1.0, 1.0, 1.0, 80), TUNED: Comparison(0.6, 0.59, 0.61, 80)}
+    lost = {DEFAULT: over[DEFAULT], TUNED: Comparison(1.1, 1.08, 1.12, 80)}
+    exchanged = Exchanged({"0123456789abcdef": InModel(TUNED, over), "f": InModel(DEFAULT, lost)})
+    result = replace(RESULT, exchanged=exchanged)
+    found = result.to_json()
+    won, reverted = found["exchange"]["kernels"]
+    assert won["ratio"] == found["tasks"][0]["confirmed_ratio"]
+    assert (won["fastest"], reverted["fastest"]) == ("tuned", "default")
+    assert (reverted["ratio"], reverted["low"], reverted["high"]) == (1.1, 1.08, 1.12)
+    line = "in the running model: 2 kernels exchanged, 1 of them faster with the default schedule"
+    assert line in summary_lines(result, "tune build")
+
+
+def test_why_kernels_were_not_exchanged_is_in_the_result() -> None:
+    result = replace(RESULT, exchanged=Exchanged(why_not="sizes are dynamic"))
+    assert result.to_json()["exchange"] == {"why_not": "sizes are dynamic", "kernels": []}
+    line = "kernels were not exchanged in the running model: sizes are dynamic"
+    assert line in summary_lines(result, "tune build")
 
 
 SAME = ModelLatency(7e-3, 7e-3, 0.01, 0.01, 1.0, 1.0, 1.0)

@@ -121,7 +121,7 @@ def interleaved_latencies(
     now = clock or time.perf_counter
     rng = random.Random(options.seed)
     begin = now()
-    calls = [_calls_per_sample(program, options, now) for program in programs]
+    calls = [calls_per_sample(program, options, now) for program in programs]
     samples: list[list[float]] = [[] for _ in programs]
     share = QuotaShare(read_quota(), None)
     slices = SliceClock(waits=options.serial and clock is None, now=now)
@@ -216,7 +216,9 @@ def _others_run() -> bool:
     return False
 
 
-def _calls_per_sample(program: Program, options: LatencyOptions, now: Callable[[], float]) -> int:
+def calls_per_sample(
+    program: Program, options: LatencyOptions, now: Callable[[], float] = time.perf_counter
+) -> int:
     """How often to call for one sample; the first call is a warm-up."""
     program()
     start = now()
@@ -341,7 +343,10 @@ def meetings_of(
     Raises MeasureError when their outputs do not `agree`.
     """
     threads = models[0].threads
-    place = partial(_agreeing, models, agree, sizes)
+
+    def place() -> Sequence[Program]:
+        return agreeing(placed_programs(models, sizes), agree)
+
     with pinned(threads):
         return latencies_at_placements(place, replace(options, serial=threads == 1))
 
@@ -371,21 +376,21 @@ def latency_of_meetings(
     )
 
 
-def _agreeing(
-    models: Sequence[Executable],
-    agree: Agree,
-    sizes: Mapping[str, int] | None,
-) -> list[Program]:
-    """`placed_programs`, whose outputs `agree` with those of the first."""
+def agreeing(
+    programs: Sequence[Callable[[], Mapping[str, Array]]], agree: Agree
+) -> Sequence[Program]:
+    """The programs, each of which was run once: their outputs `agree` with those of the first.
+
+    Raises MeasureError where they do not.
+    """
     expected: dict[str, Array] = {}
-    programs = placed_programs(models, sizes)
     for program in programs:
         for name, array in program().items():
             if not agree(array, expected.setdefault(name, array.copy())):
                 raise MeasureError(
                     f"the tuned model's output {name!r} differs from the untuned one's"
                 )
-    return [*programs]
+    return programs
 
 
 def placed_programs(
@@ -393,13 +398,15 @@ def placed_programs(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     inputs: Mapping[str, Array] | None = None,
+    entered: Callable[[Executable], Executable] = lambda model: model,
 ) -> list[Callable[[], Mapping[str, Array]]]:
     """Runs of models at a placement, in one arena, from the same inputs to the same outputs.
 
     `seed` is that of random inputs, where none are given; outputs of given ones are new arrays in
-    models with dynamic shapes. Nothing repeats the addresses, as nothing repeats a process's.
+    models with dynamic shapes. `entered` gives a placed model another entry. Nothing repeats the
+    addresses, as nothing repeats a process's.
     """
-    models = [placed_anew(model) for model in models]
+    models = [entered(placed_anew(model)) for model in models]
     outputs = None
     if inputs is None or models[0].signature.is_fixed:
         outputs = {

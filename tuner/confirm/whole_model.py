@@ -1,4 +1,9 @@
-"""The whole model has the last word: its builds with one set of schedules and another, in turn.
+"""The whole model has the last word: its builds with one set of schedules and another, interleaved.
+
+    what finalists settled -> kernels exchanged in the running model -> the whole model, confirmed
+                                            | slower than untuned      <-  |
+                                            v
+                             what is faster beyond doubt -> the default schedules
 
 On machines of another kind than this one a node of a cluster compares them, where the nodes of the
 runner can be called (`tunefarm.measure.farm.runner.CallsNodes`):
@@ -9,13 +14,13 @@ runner can be called (`tunefarm.measure.farm.runner.CallsNodes`):
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tunefarm import compiler
-from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.errors import MeasureError, TunefarmError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
@@ -27,15 +32,19 @@ from tunefarm.compiler.schedule.choice import ChooseSchedule
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import Numerics
+from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import Settings
 from tunefarm.db import queries
 from tunefarm.db.records import BestRecord
 from tunefarm.db.store import Store
+from tunefarm.measure.compare import Comparison
 from tunefarm.measure.farm.runner import CallsNodes
 from tunefarm.tuner.building.apply_best import choose_from
 from tunefarm.tuner.building.compile import compile_with
 from tunefarm.tuner.building.report import BuildReport, build_report
+from tunefarm.tuner.confirm.exchange import BUILD_NAMES, DEFAULT, TUNED, InModel
 from tunefarm.tuner.confirm.finalists import Settled
+from tunefarm.tuner.confirm.kernel_choices import KernelChoices
 from tunefarm.tuner.confirm.latency import (
     COMPARISON,
     Agree,
@@ -48,6 +57,9 @@ from tunefarm.tuner.confirm.latency import (
 CompareSpecs: TypeAlias = Callable[[Sequence[ExecutableSpec]], ModelLatency]
 """Latencies of the untuned model, the tuned one and, if there is a third, the former one, each of
 which may be one build with another."""
+ExchangeSpecs: TypeAlias = Callable[[Sequence[ExecutableSpec]], Mapping[str, InModel]]
+"""What the kernels of builds show in the running model, by workload key, see `exchange_kernels`;
+nothing where there is no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,45 +104,175 @@ class ModelBuilds:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchanged:
+    """What the kernels showed when they were exchanged in the running model, by workload key; or
+    `why_not`."""
+
+    kernels: Mapping[str, InModel] = field(default_factory=dict)
+    why_not: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """What the running model showed as JSON values: of each kernel the build that has the
+        fastest schedule, and the time of the tuned one over the default one's, null where they are
+        one schedule."""
+        kernels = []
+        for key, found in self.kernels.items():
+            tuned = found.over_default.get(TUNED)
+            figures = dict.fromkeys(("ratio", "low", "high"))
+            if tuned is not None:
+                figures = {"ratio": tuned.ratio, "low": tuned.low, "high": tuned.high}
+            kernels.append({"key": key, "fastest": BUILD_NAMES[found.fastest], **figures})
+        return {"why_not": self.why_not or None, "kernels": kernels}
+
+    @property
+    def summary(self) -> str:
+        """The same in one line."""
+        if not self.kernels:
+            return f"kernels were not exchanged in the running model: {self.why_not}"
+        lost = sum(found.fastest == DEFAULT for found in self.kernels.values())
+        text = f"in the running model: {with_count(len(self.kernels), 'kernel')} exchanged"
+        return f"{text}, {lost} of them faster with the default schedule"
+
+    def taken(self, *, surely: bool = False) -> dict[str, int]:
+        """The build that each kernel is taken from; with `surely` the default schedule stays where
+        none is faster beyond doubt."""
+        return {
+            key: (found.surely if surely else found).fastest for key, found in self.kernels.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Confirmed:
     """What is to be kept, and how it was found; `latency` is None where nothing was measured.
 
-    `report` and `spec` are of the model that is applied from now on.
+    `report` and `spec` are of the model that is applied from now on, which is the untuned one if
+    it `is_untuned`: under the rules, with default schedules.
     """
 
     bests: tuple[BestRecord, ...]
     report: BuildReport
     latency: ModelLatency | None
     spec: ExecutableSpec
+    exchanged: Exchanged = field(default_factory=Exchanged)
+    is_untuned: bool = False
 
 
-def confirm_model(
-    builds: ModelBuilds,
-    target: Target,
-    untuned: ExecutableSpec,
-    settled: Sequence[Settled],
-    compare: CompareSpecs | None,
-    notify: Callable[[str], None],
-    before: ModelBuilds | None = None,
-) -> Confirmed:
-    """The better one of what was settled and what is applied so far, for the whole model.
+@dataclass(frozen=True, slots=True)
+class ConfirmModel:
+    """Finds the better one of what was settled and what is applied so far, for the whole model.
 
-    `compare` measures builds; None: no machine at hand can, and what was settled stays. `before`
-    has the plan that was applied so far; the same if None.
+    `builds` are under the plan that the job chose, `before` under the one that was applied so far.
+    `untuned` is the untuned model. `compare` measures builds. `choices` are the records of its
+    kernels, None where none is to go back to its default schedule; with them `exchange` measures
+    kernels inside the model, or nothing for the reason `why_not`.
     """
+
+    builds: ModelBuilds
+    before: ModelBuilds
+    target: Target
+    untuned: ExecutableSpec
+    settled: Sequence[Settled]
+    compare: CompareSpecs
+    notify: Callable[[str], None]
+    choices: KernelChoices | None = None
+    exchange: ExchangeSpecs | None = None
+    why_not: str = ""
+
+    def run(self) -> Confirmed:
+        """What is to be kept. A model that is slower than the untuned one beyond doubt is not."""
+        bests = tuple(item.best for item in self.settled)
+        new, report = self._tuned(bests)
+        confirmed_only = self.builds.choose(self.target, only_confirmed=True)
+        old, former = self.before.compile(self.target, confirmed_only)
+        exchanged = self._exchanged(new, old)
+        if self.choices is not None and exchanged.kernels:
+            bests = self.choices.bests(exchanged.taken(), exchanged.kernels)
+            new, report = self._tuned(bests)
+        self.notify("measuring it and the untuned one, interleaved")
+        found = Confirmed(bests, report, self.compare((self.untuned, new, old)), new, exchanged)
+        if self.choices is None:
+            return self._or_former(found, old, former)
+        if _loses(found):
+            found = self._with_fewer(found, self.choices, old)
+        found = self._or_former(found, old, former)
+        return self._or_untuned(found, self.choices) if _loses(found) else found
+
+    def _tuned(self, bests: Sequence[BestRecord]) -> tuple[ExecutableSpec, BuildReport]:
+        return self.builds.compile(self.target, self.builds.choose(self.target, settled=bests))
+
+    def _exchanged(self, new: ExecutableSpec, old: ExecutableSpec) -> Exchanged:
+        """What kernels show in the running model; a fault there leaves what the finalists said."""
+        if self.exchange is None:
+            return Exchanged(why_not=self.why_not)
+        default = self.untuned
+        try:
+            if self.builds.plan != DEFAULT_PLAN:
+                default, _ = self.builds.compile(self.target, None)
+            if code_digest([default]) == code_digest([new]):
+                return Exchanged(why_not="every kernel has its default schedule")
+            self.notify("exchanging kernels inside the running model")
+            is_alike = self.before.plan == self.builds.plan
+            found = self.exchange((default, new, old) if is_alike else (default, new))
+        except TunefarmError as error:
+            self.notify(f"kernels were not exchanged in the running model: {error.message}")
+            return Exchanged(why_not=error.message)
+        if not found:
+            return Exchanged(why_not="there was no time")
+        lost = sum(item.fastest != TUNED for item in found.values())
+        if lost:
+            text = f"{with_count(lost, 'kernel')} of {len(found)} lose in the running model"
+            self.notify(f"{text}: the faster schedules stay")
+        return Exchanged(found)
+
+    def _with_fewer(
+        self, slower: Confirmed, choices: KernelChoices, old: ExecutableSpec
+    ) -> Confirmed:
+        """The model with no other schedules than those that are faster in it beyond doubt."""
+        exchanged = slower.exchanged
+        taken = exchanged.taken(surely=True)
+        if taken == exchanged.taken():
+            return slower
+        self.notify("the model is slower than untuned: measuring it with fewer new schedules")
+        bests = choices.bests(taken, exchanged.kernels)
+        new, report = self._tuned(bests)
+        latency = self.compare((self.untuned, new, old))
+        return Confirmed(bests, report, latency, new, exchanged)
+
+    def _or_former(self, found: Confirmed, old: ExecutableSpec, former: BuildReport) -> Confirmed:
+        """What was applied before, where the new model is slower."""
+        if found.latency is None or not found.latency.is_slower:
+            return found
+        self.notify("the new schedules make the model slower: the former ones stay")
+        store = self.builds.store
+        kept = tuple(item.incumbent for item in self.settled if _still_applies(store, item))
+        return replace(found, bests=kept, report=former, spec=old)
+
+    def _or_untuned(self, slower: Confirmed, choices: KernelChoices) -> Confirmed:
+        """The untuned model; the slower one where not all default schedules have a record."""
+        bests = choices.untuned()
+        rules = replace(self.builds, plan=DEFAULT_PLAN)
+        spec, report = rules.compile(self.target, rules.choose(self.target, settled=bests))
+        if slower.latency is None or code_digest([spec]) != code_digest([self.untuned]):
+            self.notify("the model is slower than untuned, and there is no record to go back to")
+            return slower
+        self.notify("no schedules make the model faster than untuned: the default ones stay")
+        kept = Comparison(1.0, 1.0, 1.0, 0)
+        latency = replace(slower.latency, is_slower=True, former=None, kept=kept)
+        return Confirmed(bests, report, latency, spec, slower.exchanged, is_untuned=True)
+
+
+def _loses(found: Confirmed) -> bool:
+    """Whether the untuned model is faster than what is to be kept, beyond doubt."""
+    return found.latency is not None and found.latency.applied.b_is_faster()
+
+
+def unmeasured(
+    builds: ModelBuilds, target: Target, settled: Sequence[Settled], why_not: str
+) -> Confirmed:
+    """What was settled stays: no machine at hand can measure the model."""
     bests = tuple(item.best for item in settled)
-    new, report = builds.compile(target, builds.choose(target, settled=bests))
-    if compare is None:
-        return Confirmed(bests, report, None, new)
-    applied = builds if before is None else before
-    old, former = applied.compile(target, builds.choose(target, only_confirmed=True))
-    notify("measuring it and the untuned one, interleaved")
-    latency = compare((untuned, new, old))
-    if latency.is_slower:
-        notify("the new schedules make the model slower: the former ones stay")
-        kept = [item.incumbent for item in settled if _still_applies(builds.store, item)]
-        return Confirmed(tuple(kept), former, latency, old)
-    return Confirmed(bests, report, latency, new)
+    spec, report = builds.compile(target, builds.choose(target, settled=bests))
+    return Confirmed(bests, report, None, spec, Exchanged(why_not=why_not))
 
 
 def compare_here(seconds: float, agree: Agree) -> CompareSpecs:

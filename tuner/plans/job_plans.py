@@ -280,6 +280,12 @@ class JobPlans:
             self.chosen[target.key] = before
         self._record(target, before or GraphChoice(), name)
 
+    def return_to_rules(self, target: Target, name: str) -> None:
+        """Record that the rules decide: no plan makes the model faster than untuned."""
+        if self.of(target) != DEFAULT_PLAN:
+            self.chosen[target.key] = GraphChoice()
+            self._record(target, GraphChoice(), name)
+
     # --- memory -----------------------------------------------------------------------------------
 
     @property

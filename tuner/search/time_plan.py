@@ -1,8 +1,9 @@
 """TimePlan: how the minutes of a job are shared by its phases.
 
 The search comes first, then the finalists meet, then the runner is closed, and the whole model is
-built and measured. What comes after the search is estimated before it begins and left over for it;
-the last phase, the comparison, takes what is really left, so that a job ends when it was told to.
+built, its kernels are exchanged while it runs, and it is measured. What comes after the search is
+estimated before it begins and left over for it; the last phase, the comparison, takes what is
+really left, so that a job ends when it was told to.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ PROFILE_SECONDS = 0.6  # of timing the model's steps, at least
 PROFILE_RUNS = 4  # of the whole model are the least that a profile takes
 SEARCH_SHARE = 0.4  # of what is left before the search, which it gets at least
 COMPARISON_SECONDS = 4.0  # of the whole models, at least
+EXCHANGE_SHARE = 0.1  # of the job, for exchanging kernels in the running model, at most
 ROUNDS = 60  # of such a comparison, each a run of both models
 LEAST_ROUNDS = 16  # of these, however late it is; some are for warming up
 ELSEWHERE_SECONDS = 8.0  # of a comparison by a node of a cluster
@@ -43,6 +45,7 @@ class TimePlan:
         self._clock = clock
         self.build_seconds = 0.0  # of one build of the model
         self.run_seconds = 0.0  # of one run of the model
+        self.exchanges = False  # whether kernels are exchanged in the running model
         self.elsewhere = 0  # models that nodes of a cluster measure
         self._plan_seconds = 0.0  # kept for comparing plans
         self._size_seconds = 0.0  # kept for measuring kernels at several sizes
@@ -67,6 +70,16 @@ class TimePlan:
         least = 2.0 * LEAST_ROUNDS * self.run_seconds
         kept = self.profile_seconds + ENDING_SECONDS + self._model_seconds
         return max(least, min(PATIENCE * self._wanted, left - kept))
+
+    @property
+    def exchange_seconds(self) -> float:
+        """What exchanging kernels in the running model may take, before it is built once more and
+        compared."""
+        left = self.left
+        if left is None:
+            return self._exchange_wanted
+        kept = self.build_seconds + self._wanted + self.profile_seconds + ENDING_SECONDS
+        return min(self._exchange_wanted, max(0.0, left - kept))
 
     @property
     def planning_seconds(self) -> float | None:
@@ -132,8 +145,16 @@ class TimePlan:
         return min(COMPARISON_MOST, max(COMPARISON_SECONDS, 2.0 * ROUNDS * self.run_seconds))
 
     @property
+    def _exchange_wanted(self) -> float:
+        if self._end is None:
+            return self._wanted
+        return min(self._wanted, EXCHANGE_SHARE * (self._end - self._started))
+
+    @property
     def _confirmation(self) -> float:
         ending = CLOSING_SECONDS + 2.0 * self.build_seconds + self._wanted + ENDING_SECONDS
+        if self.exchanges:
+            ending += self._exchange_wanted + self.build_seconds
         ending += self.profile_seconds
         kept = self._plan_seconds + self._size_seconds + self._model_seconds
         kept += ELSEWHERE_SECONDS * self.elsewhere

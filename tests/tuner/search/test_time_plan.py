@@ -10,6 +10,7 @@ from tunefarm.tuner.search.time_plan import (
     COMPARISON_MOST,
     COMPARISON_SECONDS,
     ENDING_SECONDS,
+    EXCHANGE_SHARE,
     FINALIST_SECONDS,
     IN_FLIGHT_SECONDS,
     LEAST_ROUNDS,
@@ -44,6 +45,27 @@ def test_the_search_leaves_time_for_what_comes_after() -> None:
     later = IN_FLIGHT_SECONDS + 20 * FINALIST_SECONDS + CLOSING_SECONDS + ENDING_SECONDS
     later += 2 * 3.0 + COMPARISON_SECONDS + PROFILE_SECONDS
     assert plan.search_minutes(20) == pytest.approx((590.0 - later) / 60)
+
+
+def test_time_is_kept_for_exchanging_kernels_in_the_running_model() -> None:
+    clock = Clock()
+    plan = TimePlan(10.0, 990.0, clock)
+    plan.build_seconds = 3.0
+    without = plan.search_minutes(20)
+    plan.exchanges = True
+    searched = plan.search_minutes(20)
+    assert without is not None and searched is not None
+    assert searched == pytest.approx(without - (COMPARISON_SECONDS + 3.0) / 60)
+    assert plan.exchange_seconds == COMPARISON_SECONDS
+    clock.now = 990.0 + 600.0 - 3.0 - COMPARISON_SECONDS - PROFILE_SECONDS - ENDING_SECONDS - 1.0
+    assert plan.exchange_seconds == pytest.approx(1.0)
+    clock.now += 2.0
+    assert plan.exchange_seconds == 0.0
+
+
+def test_exchanging_kernels_takes_a_share_of_a_short_job_at_most() -> None:
+    plan = TimePlan(0.5, 1000.0, Clock())
+    assert plan.exchange_seconds == pytest.approx(EXCHANGE_SHARE * 30.0)
 
 
 def test_time_is_kept_for_kernels_at_several_sizes_until_they_begin() -> None:
