@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -26,7 +27,8 @@ import numpy.typing as npt
 
 from tunefarm.compiler.runtime.execution.exchangeable import ExchangeableBuilds
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.runtime.execution.profile import Clocked
+from tunefarm.compiler.runtime.execution.profile import Clocked, without_waits
+from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.measure.compare import Comparison
 from tunefarm.tuner.confirm.latency import (
@@ -46,14 +48,15 @@ applied before the job, if that is another build. A kernel whose code several of
 first one's."""
 LEAST_PLACEMENTS = 3  # before anything is clear
 MOST_PLACEMENTS = 12
+PATIENCE = 2.0
 ROUNDS = 8  # of all programs at a placement
 SAMPLE_SECONDS = 0.0025  # of a program in a round, one run at least
 
 Takes: TypeAlias = Mapping[str, int]
 """The build that each kernel is taken from, by workload key."""
 Measure: TypeAlias = Callable[[Sequence[Takes], int], Sequence[Mapping[str, Sequence[float]]]]
-"""Runs programs at a placement, which has a number: for each the samples of its kernels, the i-th
-ones taken side by side, in any unit of time."""
+"""Runs programs at a placement, which has a number: for each the seconds of its kernels per run,
+the i-th ones taken side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +82,22 @@ def exchange_kernels(
     builds: Sequence[ExecutableSpec], seconds: float, agree: Agree
 ) -> dict[str, InModel]:
     """Compare the schedules of each kernel of which the builds (`DEFAULT`, `TUNED`, ...) have
-    several, in runs of the model for about so many seconds; nothing where they do not suffice.
+    several, in runs of the model for about so many seconds, or up to `PATIENCE` times as long for
+    the fewest placements; nothing where that does not suffice.
 
     Raises VerifyError for builds that exchange nothing, MeasureError when outputs do not `agree`.
     """
+    if seconds <= 0.0:
+        return {}
     exchangeable = ExchangeableBuilds(builds)
     found = {key: exchangeable.alternatives(key) for key in exchangeable.kernels}
     choices = {key: numbers for key, numbers in found.items() if len(numbers) > 1}
-    begin = time.monotonic()
+    begin = time.monotonic()  # compiling the entries included
 
     def is_late(placements: int) -> bool:
         spent = time.monotonic() - begin
+        if placements < LEAST_PLACEMENTS:
+            return spent > PATIENCE * seconds
         return spent + spent / placements / 2.0 > seconds
 
     with pinned(builds[0].threads):
@@ -162,7 +170,7 @@ def _is_clear(meetings: Sequence[Meeting]) -> bool:
 def _samples(
     exchangeable: ExchangeableBuilds, agree: Agree, takes: Sequence[Takes], number: int
 ) -> list[dict[str, list[float]]]:
-    """Ticks that each kernel takes in a run of each program, all its calls together."""
+    """Seconds that each kernel takes in a run of each program, all its calls together."""
     clocks: list[Clocked] = []
 
     def clocked(model: Executable) -> Executable:
@@ -174,15 +182,22 @@ def _samples(
     options = LatencyOptions(min_sample_seconds=SAMPLE_SECONDS)
     calls = [calls_per_sample(program, options) for program in programs]
     rng = random.Random(number)
-    ticks: list[list[npt.NDArray[np.int64]]] = [[] for _ in programs]
-    for _ in range(ROUNDS):
-        for place in rng.sample(range(len(programs)), len(programs)):
-            clocks[place].ticks[:] = 0
-            for _ in range(calls[place]):
-                programs[place]()
-            ticks[place].append(clocks[place].ticks // calls[place])
+    rounds: list[list[npt.NDArray[np.float64]]] = [[] for _ in programs]
+    waits: list[list[float]] = [[] for _ in programs]
+    with closing(SliceClock(waits=models[0].threads == 1)) as slices:
+        for _ in range(ROUNDS):
+            for place in rng.sample(range(len(programs)), len(programs)):
+                clock, count = clocks[place], calls[place]
+                clock.ticks[:] = 0
+                begin, began = clock.now(), time.perf_counter()
+                slices.start()
+                for _ in range(count):
+                    programs[place]()
+                waits[place].append(slices.waited() / count)
+                tick = (time.perf_counter() - began) / max(1, clock.now() - begin)
+                rounds[place].append(np.maximum(1, clock.ticks) * tick / count)
     steps = exchangeable.steps_of_kernels
+    seconds = [without_waits(np.array(r), w) for r, w in zip(rounds, waits, strict=True)]
     return [
-        {key: [float(max(1, each[own].sum())) for each in found] for key, own in steps.items()}
-        for found in ticks
+        {key: found[:, own].sum(axis=1).tolist() for key, own in steps.items()} for found in seconds
     ]

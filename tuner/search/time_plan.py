@@ -24,7 +24,7 @@ ROUNDS = 60  # of such a comparison, each a run of both models
 LEAST_ROUNDS = 16  # of these, however late it is; some are for warming up
 ELSEWHERE_SECONDS = 8.0  # of a comparison by a node of a cluster
 COMPARISON_MOST = 30.0  # that are wanted for slow models
-PATIENCE = 3.0  # times as long as wanted, a comparison may take if there is time
+PATIENCE = 3.0  # times as long as wanted, a comparison or exchange may take if there is time
 AT_A_SIZE_SECONDS = 0.4  # of a kernel's fastest schedules at one size
 MODEL_AT_A_SIZE_SECONDS = 1.2  # of the whole model at one size
 PLAN_SHARE = 0.2  # of what is left, for choosing what the graph decides
@@ -79,7 +79,7 @@ class TimePlan:
         if left is None:
             return self._exchange_wanted
         kept = self.build_seconds + self._wanted + self.profile_seconds + ENDING_SECONDS
-        return min(self._exchange_wanted, max(0.0, left - kept))
+        return max(0.0, min(PATIENCE * self._exchange_wanted, left - kept))
 
     @property
     def planning_seconds(self) -> float | None:

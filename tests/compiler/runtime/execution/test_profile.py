@@ -32,7 +32,7 @@ from tunefarm.compiler.kernels.kernel import ViewCall
 from tunefarm.compiler.runtime.entry.step_clock import clock_ir
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram
-from tunefarm.compiler.runtime.execution.profile import COPY, Clocked, step_seconds
+from tunefarm.compiler.runtime.execution.profile import COPY, Clocked, step_seconds, without_waits
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 
 WEIGHT = np.linspace(-1, 1, COUNT, dtype=np.float32)
@@ -97,6 +97,20 @@ def test_steps_add_up_to_a_run_without_its_waits() -> None:
     np.testing.assert_allclose(step_seconds(rounds, [0, 7, 0]), [1.25, 3.75])
     np.testing.assert_array_equal(step_seconds(rounds[:1], [0]), rounds[0])
     np.testing.assert_array_equal(step_seconds(rounds[:1], [5]), [0, 0])
+
+
+def test_a_step_that_waits_in_most_rounds_is_not_taken_for_slow() -> None:
+    rounds = np.array([[8.0, 3.0], [9.0, 3.0], [1.0, 3.0], [7.0, 3.0]])
+    waits = [7.0, 8.0, 0.0, 6.0]
+    np.testing.assert_allclose(step_seconds(rounds, waits), [1.0, 3.0])
+    np.testing.assert_allclose(without_waits(rounds, waits), [[1.0, 3.0]] * 4)
+    np.testing.assert_array_equal(rounds[0], [8.0, 3.0])
+
+
+def test_a_wait_is_taken_from_several_steps_and_no_more_than_there_is() -> None:
+    rounds = np.array([[5.0, 4.0], [1.0, 3.0]])
+    np.testing.assert_allclose(without_waits(rounds, [4.5, 0.0])[0], [1.0, 3.5])
+    np.testing.assert_allclose(without_waits(rounds, [99.0, 0.0])[0], [1.0, 3.0])
 
 
 def test_kernels_sum_up_their_occurrences_and_tell_their_schedule(spec: ExecutableSpec) -> None:
