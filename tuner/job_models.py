@@ -39,7 +39,7 @@ from tunefarm.tuner.confirm.model_times import (
     with_steps,
 )
 from tunefarm.tuner.confirm.models_at_sizes import confirm_plan, seconds_at
-from tunefarm.tuner.confirm.placement import model_placements
+from tunefarm.tuner.confirm.placement import cache_states, model_placements
 from tunefarm.tuner.confirm.whole_model import (
     CompareSpecs,
     Confirmed,
@@ -129,15 +129,18 @@ class JobModels:
                 task.progress.weight = greatest / seconds[task.sizes]
 
     def place(self, tasks: Sequence[TuningTask]) -> None:
-        """Have kernels timed where the models' calls have their buffers, under their plans."""
+        """Have kernels timed where the models' calls have their buffers, and as they find them in
+        the caches, under their plans."""
         for target in self.targets:
             untuned, builds = self.untuned[target.key], self._builds(target)
             if builds.plan != DEFAULT_PLAN:
                 untuned, _ = builds.compile(target, None)
             own = tasks_for(tasks, target)
             placements = model_placements(untuned, {task.built_as: task.kernel for task in own})
+            states = cache_states(untuned)
             for task in own:
                 task.placements = placements[task.built_as]
+                task.cache_state = states.get(task.built_as, {})
 
     def choose_plans(
         self,

@@ -19,11 +19,12 @@ from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.tensor_type import Array
+from tunefarm.measure.placement import buffer_sizes
 from tunefarm.measure.sandbox.guarded import GuardedBuffer, holds
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
 from tunefarm.measure.worker.constant_copies import ConstantCopies
 from tunefarm.measure.worker.timing_arena import TimingArena
-from tunefarm.measure.worker.workload import Workload, copies_needed
+from tunefarm.measure.worker.workload import Workload, copies_needed, outputs_needed
 
 _NAN_BYTE = 0xFF
 _POISON_BYTES = (0xA5, 0x5A)  # for integers and bools: another value for each seed
@@ -57,6 +58,22 @@ class _Load:
         return _Load(code, _Repeat(code.address(REPEAT_SYMBOL)), code.address(symbol))
 
 
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """Pointer tables that calls alternate with: each row has the addresses of all buffers."""
+
+    memory: Any
+    rows: int
+    row_bytes: int
+
+    @staticmethod
+    def of(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> _Tables:
+        """Of rows with the addresses of the buffers by name, in the order of these names."""
+        count = len(rows) * len(names)
+        memory = (ctypes.c_void_p * count)(*(row[name] for row in rows for name in names))
+        return _Tables(memory, len(rows), 8 * len(names))
+
+
 class BoundCall:
     """A loaded candidate bound to its buffers.
 
@@ -84,20 +101,16 @@ class BoundCall:
         self._arena: TimingArena | None = None
         self._copies: ConstantCopies | None = None
         self._right: dict[int, Array] = {}  # outputs that were found right, by case
-        self._set_tables([{name: buffer.address for name, buffer in self._buffers}])
+        self._timed = self._tables([{name: buffer.address for name, buffer in self._buffers}])
+        self._checked = self._timed
         self._candidate = candidate
         self._loads = [_Load.of(code, candidate.symbol)]
         self._slices = 0
         self._runtime = runtime
         self._workspace_address = workspace.address
 
-    def _set_tables(self, rows: Sequence[Mapping[str, int]]) -> None:
-        """Pointer tables: each row has the addresses of all buffers, by name."""
-        names = [name for name, _ in self._buffers]
-        self._count, self._stride = len(rows), 8 * len(names)
-        self._tables = (ctypes.c_void_p * (len(rows) * len(names)))(
-            *(row[name] for row in rows for name in names)
-        )
+    def _tables(self, rows: Sequence[Mapping[str, int]]) -> _Tables:
+        return _Tables.of([name for name, _ in self._buffers], rows)
 
     @property
     def workspace_bytes(self) -> int:
@@ -112,21 +125,36 @@ class BoundCall:
 
     @property
     def turns(self) -> int:
-        """Calls until each copy of the constants was read."""
-        return self._count
+        """Calls of `run_checked` until each copy of the constants was read."""
+        return self._checked.rows
 
     @property
     def nbytes(self) -> int:
         """Memory held besides the workload's."""
         return self._workspace.nbytes + sum(array.nbytes for array in self._right.values())
 
-    def enter(self, arena: TimingArena, copies: ConstantCopies, count: int) -> None:
-        """From now on run in the arena, taking turns with `count` copies of the constants."""
+    def enter(
+        self, arena: TimingArena, copies: ConstantCopies, count: int, outputs: int = 1
+    ) -> None:
+        """From now on run in the arena, alternating with `count` copies of the constants, and with
+        so many places for the output."""
         addresses = arena.addresses
         self._arena, self._copies = arena, copies
         self._workspace_address = addresses["workspace"]
         constants = copies.addresses(max(1, count))
-        self._set_tables([{**addresses, **copy} for copy in constants])
+        self._checked = self._tables([{**addresses, **copy} for copy in constants])
+        places = arena.outputs(outputs)
+        rows = range(max(len(constants), len(places)))
+        self._timed = self._tables(
+            [
+                {
+                    **addresses,
+                    **constants[row % len(constants)],
+                    "output": places[row % len(places)],
+                }
+                for row in rows
+            ]
+        )
         objects = (self._candidate.object_code, repeat_call_object(host_target()))
         symbol = self._candidate.symbol
         while len(self._loads) < LOADS:
@@ -150,19 +178,26 @@ class BoundCall:
         Calls that share copies of the constants go on where the last one was, so that nobody finds
         in the caches what another has just read. In an arena each slice is another load's.
         """
+        turn = 0 if self._copies is None else self._copies.turn % self._timed.rows
+        seconds = self._run(self._timed, calls, turn)
+        if self._copies is not None:
+            self._copies.turn = (turn + calls) % self._timed.rows
+        return seconds
+
+    def run_checked(self, calls: int) -> None:
+        """Run the kernel `calls` times, all of which write to the output that `problem` looks at,
+        and read each copy of the constants from the first one on."""
+        self._run(self._checked, calls, 0)
+
+    def _run(self, tables: _Tables, calls: int, turn: int) -> float:
         load = self._loads[self._slices % len(self._loads)]
         self._slices += 1
         workspace, runtime = self._workspace_address, self._runtime
-        tables = ctypes.addressof(self._tables)
-        turn = 0 if self._copies is None else self._copies.turn % self._count
-        count, stride = self._count, self._stride
+        begin, count, stride = ctypes.addressof(tables.memory), tables.rows, tables.row_bytes
         clock = self._clock
         clock.start()
-        load.repeat(load.kernel, tables, workspace, runtime, calls, turn, count, stride)
-        seconds = clock.seconds()
-        if self._copies is not None:
-            self._copies.turn = (turn + calls) % count
-        return seconds
+        load.repeat(load.kernel, begin, workspace, runtime, calls, turn, count, stride)
+        return clock.seconds()
 
     def run_flushed(self, calls: int) -> float:
         """As `run`, with the caches filled with something else before each call."""
@@ -226,16 +261,27 @@ def _modified(name: str) -> Problem | None:
 
 
 def enter_arenas(
-    calls: Sequence[BoundCall], arenas: Sequence[TimingArena], case: int, *, cold: bool
+    calls: Sequence[BoundCall],
+    arenas: Sequence[TimingArena],
+    case: int,
+    *,
+    cold: bool,
+    model_bytes: int = 0,
+    idle_bytes: int = 0,
 ) -> int:
     """Have each call run in its arena from now on, ready to run with the inputs of `case`.
 
-    `cold`: they alternate with copies of the constants, each with as many; returns how many.
+    `cold`: they alternate with copies of the constants, each with as many, and with places of the
+    output; returns how many copies. The bytes are as in `TimingOptions`.
     """
-    copies = calls[0].workload.copies([call.layouts for call in calls])
-    count = copies_needed([one.bytes for one in copies]) if cold else 0
+    workload = calls[0].workload
+    copies = workload.copies([call.layouts for call in calls])
+    count = copies_needed([one.bytes for one in copies], model_bytes) if cold else 0
+    constant_bytes = min(one.bytes for one in copies) if count > 1 else 0
+    buffers = buffer_sizes(workload.kernel)
+    outputs = outputs_needed(buffers, constant_bytes, idle_bytes) if cold else 1
     for call, arena, constants in zip(calls, arenas, copies, strict=True):
-        call.enter(arena, constants, count)
+        call.enter(arena, constants, count, outputs)
         call.prepare(case)
     return count
 

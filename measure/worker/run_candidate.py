@@ -158,7 +158,14 @@ class CandidateRunner:
         wrong = self._check_all(calls, last)
         if wrong is not None:
             return wrong
-        copies = enter_arenas(calls, arenas, last, cold=bool(options.cold_constants))
+        copies = enter_arenas(
+            calls,
+            arenas,
+            last,
+            cold=bool(options.cold_constants),
+            model_bytes=options.model_bytes,
+            idle_bytes=options.idle_bytes,
+        )
         checked = perf_counter()
         watch = CoreWatch(self._cores)
         throttled = self._share.repeated
@@ -172,7 +179,7 @@ class CandidateRunner:
         for number, call in enumerate(calls):
             self._in_flight.note(number)
             call.prepare(last)
-            call.run(call.turns if damage else 1)
+            call.run_checked(call.turns if damage else 1)
             problem = call.problem(last, constants=damage is not None)
             if problem:
                 return _wrong(problem, number, perf_counter() - start)

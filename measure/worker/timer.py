@@ -39,7 +39,9 @@ class TimingOptions:
     `min_sample_seconds`, one call at least; up to twice as many while the pair's interval is wide.
     `max_seconds` bounds what all slices together may take: slow kernels lose rounds, down to
     `min_samples`. Caches: calls alternate with copies of the constants (`cold_constants`), or all
-    caches are flushed before each call (`flush_cache`), or stay warm.
+    caches are flushed before each call (`flush_cache`), or stay warm. Constants are as cold as a
+    model leaves them that touches `model_bytes` of memory in a run; 0: a large one. The output lies
+    where the model has touched `idle_bytes` of other memory since that was used; 0: it is warm.
     """
 
     samples: int = 14
@@ -53,6 +55,8 @@ class TimingOptions:
     give_up: int = 0  # 1: end early when the schedule is clearly slower than its first rival
     fresh_process: int = 0  # 1: run in a process that has run nothing before
     cold_constants: int = 1  # 1: calls alternate with copies of the constants
+    model_bytes: int = 0  # between two calls of the kernel, in a run of its model
+    idle_bytes: int = 0  # between the last use of the output's memory and the call
     flush_cache: int = 0  # 1: every call finds the caches empty of what it reads
 
     @staticmethod
@@ -79,7 +83,7 @@ class TimingOptions:
         for name in ("min_sample_seconds", "max_seconds", "build_timeout", "run_timeout"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise MeasureError(f"{name} must be positive, not {getattr(self, name)}")
-        for name in ("unstable_limit", "warmup_seconds"):
+        for name in ("unstable_limit", "warmup_seconds", "model_bytes", "idle_bytes"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise MeasureError(f"{name} must be 0 or more, not {getattr(self, name)}")
 

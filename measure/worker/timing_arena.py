@@ -47,11 +47,13 @@ class TimingArena:
         self._pages: GuardedPages | None = None
         self._margins: list[_Margin] = []
         self._filled: int | None = None  # the case whose inputs are there
+        self._others: GuardedPages | None = None  # where timed calls write their outputs as well
 
     @property
     def nbytes(self) -> int:
         """Memory held."""
-        return 0 if self._pages is None else self._pages.nbytes
+        held = (self._pages, self._others)
+        return sum(pages.nbytes for pages in held if pages is not None)
 
     @property
     def addresses(self) -> dict[str, int]:
@@ -60,6 +62,25 @@ class TimingArena:
             name: self._base + span.begin
             for name, span in zip(self._names, self._spans, strict=True)
         }
+
+    def outputs(self, count: int) -> list[int]:
+        """Addresses of `count` places for the output: its own, then others that meet the same sets
+        of the private caches. Raises MemoryError."""
+        own = self.addresses["output"]
+        step = -(-self._sizes[-1] // PERIOD) * PERIOD
+        needed = (count - 1) * step + PERIOD
+        if count > 1 and (self._others is None or self._others.nbytes < needed):
+            self._drop_others()
+            self._others = GuardedPages(needed, huge=needed >= _HUGE_FROM)
+        if count == 1 or self._others is None:
+            return [own]
+        begin = self._others.address + (own - self._others.address) % PERIOD
+        return [own, *(begin + number * step for number in range(count - 1))]
+
+    def _drop_others(self) -> None:
+        if self._others is not None:
+            self._others.close()
+            self._others = None
 
     @property
     def _base(self) -> int:
@@ -117,6 +138,7 @@ class TimingArena:
 
     def close(self) -> None:
         """Unmap the memory. Idempotent."""
+        self._drop_others()
         if self._pages is not None:
             self._pages.close()
             self._pages = None
@@ -138,7 +160,8 @@ class TimingArena:
             if span.end > span.begin
         ]
         below, begin = "", 0
-        end_of_all = Span(self.nbytes, self.nbytes)
+        end = 0 if self._pages is None else self._pages.nbytes
+        end_of_all = Span(end, end)
         for span, name in (*sorted(named, key=lambda pair: pair[0].begin), (end_of_all, "")):
             if span.begin - begin > PERIOD:
                 half = PERIOD // 2

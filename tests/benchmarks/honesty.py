@@ -29,13 +29,13 @@ def honesty(model: str, repeat: int, minutes: float) -> None:
         if not path.exists():
             path = write_model(model, Path(folder) / f"{model}.onnx")
         for number in range(repeat):
-            result = _tuned(path, Path(folder) / f"{number}.db", minutes, seed=number)
+            result = tuned(path, Path(folder) / f"{number}.db", minutes, seed=number)
             rows.append(_figures(result))
             print(_line(f"job {number + 1}", rows[-1], minutes), flush=True)
     print(_line("median", [median(column) for column in zip(*rows, strict=True)], minutes))
 
 
-def _tuned(model: Path, database: Path, minutes: float, seed: int) -> Mapping[str, Any]:
+def tuned(model: Path, database: Path, minutes: float, seed: int) -> Mapping[str, Any]:
     """What `tune --json` says of a job."""
     options = ["--minutes", str(minutes), "--seed", str(seed), "--json", "-"]
     command = [sys.executable, "-c", ENTRY, "--model", str(model), "--db", str(database), *options]

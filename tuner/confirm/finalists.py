@@ -186,7 +186,11 @@ class Finalists:
             workload_key=final.task.key.workload,
             schedule=schedules[0],
             threads=final.task.key.threads,
-            options={**options, "max_seconds": min(SLICE_SECONDS * len(numbers), longest)},
+            options={
+                **options,
+                **final.task.cache_state,
+                "max_seconds": min(SLICE_SECONDS * len(numbers), longest),
+            },
             rivals=tuple(schedules[1:]),
             seed=self._seed + self.number,
             placements=final.task.timed_at,

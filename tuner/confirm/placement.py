@@ -12,6 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
+from statistics import mean
+
+import numpy as np
 
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.runtime.spec.executable_spec import (
@@ -22,6 +25,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     Place,
     aligned,
 )
+from tunefarm.compiler.types.tensor_type import TensorType
 from tunefarm.db import queries
 from tunefarm.db.records import TaskKey
 from tunefarm.db.store import Store
@@ -36,6 +40,7 @@ from tunefarm.tuner.search.tasks import TuningTask
 MOVES = 0.03  # a kernel that changes by less, beyond doubt, is not worth a word
 SAMPLES = 28  # of each side
 REQUEST_SECONDS = 1.0  # of one request, building included, roughly
+_PAGE = 4096  # bytes of the arena of which one use is kept
 _SHIFT = 4096 + 7 * 64  # bytes by which each buffer is moved more than the one before
 
 
@@ -98,7 +103,7 @@ class PlacementCheck:
             workload_key=task.key.workload,
             schedule=schedule,
             threads=task.key.threads,
-            options=options,
+            options={**options, **task.cache_state},
             rivals=(schedule,),
             seed=self._seed + self._number,
             placements=tuple(placement.to_json() for placement in two_placements(task)),
@@ -183,6 +188,48 @@ def model_placements(
             offsets.append(step.workspace)
         found[report.key][Placement.near(offsets, buffer_sizes(kernel))] = None
     return {key: tuple(placements) for key, placements in found.items()}
+
+
+def cache_states(spec: ExecutableSpec) -> dict[str, dict[str, int]]:
+    """What the calls of each kernel find in the caches, as options of a request, by workload key.
+
+    `model_bytes` are all that a run touches: what lies between two reads of a constant.
+    `idle_bytes` are those that are touched between the last use of the memory where the kernel's
+    output lies and the call, the mean over its pages and over the kernel's calls. One run follows
+    another.
+    """
+    reports = {part.symbol: report for part, report in zip(spec.objects, spec.kernels, strict=True)}
+    operands = {
+        part.symbol: types for part, types in zip(spec.objects, spec.operands, strict=False)
+    }
+    ports = sum(type.bytes for _, type in (*spec.inputs, *spec.outputs))
+    whole = spec.arena_bytes + ports + sum(constant.nbytes for constant in spec.constants)
+    used = np.zeros(-(-spec.arena_bytes // _PAGE), np.int64)  # what was touched before, by page
+    touched, found = 0, dict[str, list[int]]()
+    calls = [step for step in spec.steps if isinstance(step, CallStep)]
+    for number, step in enumerate(calls * 2):
+        types = operands.get(step.symbol, ())
+        places = list(zip(step.buffers, types, strict=False))
+        if not places:
+            continue
+        place, type = places[-1]
+        idle = whole
+        if place.place is Place.ARENA:
+            idle = min(whole, touched - int(used[_pages(place, type)].mean()))
+        if number >= len(calls):
+            found.setdefault(reports[step.symbol].key, []).append(idle)
+        touched += sum(type.bytes for _, type in places)
+        for place, type in places:
+            if place.place is Place.ARENA:
+                used[_pages(place, type)] = touched
+    return {
+        key: {"model_bytes": whole, "idle_bytes": int(mean(idle))} for key, idle in found.items()
+    }
+
+
+def _pages(place: Location, type: TensorType) -> slice:
+    """The pages of the arena that a value lies in."""
+    return slice(place.number // _PAGE, -(-(place.number + max(1, type.bytes)) // _PAGE))
 
 
 def _line(offset: int) -> int:

@@ -96,7 +96,7 @@ class SizeRace:
             workload_key=workload,
             schedule=first,
             threads=task.key.threads,
-            options=options,
+            options={**options, **task.cache_state},
             rivals=tuple(others),
             seed=self._seed + self._number,
             placements=task.timed_at,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -46,11 +46,12 @@ class TuningTask:
     `candidates` and `lessons` are the training data of the cost model. `known` maps the hash of
     every measured schedule to its latency (infinity for a failure), `plans` that of every one of
     the space that works to the one who measures it again, `under_way` that of every schedule being
-    measured to the candidates that wait for it. `confirmed_latency` is that of the record to
-    apply, infinity when the search expects another schedule to beat it. `placements` are where the
-    model's calls have the kernel's buffers. `target` is what the CPU is called, in a job for
-    several; `sizes` are those that the kernel is tuned for, in words, where a model has a range of
-    them and these are not the maximum. `nodes` names the model's nodes that it computes.
+    measured to the candidates that wait for it. `confirmed_latency` is that of the record to apply,
+    infinity when the search expects another schedule to beat it. `placements` are where the model's
+    calls have the kernel's buffers, `cache_state` are options of a request: what the calls find in
+    the caches. `target` is what the CPU is called, in a job for several; `sizes` are those that the
+    kernel is tuned for, in words, where a model has a range of them and these are not the maximum.
+    `nodes` names the model's nodes that it computes.
     """
 
     kernel: FusedKernel
@@ -62,6 +63,7 @@ class TuningTask:
     progress: TaskProgress
     default: Planned
     placements: tuple[Placement, ...] = ()
+    cache_state: Mapping[str, int] = field(default_factory=dict)
     target: str = ""
     sizes: str = ""
     nodes: str = ""

@@ -62,7 +62,7 @@ class Work:
         self, request_id: str, timing: Mapping[str, float | int], seed: int
     ) -> MeasureRequest:
         """What a runner is asked for; a new schedule may be given up when it is clearly slower."""
-        task, options = self.task, dict(timing)
+        task, options = self.task, {**timing, **self.task.cache_state}
         rivals: tuple[list[Any], ...] = ()
         if self.reference is not None:
             rivals = (task.plans[self.reference].schedule,)

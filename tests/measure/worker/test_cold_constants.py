@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
+from tunefarm.compiler.target import host_target
 from tunefarm.measure.sandbox.guarded import view
 from tunefarm.measure.worker.reference import ensure_reference
-from tunefarm.measure.worker.workload import Workload, copies_needed
+from tunefarm.measure.worker.workload import Workload, copies_needed, outputs_needed
 
 LAYOUT = ConstantLayout(((1, 8),), (1, 0, 2))
 MEGABYTE = 1 << 20
@@ -95,3 +96,24 @@ def test_every_schedule_has_as_many_copies_without_taking_all_memory(sizes: list
 
 def test_without_constants_nothing_is_copied() -> None:
     assert copies_needed([0, 0]) == 0
+
+
+def test_constants_are_no_colder_than_a_small_model_makes_them() -> None:
+    own = min(host_target().l3_bytes, 64 * MEGABYTE) // 4
+    sizes = [own // 5]
+    assert copies_needed(sizes, own) == -(-own // sizes[0])
+    assert copies_needed(sizes, own // 10) == 1
+    assert copies_needed(sizes, 2 * own) == copies_needed(sizes), "others may use the cache as well"
+
+
+def test_outputs_are_as_cold_as_the_model_makes_them() -> None:
+    l2, l3 = host_target().l2_bytes, host_target().l3_bytes
+    assert outputs_needed([100, l2 // 4], 0, l2) == 1, "what is used at once is warm"
+    output = l3 // 8
+    assert outputs_needed([0, output], 0, 4 * output) == 5
+    assert outputs_needed([output, output], 0, 4 * output) == 4, "the input is touched as well"
+    assert outputs_needed([0, output], output, 4 * output) == 3, "and so are constants"
+    assert outputs_needed([0, output], 0, 1000 * l3) == outputs_needed([0, output], 0, l3)
+    assert outputs_needed([10 * l3, output], 0, l3) == 1
+    assert outputs_needed([4, 4], 0, l3) == 16
+    assert outputs_needed([4, 0], 0, l3) == 1

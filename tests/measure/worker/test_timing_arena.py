@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from tunefarm.measure.worker.timing_arena import TimingArena
 from tunefarm.measure.worker.workload import Workload
 
 KERNEL = kernel_of([f32(3, 7), f32(3, 7)], [("add", ["x0", "x1"], {})])
+NO_OPTIONS: Mapping[str, int] = MappingProxyType({})
 APART = Placement((0, 8192, 4096, 12288))
 
 
@@ -50,6 +52,18 @@ def test_buffers_lie_where_they_are_placed(arena: TimingArena) -> None:
     assert [at[name] - at["in0"] for name in ("in0", "in1", "output", "workspace")] == [
         *APART.offsets
     ]
+
+
+def test_further_places_for_the_output_meet_the_same_cache_sets(arena: TimingArena) -> None:
+    own = arena.addresses["output"]
+    assert arena.outputs(1) == [own]
+    places = arena.outputs(5)
+    assert places[0] == own and len(set(places)) == 5
+    assert {place % PERIOD for place in places} == {own % PERIOD}
+    assert arena.outputs(3) == places[:3]
+    for place in places:
+        view(place, 3 * 7 * 4)[:] = 1  # there is memory
+    assert arena.nbytes > 4 * PERIOD
 
 
 def test_what_is_written_between_buffers_is_found_and_named(arena: TimingArena) -> None:
@@ -120,9 +134,16 @@ def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervisor]:
         yield found
 
 
-def measure(supervisor: Supervisor, *faults: str, places: tuple[list[int], ...]) -> MeasureResult:
+def measure(
+    supervisor: Supervisor,
+    *faults: str,
+    places: tuple[list[int], ...],
+    options: Mapping[str, int] = NO_OPTIONS,
+) -> MeasureResult:
     rivals = tuple([["fault", fault]] for fault in faults[1:])
-    request = replace(make_request(faults[0]), rivals=rivals, placements=places)
+    request = make_request(faults[0])
+    options = {**request.options, **options}
+    request = replace(request, rivals=rivals, placements=places, options=options)
     build = build_candidate(request, host_target(), compile_fault)
     assert build.status is Status.OK, build.error
     return supervisor.measure(request, build)
@@ -143,6 +164,17 @@ def test_what_only_timed_runs_do_wrong_is_found(
     result = measure(measurer, fault, places=([0, 8192],))
     assert (result.status, result.samples) == (status, ())
     assert text in result.error
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"), [("none", Status.OK), ("late_overrun", Status.WRONG_RESULT)]
+)
+def test_outputs_that_are_cold_are_checked_too(
+    measurer: Supervisor, fault: str, status: Status
+) -> None:
+    """The right output is where it is looked for, and a canary behind it that is damaged shows."""
+    cold = {"idle_bytes": 1 << 30, "model_bytes": 1 << 30}
+    assert measure(measurer, "none", fault, places=(), options=cold).status is status
 
 
 @pytest.mark.parametrize("fault", ["late_overrun", "late_writes_input"])

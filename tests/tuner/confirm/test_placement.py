@@ -6,18 +6,29 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.compiler.graph.graph_helpers import GraphMaker
+from tests.compiler.runtime.hand_kernels import COUNT, chain_spec
 from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import Compiled, compile_model
-from tunefarm.compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec, Place, aligned
+from tunefarm.compiler.runtime.spec.executable_spec import (
+    CallStep,
+    ExecutableSpec,
+    Location,
+    Place,
+    aligned,
+)
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import TensorType
 from tunefarm.measure.compare import LogRatio
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.measure.placement import PERIOD, Placement, buffer_sizes
 from tunefarm.tuner.confirm.placement import (
     PlacementCheck,
+    cache_states,
     model_placements,
     moved_lines,
     moves,
@@ -49,6 +60,37 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
     made.run(Limits(), TILES, OTHER)
     yield made
     made.store.close()
+
+
+def test_outputs_are_idle_for_what_is_touched_between_two_uses_of_their_memory() -> None:
+    """x + w -> a, a + w -> b, exp b -> a, exp a -> y, run after run."""
+    value = 1 << 16
+    array = np.zeros(value // 4, np.float32)
+    type = TensorType(DType.F32, array.shape)
+    a, b = (Location(Place.ARENA, number) for number in (0, value))
+    x, w, y = (Location(place, 0) for place in (Place.INPUT, Place.CONSTANT, Place.OUTPUT))
+    steps = (
+        CallStep("kernel_add", (x, w, a), None),  # a has just been read
+        CallStep("kernel_add", (a, w, b), None),  # b was used two steps before: all is touched
+        CallStep("kernel_exp", (b, a), None),  # a has just been read
+        CallStep("kernel_exp", (a, y), None),  # nothing else of the model uses y
+    )
+    spec = replace(
+        chain_spec(np.ones(COUNT, np.float32)),
+        steps=steps,
+        arena_bytes=2 * value,
+        constants=(array,),
+        inputs=(("x", type),),
+        outputs=(("y", type),),
+        operands=((type,) * 3, (type,) * 2),
+    )
+    whole = 5 * value
+    state = {"model_bytes": whole, "idle_bytes": whole // 2}
+    assert cache_states(spec) == {"add": state, "exp": state}
+    assert cache_states(replace(spec, steps=steps[:2])) == {
+        "add": {"model_bytes": whole, "idle_bytes": (0 + 3 * value) // 2},
+    }
+    assert cache_states(replace(spec, operands=())) == {}, "of files from before they were kept"
 
 
 def check(setting: Setting, *, late: bool = False, stopped: bool = False) -> PlacementCheck:
