@@ -50,6 +50,7 @@ from tunefarm.tuner.search.budget import Budget, End, Limits, expected_gain
 from tunefarm.tuner.search.measuring import capacities_of, off_the_slots, timing_options
 from tunefarm.tuner.search.monitor import Monitor
 from tunefarm.tuner.search.pairwise_estimates import Estimate
+from tunefarm.tuner.search.reasons import reason
 from tunefarm.tuner.search.retry_policy import RetryPolicy
 from tunefarm.tuner.search.session import Overhead, SessionOptions, TuningSession
 from tunefarm.tuner.search.tasks import TuningTask, tasks_for
@@ -383,7 +384,8 @@ class Job:
         found = queries.best(self.store, task.key)
         ratios = (1.0,) * 3 if found is None else (found[0].ratio, found[0].low, found[0].high)
         claim = self.claims.get(task.key)
-        return Outcome(ratios[0] if claim is None else math.exp(claim.mean), *ratios)
+        why = "" if found is None else reason(task, found[1])
+        return Outcome(ratios[0] if claim is None else math.exp(claim.mean), *ratios, why)
 
     def _session(self, runner: Runner) -> TuningSession:
         """The search, with the time that is left for it."""

@@ -17,7 +17,7 @@ from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.model_times import times_of_job
 from tunefarm.tuner.confirm.whole_model import Exchanged
 from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
-from tunefarm.tuner.reports.report import TaskStatus
+from tunefarm.tuner.reports.report import TaskStatus, task_to_json
 from tunefarm.tuner.reports.task_table import TaskTable
 from tunefarm.tuner.result import (
     Outcome,
@@ -25,6 +25,7 @@ from tunefarm.tuner.result import (
     TargetResult,
     TrialCounts,
     TuneResult,
+    gain_lines,
     result_line,
     summary_lines,
 )
@@ -82,6 +83,24 @@ def test_what_the_running_model_showed_is_in_the_result() -> None:
     assert (reverted["ratio"], reverted["low"], reverted["high"]) == (1.1, 1.08, 1.12)
     line = "in the running model: 2 kernels exchanged, 1 of them faster with the default schedule"
     assert line in summary_lines(result, "tune build")
+
+
+def test_the_largest_gains_are_told_with_their_reasons() -> None:
+    """Those that save most of the model's time first; what may be no gain is left out."""
+    small = replace(status(1e-3, 0.5, 0.5), key="small", reason="unroll 4 instead of 8")
+    large = replace(status(9e-3, 0.9, 0.9), key="large", reason="tile 4x8 instead of 7x4")
+    doubtful = replace(status(9e-3, 0.9, 0.95), key="doubtful", reason="rows 2 instead of 4")
+    tasks = [
+        replace(task, expected=task.default * task.confirmed, low=0.0, high=high)
+        for task, high in ((small, 6e-4), (large, 8.5e-3), (doubtful, 9.5e-3), (KEPT, 1e-3))
+    ]
+    assert gain_lines(tasks) == [
+        "largest gains:",
+        "  conv (large) 1.11x: tile 4x8 instead of 7x4",
+        "  conv (small) 2.00x: unroll 4 instead of 8",
+    ]
+    assert gain_lines(tasks[2:]) == []
+    assert task_to_json(large)["reason"] == large.reason
 
 
 def test_why_kernels_were_not_exchanged_is_in_the_result() -> None:

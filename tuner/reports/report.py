@@ -52,6 +52,7 @@ class TaskStatus:
     target: str = ""  # the CPU, in a job for several
     sizes: str = ""  # that the kernel is tuned for, where they are not the model's maximum
     nodes: str = ""  # the model's nodes that it computes: `conv1 + relu1 (and 2 more)`
+    reason: str = ""  # the choices of what was confirmed that are not the default schedule's
 
     @property
     def title(self) -> str:
@@ -223,6 +224,7 @@ def task_to_json(task: TaskStatus) -> dict[str, Any]:
         "placement_ratio": None if task.placement is None else task.placement.ratio,
         "placement_low": None if task.placement is None else task.placement.low,
         "placement_high": None if task.placement is None else task.placement.high,
+        "reason": task.reason,
         "ended": task.ended,
     }
 
