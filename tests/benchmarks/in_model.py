@@ -15,15 +15,14 @@ model's profile. Rounds alternate between both and the profile.
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from tests.benchmarks.honesty import tuned
 from tunefarm.compiler.frontend.zoo import write_model
@@ -46,6 +45,19 @@ MODELS = ("resnet18", "mobilenet_v2", "squeezenet1_1")
 PROFILE_ROUNDS = 20
 POLL_SECONDS = 1.0
 LISTED = 8  # kernels that are printed, those that are off by most of the model's time
+
+
+class _Row(NamedTuple):
+    """A kernel's share of the model, and the search's figure over the profile's."""
+
+    share: float
+    as_left: float
+    before: float
+    name: str
+
+    @property
+    def off(self) -> float:
+        return self.share * max(abs(math.log(self.as_left)), abs(math.log(self.before)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -119,7 +131,7 @@ def kernels(path: Path, rounds: int) -> None:
             for key, request in requests.items():
                 places = (placements[key][0].to_json(),)
                 pair = [_seconds(runner, request, options, places) for options in (states[key], {})]
-                if np.isfinite(pair).all():
+                if all(map(math.isfinite, pair)):
                     taken[key] = pair[0], pair[1]
             found.append(taken)
     _show(path.stem, {r.key: r.name for r in spec.kernels}, profiles, found)
@@ -138,18 +150,19 @@ def _show(
             median(t[key][n] / p[key] for t, p in zip(found, profiles, strict=True)) for n in (0, 1)
         )
         share = median(profile[key] for profile in profiles) / whole
-        rows.append((share, as_left, as_before, names[key]))
-    known = sum(row[0] for row in rows)
-    for number, text in ((1, "with the caches as the model leaves them"), (2, "before")):
-        total = sum(row[0] * row[number] for row in rows) / known
-        off = sum(row[0] * abs(np.log(row[number])) for row in rows) / known
+        rows.append(_Row(share, as_left, as_before, names[key]))
+    known = sum(row.share for row in rows)
+    for text, ratios in (
+        ("with the caches as the model leaves them", [row.as_left for row in rows]),
+        ("before", [row.before for row in rows]),
+    ):
+        both = [(row.share / known, ratio) for row, ratio in zip(rows, ratios, strict=True)]
+        total = sum(share * ratio for share, ratio in both)
+        off = sum(share * abs(math.log(ratio)) for share, ratio in both)
         print(f"{model}: search over profile {text}: {total:.3f}, each off by {100 * off:.1f} %")
-    for share, as_left, as_before, name in sorted(rows, key=_off, reverse=True)[:LISTED]:
-        print(f"  {100 * share:5.1f} %  {as_left:.2f}  before {as_before:.2f}  {name}", flush=True)
-
-
-def _off(row: tuple[float, float, float, str]) -> float:
-    return row[0] * max(abs(np.log(row[1])), abs(np.log(row[2])))
+    for row in sorted(rows, key=lambda row: -row.off)[:LISTED]:
+        figures = f"{100 * row.share:5.1f} %  {row.as_left:.2f}  before {row.before:.2f}"
+        print(f"  {figures}  {row.name}", flush=True)
 
 
 def _profile(model: Executable, inputs: Mapping[str, Any]) -> dict[str, float]:

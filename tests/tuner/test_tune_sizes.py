@@ -41,6 +41,6 @@ def test_trials_are_shared_out_and_an_interrupt_ends_all(
 
 
 def test_latencies_are_drawn_against_sizes() -> None:
-    latency = latency_of_model(is_slower=False)
+    latency = latency_of_model(2.0)
     drawn = size_lines([SizeResult("seq=1", None), SizeResult("seq=1..64", latency)])
     assert drawn == [f"seq=1..64  {'█' * 32}  2 s, untuned 1 s"]

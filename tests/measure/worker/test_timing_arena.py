@@ -138,11 +138,11 @@ def measure(
     supervisor: Supervisor,
     *faults: str,
     places: tuple[list[int], ...],
-    options: Mapping[str, int] = NO_OPTIONS,
+    cache_state: Mapping[str, int] = NO_OPTIONS,
 ) -> MeasureResult:
     rivals = tuple([["fault", fault]] for fault in faults[1:])
     request = make_request(faults[0])
-    options = {**request.options, **options}
+    options: dict[str, float | int] = {**request.options, **cache_state}
     request = replace(request, rivals=rivals, placements=places, options=options)
     build = build_candidate(request, host_target(), compile_fault)
     assert build.status is Status.OK, build.error
@@ -174,7 +174,7 @@ def test_outputs_that_are_cold_are_checked_too(
 ) -> None:
     """The right output is where it is looked for, and a canary behind it that is damaged shows."""
     cold = {"idle_bytes": 1 << 30, "model_bytes": 1 << 30}
-    assert measure(measurer, "none", fault, places=(), options=cold).status is status
+    assert measure(measurer, "none", fault, places=(), cache_state=cold).status is status
 
 
 @pytest.mark.parametrize("fault", ["late_overrun", "late_writes_input"])
