@@ -64,9 +64,9 @@ Schedule = list[Any]
 def drawn_cases() -> list[Case]:
     """Kernels in whose spaces there is something to be won over the default."""
     return [
-        Case("conv3x3 512x7", conv_model(512, 512, 7), "conv", {}),
-        Case("conv1x1 512-128x28", conv_model(512, 128, 28, window=1), "conv", {}),
-        Case("plain depthwise 144x56", conv_model(144, 144, 56, group=144), "conv", {}),
+        Case("conv3x3 512x7", conv_model(512, 512, 7), "conv"),
+        Case("conv1x1 512-128x28", conv_model(512, 128, 28, window=1), "conv"),
+        Case("plain depthwise 144x56", conv_model(144, 144, 56, group=144), "conv"),
     ]
 
 

@@ -6,7 +6,9 @@ tried on it needs no hardware and gives the same result each time.
 
 from __future__ import annotations
 
+import gzip
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -23,6 +25,9 @@ from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.measure.farm.replay_runner import RecordKey, record_key
 from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.tuner.model.cost_model import Outcome
+from tunefarm.tuner.model.history import PastKernel, PastTrial
+from tunefarm.tuner.model.lessons import ALONE_DEVIATION, Lesson
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "recorded.npz"
 FORMAT = 1
@@ -46,6 +51,7 @@ class RecordedKernel:
     latencies: npt.NDArray[np.float64]  # per candidate: seconds, infinity for a failure
     censored: npt.NDArray[np.bool_]  # per candidate: given up early, clearly slower than the best
     anchors: npt.NDArray[np.float64]  # per candidate: seconds of the anchor kernel beside it
+    deviations: npt.NDArray[np.float64]  # per candidate: of its log-ratio to the default, or NaN
     machine: Mapping[str, Any]
 
     @property
@@ -87,14 +93,18 @@ def load(names: Iterable[str] | None = None, path: Path = FILE) -> list[Recorded
             raise ValueError(f"{path} has format {header['format']}, not {FORMAT}")
         wanted = None if names is None else set(names)
         loaded = [
-            _load(entry, header, {name: file[f"{i}.{name}"] for name in _COLUMNS})
+            _load(
+                entry,
+                header,
+                {name: file[key] for name in _COLUMNS if (key := f"{i}.{name}") in file},
+            )
             for i, entry in enumerate(header["kernels"])
             if wanted is None or entry["name"] in wanted
         ]
         return [kernel for kernel in loaded if kernel is not None]
 
 
-_COLUMNS = ("schedules", "statuses", "latencies", "censored", "anchors")
+_COLUMNS = ("schedules", "statuses", "latencies", "censored", "anchors", "deviations")
 
 
 def save(path: Path, kernels: Iterable[RecordedKernel], about: Mapping[str, Any]) -> None:
@@ -117,6 +127,7 @@ def save(path: Path, kernels: Iterable[RecordedKernel], about: Mapping[str, Any]
         arrays[f"{i}.latencies"] = item.latencies.astype(np.float32)
         arrays[f"{i}.censored"] = item.censored.astype(np.bool_)
         arrays[f"{i}.anchors"] = item.anchors.astype(np.float32)
+        arrays[f"{i}.deviations"] = item.deviations.astype(np.float32)
     header = {"format": FORMAT, **about, "kernels": entries}
     text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), np.uint8)
     np.savez_compressed(path, allow_pickle=False, header=text, **arrays)
@@ -173,6 +184,8 @@ def _load(
     if not sketches:
         return None
     taken = np.concatenate(numbers)
+    measured_alone = np.full(len(columns["latencies"]), np.nan)
+    deviations = columns.get("deviations", measured_alone)
     return RecordedKernel(
         name=entry["name"],
         key=entry["key"],
@@ -184,6 +197,7 @@ def _load(
         latencies=columns["latencies"][taken].astype(np.float64),
         censored=columns["censored"][taken],
         anchors=columns["anchors"][taken].astype(np.float64),
+        deviations=deviations[taken].astype(np.float64),
         machine=entry["machine"],
     )
 
@@ -218,3 +232,60 @@ def _remaining(
 
 def _value(value: Any) -> ChoiceValue:
     return tuple(value) if isinstance(value, list) else value
+
+
+def past_of(item: RecordedKernel) -> PastKernel:
+    """What a job knows that has measured every schedule of a recorded kernel once."""
+    trials = []
+    for number in np.unique(item.schedules, return_index=True)[1].tolist():
+        deviation = float(item.deviations[number])
+        lesson = Lesson.of(
+            STATUSES[item.statuses[number]],
+            float(item.latencies[number]),
+            0.0,
+            {},
+            ALONE_DEVIATION if math.isnan(deviation) else deviation,
+        )
+        if lesson is not None:
+            trials.append(PastTrial(item.space.candidate(number), lesson, None))
+    return PastKernel(item.kernel, item.target, item.space, tuple(trials))
+
+
+def save_past(path: Path, kernels: Iterable[PastKernel], about: Mapping[str, Any]) -> None:
+    """Write what searches have measured of some kernels: parts of their spaces."""
+    entries = [
+        {
+            "kernel": kernel_to_json(item.kernel),
+            "target": item.target.to_json(),
+            "trials": [_trial_to_json(item.space, trial) for trial in item.trials],
+        }
+        for item in kernels
+    ]
+    text = json.dumps({"format": FORMAT, **about, "kernels": entries}, separators=(",", ":"))
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def load_past(path: Path) -> list[PastKernel]:
+    """What `save_past` has written, as far as today's spaces have it."""
+    content = json.loads(gzip.decompress(path.read_bytes()))
+    return [_past_of(entry) for entry in content["kernels"]]
+
+
+def _trial_to_json(space: ScheduleSpace, trial: PastTrial) -> list[Any]:
+    lesson = trial.lesson
+    seconds = float(f"{lesson.latency:.5g}") if math.isfinite(lesson.latency) else None
+    choices = space.choices(trial.candidate)
+    deviation = round(lesson.deviation, 4)
+    return [trial.candidate.sketch, choices, seconds, int(lesson.outcome), deviation]
+
+
+def _past_of(entry: Mapping[str, Any]) -> PastKernel:
+    kernel, target = kernel_from_json(entry["kernel"]), Target.from_json(entry["target"])
+    space = schedule_space(kernel, target)
+    trials = []
+    for sketch, choices, seconds, outcome, deviation in entry["trials"]:
+        candidate = space.find(sketch, choices)
+        if candidate is not None:
+            latency = math.inf if seconds is None else seconds
+            trials.append(PastTrial(candidate, Lesson(latency, Outcome(outcome), deviation), None))
+    return PastKernel(kernel, target, space, tuple(trials))
