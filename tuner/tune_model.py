@@ -156,8 +156,7 @@ def _job(
             for target in targets
         ]
         tasks = make_tasks(sources, settings, cost_model)
-        layout = tasks[0].extract.layout if tasks else None
-        return tasks, [] if layout is None else known_of_others(sources, layout, settings)
+        return tasks, known_of_others(sources, settings)
 
     return Job(models, make, cost_model, request.progress, request.make_runner, request.monitor)
 

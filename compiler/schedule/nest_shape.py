@@ -156,6 +156,14 @@ class Nest:
             order[row] = numbers[0] if level.which is None else numbers[level.which]
         return order
 
+    def overlapped(self) -> Numbers:
+        """Loops whose last tile is shifted or masked instead of peeled, shape [n]."""
+        total = np.zeros(self._count)
+        for level in self.levels:
+            left = [loop.whole & (loop.extent % loop.tile != 0) for loop in level.loops]
+            total += level.of([np.broadcast_to(item, self._count) for item in left], self._count)
+        return total
+
     def trips(self) -> Numbers:
         """Iterations of each loop, with a tail as a part of one, shape [loops, n]."""
         trips = np.empty((len(self.levels), self._count))
@@ -192,6 +200,10 @@ class NestShape:
     lanes: Numbers  # useful lanes of all lanes computed
     aliased: Numbers  # cache lines read in one step whose addresses are equal modulo a page
     temporary: Numbers  # bytes written to memory and read again within the kernel
+
+    ahead: Numbers | Counts | float = 0.0  # how far data are prefetched, in the choice's own unit
+    partial: Numbers | Counts | float = 0.0  # partial results of all reductions along a row
+    straight: Numbers | Counts | float = 1.0  # vectors of a row's parts in straight code
 
 
 def operands_of(

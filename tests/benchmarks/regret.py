@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.tuner.recorded import RecordedKernel
 from tunefarm.tuner.model.cost_model import BoostedTrees, CostModel, Scores, TrainingData
-from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.features import Correction, FeatureExtractor
 from tunefarm.tuner.model.lessons import Lesson, Trainer, data_of
 from tunefarm.tuner.model.packed_space import PackedSpace, Rows
 from tunefarm.tuner.search.strategy import SearchProblem, make_strategy
@@ -60,13 +60,13 @@ def searching(
     model: CostModel | None = None,
     batch: int = BATCH,
     noise: float = 0.0,
+    correction: Correction | None = None,
 ) -> Iterator[Trial]:
     """The trials of a search, as pairs; a schedule that is known already is no trial.
 
     `noise` is the standard deviation of the logarithm of what the search is told.
     """
-    layout = FeatureLayout.of([item.space])
-    extract = FeatureExtractor(item.space, item.kernel, item.target, layout)
+    extract = FeatureExtractor(item.space, item.kernel, item.target, correction=correction)
     model = BoostedTrees(seed) if model is None else model
     wrong = np.exp(noise * np.random.default_rng(seed).standard_normal(len(item.latencies)))
 

@@ -35,7 +35,7 @@ from tests.measure.wandering_clock import NOISY
 from tests.tuner.recorded import STATUSES, RecordedKernel, load
 from tunefarm.configs.settings import CostModelSettings
 from tunefarm.tuner.model.cost_model import BoostedTrees, CostModel, TrainingData
-from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.features import FeatureExtractor
 from tunefarm.tuner.model.lessons import Lesson, data_of
 
 MOST = 700  # trials, then a strategy is given up
@@ -115,8 +115,7 @@ def top_recall(
 
 def models(kernels: Sequence[RecordedKernel], chosen: dict[str, Callable[[], CostModel]]) -> None:
     """Print how each model ranks what it has not seen: of known kernels, and of a new one."""
-    layout = FeatureLayout.of([item.space for item in kernels])
-    extracts = [FeatureExtractor(k.space, k.kernel, k.target, layout) for k in kernels]
+    extracts = [FeatureExtractor(k.space, k.kernel, k.target) for k in kernels]
     rng = np.random.default_rng(0)
     firsts = [np.unique(k.schedules, return_index=True)[1] for k in kernels]
     orders = [rng.permutation(first) for first in firsts]
@@ -176,9 +175,8 @@ def held_out(
 
 def rate(kernels: Sequence[RecordedKernel]) -> None:
     """Print how many candidates a second one core scores, features included."""
-    layout = FeatureLayout.of([item.space for item in kernels])
     for item in kernels:
-        extract = FeatureExtractor(item.space, item.kernel, item.target, layout)
+        extract = FeatureExtractor(item.space, item.kernel, item.target)
         model = BoostedTrees(0)
         model.fit(recorded_data(item, extract, range(512), 0))
         rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, t
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 from tunefarm.tuner.model.cost_model import BoostedTrees, Scores
-from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.features import FeatureExtractor
 from tunefarm.tuner.model.lessons import Lesson, data_of
 from tunefarm.tuner.model.packed_space import Rows
 from tunefarm.tuner.search.strategy import SearchProblem, make_strategy, strategy_names
@@ -36,8 +36,7 @@ class Searched:
     ) -> None:
         self.space = space
         self.model = BoostedTrees(seed)
-        layout = FeatureLayout.of([space])
-        self.extract = FeatureExtractor(space, matmul_kernel(), TARGET, layout)
+        self.extract = FeatureExtractor(space, matmul_kernel(), TARGET)
         problem = SearchProblem(
             space,
             lambda rows: self.model.predict(self.extract.of_rows(rows)),

@@ -15,7 +15,7 @@ from tests.tuner.recorded import RecordedKernel
 from tunefarm.compiler.schedule.space import Candidate
 from tunefarm.measure.measurement import Status
 from tunefarm.tuner.model.cost_model import BoostedTrees, Scores, TrainingData
-from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.features import FeatureExtractor
 from tunefarm.tuner.model.lessons import Lesson, Trainer, data_of
 from tunefarm.tuner.model.packed_space import Rows
 from tunefarm.tuner.search.strategy import SearchProblem, make_strategy
@@ -37,7 +37,7 @@ class FormerSearch:
         pairs = zip(item.schedules.tolist(), item.latencies.tolist(), strict=True)
         self._truths: dict[int, float] = dict(pairs)
         self._machine = AbsoluteMachine(clock)
-        self._extract = FeatureExtractor(item.space, item.kernel, item.target, self._layout())
+        self._extract = FeatureExtractor(item.space, item.kernel, item.target)
         self._model = BoostedTrees(seed)
         self._trainer = Trainer(self._model, background=False)
         strategy = make_strategy("cost_model", SearchProblem(item.space, self._score, seed))
@@ -115,9 +115,6 @@ class FormerSearch:
     def _data(self) -> TrainingData:
         candidates = [candidate for candidate, _ in self._taught]
         return data_of(self._extract(candidates), [lesson for _, lesson in self._taught], 0)
-
-    def _layout(self) -> FeatureLayout:
-        return FeatureLayout.of([self._item.space])
 
 
 def _judged(answer: Absolute | None) -> tuple[Status, float]:

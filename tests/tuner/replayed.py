@@ -17,7 +17,7 @@ from tunefarm.measure.farm.replay_runner import Clock, RecordKey, ReplayRunner
 from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureResult
 from tunefarm.tuner.confirm.contenders import LEAST_CHANCE, STARTERS
 from tunefarm.tuner.model.cost_model import BoostedTrees
-from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.features import FeatureExtractor
 from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.reports.report import TaskStatus
@@ -87,9 +87,7 @@ class ReplayedSearch:
         store.add([WorkloadRecord(item.key, item.name, value)])
         self.runner = CountingRunner(results_of(item.name), clock=clock, capacity=capacity)
         self._model = BoostedTrees(seed)
-        extract = FeatureExtractor(
-            item.space, item.kernel, item.target, FeatureLayout.of([item.space])
-        )
+        extract = FeatureExtractor(item.space, item.kernel, item.target)
         problem = SearchProblem(item.space, scorer(self._model, extract), seed)
         strategy = make_strategy("cost_model", problem)
         default = plan(item.space, item.space.default())

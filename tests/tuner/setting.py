@@ -19,7 +19,7 @@ from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.measure.placement import Placement
 from tunefarm.tuner.confirm.finalists import Finalists
 from tunefarm.tuner.model.cost_model import BoostedTrees
-from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.features import FeatureExtractor
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.search.budget import Budget, End, Limits, TaskProgress
 from tunefarm.tuner.search.job_coordination import Pauses
@@ -106,11 +106,10 @@ class Setting:
         self.batch = 4
 
     def tasks(self, model: BoostedTrees, *kinds: tuple[FusedKernel, ScheduleSpace, int]) -> None:
-        layout = FeatureLayout.of([space for _, space, _ in kinds])
         self.store.add([TargetRecord(TARGET.key, TARGET.to_json())])
         self.made: list[TuningTask] = []
         for kernel, space, occurrences in kinds:
-            extract = FeatureExtractor(space, kernel, TARGET, layout)
+            extract = FeatureExtractor(space, kernel, TARGET)
             key = TaskKey(workload_key(kernel), TARGET.key, 1, "default", "1")
             value = kernel_to_json(kernel)
             self.store.add([WorkloadRecord(key.workload, kernel.name, value)])

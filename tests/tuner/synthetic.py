@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
 
 from tests.compiler.kernels.matmul import matmul_kernel as matmul_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape, Operand, Positions
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.space import Candidate, Choice, ChoiceValue, ScheduleSpace, Sketch
+from tunefarm.compiler.schedule.space import (
+    Candidate,
+    Choice,
+    ChoiceValue,
+    ScheduleSpace,
+    Sketch,
+    Values,
+)
 from tunefarm.compiler.schedule.steps.inline import Inline
 from tunefarm.compiler.target import Target
-from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout, FeatureMatrix
+from tunefarm.tuner.model.features import FeatureExtractor, FeatureMatrix
 from tunefarm.tuner.model.packed_space import PackedSpace
 
 TARGET = Target("x86_64-unknown-linux-gnu", "made-up", (), 64, 32, 32768, 1048576, 33554432, 2)
+
+PEAK_CYCLES = 2.0 * 32 * 48 * 64 / (4 * 16)  # of `matmul_kernel()`: the estimate says nothing then
 
 
 def _steps(choices: Mapping[str, ChoiceValue]) -> Schedule:
@@ -29,14 +42,54 @@ def tile_space() -> ScheduleSpace:
     unroll = Choice("unroll", (1, 2, 4, 8))
     order = Choice("order", ("mnk", "nmk", "kmn", "knm"))
     grain = Choice("grain", (1, 2, 4, 8, 16))
-    direct = Sketch(
-        "direct",
-        (tiles, chunk, unroll, order, grain),
-        _steps,
-        ((4, 2), 64, 2, "nmk", 4),
-    )
-    packed = Sketch("packed", (tiles, chunk, unroll), _steps, ((6, 2), 64, 2))
+    in_place, copied = (tiles, chunk, unroll, order, grain), (tiles, chunk, unroll)
+    default = (4, 2), 64, 2, "nmk", 4
+    direct = Sketch("direct", in_place, _steps, default, partial(_shape, in_place))
+    packed = Sketch("packed", copied, _steps, ((6, 2), 64, 2), partial(_shape, copied))
     return ScheduleSpace([direct, packed])
+
+
+def _shape(choices: tuple[Choice, ...], positions: Positions) -> NestShape:
+    """Loops over chunks of 512 x 512 x 512 in tiles of vectors of 16, in the order chosen.
+
+    All estimates are equal, and operands of one element each are always in the cache.
+    """
+    values = Values.of(choices, positions)
+    count, orders = values.count, values.domains.get("order", ("nmk",))
+    (rows, columns), unroll = values.pairs("tile"), values.integers("unroll")
+    body = {"m": rows, "n": 16 * columns, "k": unroll}
+    chunk = np.maximum(values.integers("chunk"), unroll)
+    nest = Nest(list(body), count)
+    for axis, extent in body.items():
+        nest.inside[nest.numbers[axis]] = extent
+    nest.loop(Loop("k.i", "k", chunk, unroll))
+    tiles = {"m": Loop("m", "m", 512, rows), "n": Loop("n", "n", 512, 16 * columns)}
+    tiles["k"] = Loop("k", "k", 512, chunk)
+    which = positions.get("order", np.zeros(count, np.int64))
+    for place in (2, 1, 0):
+        nest.loop(*(tiles[str(name)[place]] for name in orders), which=which)
+    ones, tile = np.ones(count), (rows * columns).astype(np.float64)
+    sides = (((0, 1),), ((2, 1),)), (((2, 1),), ((1, 1),)), (((0, 1),), ((1, 1),))
+    return NestShape(
+        operands=tuple(
+            Operand(name, 4, side, (1, 1)) for name, side in zip("abc", sides, strict=True)
+        ),
+        nest=nest,
+        operations=ones,
+        body=tile * unroll,
+        accumulators=tile,
+        registers=tile + columns + 1,
+        loads=(rows + columns).astype(np.float64),
+        step=tile,
+        cycles=PEAK_CYCLES * ones,
+        flops=2.0 * 512**3 * ones,
+        full=ones,
+        lanes=ones,
+        aliased=ones,
+        temporary=ones * ("order" not in values.domains),
+        pieces=512.0 * ones,
+        grains=values.integers("grain", 1).astype(np.float64),
+    )
 
 
 def small_space(size: int = 1) -> ScheduleSpace:
@@ -73,5 +126,5 @@ def neighbours(space: ScheduleSpace, candidate: Candidate) -> list[Candidate]:
 def features(
     space: ScheduleSpace, kernel: FusedKernel, target: Target, candidates: Sequence[Candidate]
 ) -> FeatureMatrix:
-    """Features of candidates in the layout of their own space alone."""
-    return FeatureExtractor(space, kernel, target, FeatureLayout.of([space]))(candidates)
+    """Features of candidates."""
+    return FeatureExtractor(space, kernel, target)(candidates)

@@ -4,8 +4,9 @@ Labels are log2 of throughput relative to the best of the same task: 0 for the b
 for one that takes twice as long. So tasks of a microsecond and of a second weigh the same, and a
 model is asked for what the search needs: which candidates of a task are the fast ones.
 
-All start from the analytic estimate among the features (`features.ESTIMATE`): it ranks when
-nothing was measured yet, and what is learnt are the differences from it.
+All start from the score among the features (`features.SCORE`): the analytic estimate, corrected by
+the pretrained model. It ranks when nothing was measured yet, and what is learnt are the differences
+from it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy.typing as npt
 import xgboost
 
 from tunefarm.configs.settings import CostModelSettings
-from tunefarm.tuner.model.features import ESTIMATE, FeatureMatrix
+from tunefarm.tuner.model.features import FEATURES, SCORE, FeatureMatrix
 
 Labels = npt.NDArray[np.float32]
 Weights = npt.NDArray[np.float32]
@@ -29,7 +30,7 @@ _Loss: TypeAlias = Callable[[npt.NDArray[np.float32], xgboost.DMatrix], Gradient
 
 LOWEST_LABEL = -6.0  # 64 times slower than the best: how much slower still does not matter
 NOISE = 0.01
-UNCERTAIN = 1.0  # spread of the analytic estimate: it may be wrong by a factor of two
+UNCERTAIN = 1.0  # spread of the expected score: it may be wrong by a factor of two
 MODEL_NOISE = 0.05  # of a log time: what the features cannot tell, however well it is measured
 YARDSTICK_NOISE = 0.1  # of the yardstick's time, that says nothing about the machine's speed
 MIN_FAILURES = 4  # fewer say nothing about where failures are to be expected
@@ -86,7 +87,7 @@ class CostModel(Protocol):
 
     @property
     def trained(self) -> bool:
-        """Whether scores come from measurements (otherwise from the analytic estimate alone)."""
+        """Whether scores come from measurements (otherwise from the expected score alone)."""
 
     def fit(self, data: TrainingData) -> None:
         """Learn from all measurements so far, replacing what was learnt before."""
@@ -138,18 +139,18 @@ def row_weights(data: TrainingData) -> Weights:
     return np.asarray(weights / weights.mean(), np.float32)
 
 
-def analytic_scores(features: FeatureMatrix) -> Labels:
-    """What the estimate says of each row: minus log2 of its cycles over those at peak; 0 if none.
+def expected_scores(features: FeatureMatrix) -> Labels:
+    """What is expected of each row before anything is measured: log2 of throughput, shape [n].
 
-    Shape [n]; matrices of other layouts, too narrow to have the estimate, give 0.
+    0 for matrices of other columns.
     """
-    if features.shape[1] <= ESTIMATE:
+    if features.shape[1] != len(FEATURES):
         return np.zeros(len(features), np.float32)
-    return -np.nan_to_num(features[:, ESTIMATE], nan=0.0)
+    return np.asarray(features[:, SCORE], np.float32)
 
 
-class AnalyticModel:
-    """Scores by the analytic estimate alone, with a little noise to tell equals apart."""
+class UntrainedModel:
+    """Scores by what is expected, with a little noise to tell equals apart."""
 
     trained = False
 
@@ -162,7 +163,7 @@ class AnalyticModel:
     def predict(self, features: FeatureMatrix) -> Scores:
         """See `CostModel.predict`."""
         noise = NOISE * self._rng.random(len(features), dtype=np.float32)
-        scores = analytic_scores(features) + noise
+        scores = expected_scores(features) + noise
         return Scores(scores, np.full_like(scores, UNCERTAIN))
 
 
@@ -176,7 +177,7 @@ class BoostedTrees:
     own learns where they are, and takes off the score what failing probably costs.
 
     One thread and fixed seeds: the same measurements give the same model. Until `min_records`
-    successes are known the scores are those of `AnalyticModel`.
+    successes are known the scores are those of `UntrainedModel`.
     """
 
     def __init__(self, seed: int = 0, settings: CostModelSettings | None = None) -> None:
@@ -193,7 +194,7 @@ class BoostedTrees:
             "nthread": 1,
             "verbosity": 0,
         }
-        self._fallback = AnalyticModel(seed)
+        self._fallback = UntrainedModel(seed)
         self._boosters: list[xgboost.Booster] = []
         self._failing: xgboost.Booster | None = None
 
@@ -221,7 +222,7 @@ class BoostedTrees:
         if not boosters:
             return self._fallback.predict(features)
         each = np.stack([booster.inplace_predict(features) for booster in boosters])
-        mean, spread = each.mean(axis=0) + analytic_scores(features), each.std(axis=0)
+        mean, spread = each.mean(axis=0) + expected_scores(features), each.std(axis=0)
         if failing is not None:
             mean = mean - FAILURE_COST * failing.inplace_predict(features)
         return Scores(mean.astype(np.float32), spread.astype(np.float32))
@@ -231,7 +232,7 @@ class BoostedTrees:
     ) -> list[xgboost.Booster]:
         rows = np.flatnonzero(known)
         weights = row_weights(data)[rows]
-        residuals = labels[rows] - _expected(data, labels, rows)
+        residuals = labels[rows] - expected_labels(data, labels, rows)
         matrix = _matrix(data.features[rows], residuals, weight=weights)
         bounds = data.outcomes[rows] == Outcome.ABOVE
         if bounds.any():
@@ -251,7 +252,7 @@ class BoostedTrees:
             np.round(RELEVANCES * np.exp2(values)).astype(np.int32),
             qid=groups,
             weight=np.bincount(groups, row_weights(data)[rows]) / sizes,
-            base_margin=analytic_scores(data.features[rows]),
+            base_margin=expected_scores(data.features[rows]),
         )
         parameters = {
             "objective": f"rank:{self._settings.objective}",
@@ -291,9 +292,9 @@ def _matrix(features: FeatureMatrix, labels: npt.ArrayLike, **more: Any) -> xgbo
     return xgboost.QuantileDMatrix(features, label=labels, nthread=1, max_bin=64, **more)
 
 
-def _expected(data: TrainingData, labels: Labels, rows: npt.NDArray[np.int64]) -> Labels:
-    """What the analytic estimate makes of these rows: shifted, task by task, to their labels."""
-    scores = analytic_scores(data.features[rows])
+def expected_labels(data: TrainingData, labels: Labels, rows: npt.NDArray[np.int64]) -> Labels:
+    """What was expected of these rows: shifted, task by task, to their labels."""
+    scores = expected_scores(data.features[rows])
     for task in np.unique(data.tasks[rows]):
         here = data.tasks[rows] == task
         scores[here] += np.median(labels[rows][here] - scores[here])

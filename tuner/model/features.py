@@ -1,25 +1,24 @@
-"""Features of candidates in closed form: loops, choices, kernel and target as numbers.
+"""Features of candidates in closed form: loops, kernel and CPU as numbers.
 
 Nothing is lowered: what a candidate's loops touch, and how often, follows from its choices (see
 `tunefarm.compiler.schedule.nest_shape`), for thousands of candidates in a few array operations.
-Columns:
+`FEATURES` names the columns, the same for every space, kernel and target: no choice of a sketch is
+among them, nor which sketch it is. So one model serves all of them, and what was learnt of some
+CPUs ranks the schedules of another one.
 
-- `sketch`: position of the candidate's sketch among the sorted names of the layout's sketches;
-- `nest.*`, `l1.*`, `l2.*`, `l3.*`, `parallel.*`: see `NEST_FEATURES` (NaN where a sketch has no
-  shape);
-- `<choice>[i]`: the i-th number of a choice's value (NaN where the sketch has no such choice);
+- `score`: log2 of throughput that is expected before anything is measured, up to a constant of the
+  task: the analytic estimate, corrected by the pretrained model where there is one;
+- `nest.*`, `l1.*`, `l2.*`, `l3.*`, `parallel.*`: see `NEST_FEATURES`, `loop.*`, `body.*`: see
+  `LOOP_FEATURES` (NaN where a sketch has no shape);
 - `kernel.*`: see `KERNEL_FEATURES`; `target.*`: see `TARGET_FEATURES`.
-
-Choices of the same name share a column over sketches and kernels, and what says how good a loop
-nest is are ratios, so that one model serves many kernels and shapes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,7 @@ from tunefarm.compiler.kernels.count_work import elements, kernel_bytes, kernel_
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.kernel_sizes import live_extents
 from tunefarm.compiler.schedule.nest_shape import NestShape, Numbers
-from tunefarm.compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
@@ -72,8 +71,25 @@ NEST_FEATURES: tuple[str, ...] = (
     "parallel.balance",  # average load of a thread / load of the busiest, with static chunks
 )
 
-ESTIMATE = 1 + NEST_FEATURES.index("nest.estimate")
-"""The column of the analytic estimate, in every layout."""
+NAMED_LOOPS = 4
+LOOP_FEATURES: tuple[str, ...] = (
+    *(
+        f"loop.{name}[{i}]"  # of the loops that turn more than once, innermost first
+        for i in range(NAMED_LOOPS)
+        for name in (
+            "trips",  # log2 of the iterations, 0 where there is no such loop
+            "reduces",  # 1 if it is of a reduce axis, 0 if it walks over the output
+            "stride",  # log2 of the bytes between its iterations' data, of the operand where most
+        )
+    ),
+    "body.rows",  # log2 of the extent of the body along its longest axis of the output
+    "body.columns",  # and along the second longest
+    "body.reduce",  # log2 of the points of the reduction in the body
+    "body.ahead",  # log2 of 1 + how far ahead data are prefetched
+    "body.partial",  # partial results of all reductions along a row
+    "body.straight",  # vectors of a row's parts in straight code
+    "body.overlapped",  # loops whose last tile is shifted or masked instead of peeled
+)
 
 KERNEL_FEATURES: tuple[str, ...] = (
     "kernel.flops",  # arithmetic operations on values of one call, all stages
@@ -82,84 +98,80 @@ KERNEL_FEATURES: tuple[str, ...] = (
     "kernel.reduction",  # product of the anchor's reduce extents (1 without a reduction)
     "kernel.output",  # elements of the output
     "kernel.element_bytes",  # bytes of one element of the anchor
+    "kernel.is_float",  # 1 if the anchor's elements are floating-point numbers
     "kernel.stages",  # number of stages
     "kernel.prologue",  # stages before the anchor
     "kernel.inputs",  # number of input buffers
     *(f"kernel.extent[{i}]" for i in range(SPATIAL_AXES)),  # anchor's axes, innermost first, else 1
     *(f"kernel.reduce[{i}]" for i in range(REDUCE_AXES)),  # its reduce axes, innermost first
 )
-_TARGET_FACTS = ("vector_registers", "l1_bytes", "l2_bytes", "l3_bytes", "cores")
-TARGET_FEATURES = ("target.lanes", *(f"target.{name}" for name in _TARGET_FACTS))
+_TARGET_SIZES = ("vector_registers", "l1_bytes", "l2_bytes", "l3_bytes", "cores")
+_TARGET_ABILITIES = ("has_fma", "has_avx512", "masks_vectors", "has_gather", "has_half_floats")
+TARGET_FEATURES: tuple[str, ...] = (
+    "target.lanes",  # f32 numbers in a vector register
+    *(f"target.{name}" for name in _TARGET_SIZES),
+    *(f"target.{name}" for name in _TARGET_ABILITIES),  # 1 or 0
+    "target.int8_terms",  # products of bytes that an instruction adds up in a lane, 0 if none does
+    "target.bf16_terms",  # and of bf16
+    "target.matrix_tiles",  # 1 or 0
+)
+
+SCORE = 0
+FIRST_NEST = 1
+_FIRST_LOOP = FIRST_NEST + len(NEST_FEATURES)
+_FIRST_FACT = _FIRST_LOOP + len(LOOP_FEATURES)
+FEATURES: tuple[str, ...] = (
+    "score",
+    *NEST_FEATURES,
+    *LOOP_FEATURES,
+    *KERNEL_FEATURES,
+    *TARGET_FEATURES,
+)
+"""Names of the columns, in order."""
+ESTIMATE = FEATURES.index("nest.estimate")
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureLayout:
-    """The columns of a feature matrix: the union over the spaces that one model has to serve."""
+def layout_digest() -> str:
+    """A digest of the columns' names and order, by which a model that was trained knows them."""
+    return hashlib.sha256("\n".join(FEATURES).encode()).hexdigest()[:16]
 
-    sketches: tuple[str, ...]
-    choices: tuple[str, ...]  # "<choice>[i]"
 
-    @staticmethod
-    def of(spaces: Sequence[ScheduleSpace]) -> FeatureLayout:
-        """The layout that holds every sketch and choice of `spaces`, in sorted order."""
-        sketches = [sketch for space in spaces for sketch in space.sketches]
-        choices = (choice for sketch in sketches for choice in sketch.choices)
-        columns = {name for choice in choices for name in _column_names(choice)}
-        names = {sketch.name for sketch in sketches}
-        return FeatureLayout(tuple(sorted(names)), tuple(sorted(columns)))
+class Correction(Protocol):
+    """What a pretrained model knows better than the analytic estimate."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns, in order."""
-        return ("sketch", *NEST_FEATURES, *self.choices, *KERNEL_FEATURES, *TARGET_FEATURES)
+    def of(self, features: FeatureMatrix) -> npt.NDArray[np.float32]:
+        """What to add to log2 of throughput by the estimate; shape [len(features)].
+
+        The column `score` is not to be read.
+        """
 
 
 class FeatureExtractor:
-    """Features of one task's candidates; its tables are made once.
-
-    What the layout does not have, as for a kernel that was not there when a model was trained, is
-    left out.
-    """
+    """Features of one task's candidates; facts of kernel and target are computed once."""
 
     def __init__(
         self,
         space: ScheduleSpace,
         kernel: FusedKernel,
         target: Target,
-        layout: FeatureLayout,
         threads: int = 1,
+        correction: Correction | None = None,
     ) -> None:
-        self.layout = layout
-        self._threads = threads
+        """`correction`: of the analytic estimate, in the column `score`."""
         self.packed = PackedSpace(space)
-        self._kernel, self._target = kernel, target
+        self._threads, self._target, self._correction = threads, target, correction
         self._lanes = vector_lanes(kernel, target)
         self._flops, self._bytes = kernel_flops(kernel), kernel_bytes(kernel)
-        facts = [*kernel_facts(kernel), float(target.lanes(DType.F32))]
-        facts += [float(getattr(target, name)) for name in _TARGET_FACTS]
-        self._facts = np.array(facts, dtype=np.float32)
-        self._first_choice = 1 + len(NEST_FEATURES)
-        self._first_fact = self._first_choice + len(layout.choices)
-        column_of = {name: self._first_choice + i for i, name in enumerate(layout.choices)}
-        self._sketches: list[_SketchTables] = []
-        for sketch in space.sketches:
-            tables = []
-            for choice in sketch.choices:
-                known = [i for i, name in enumerate(_column_names(choice)) if name in column_of]
-                columns = [column_of[_column_names(choice)[i]] for i in known]
-                tables.append((np.array(columns, np.intp), _numbers(choice)[:, known]))
-            known_sketch = sketch.name in layout.sketches
-            number = float(layout.sketches.index(sketch.name)) if known_sketch else math.nan
-            self._sketches.append(_SketchTables(number, sketch, tuple(tables)))
+        self._facts = np.array([*kernel_facts(kernel), *_target_facts(target)], np.float32)
         self._remembered = np.empty(0, np.int64)  # numbers of candidates, sorted
-        self._features = np.empty((0, len(layout.names)), np.float32)  # theirs
+        self._features = np.empty((0, len(FEATURES)), np.float32)  # theirs
 
     def __call__(self, candidates: Sequence[Candidate]) -> FeatureMatrix:
-        """Shape [len(candidates), len(layout.names)]."""
+        """Shape [len(candidates), len(FEATURES)]."""
         return self.of_rows(self.packed.pack(candidates))
 
     def of_rows(self, rows: Rows) -> FeatureMatrix:
-        """The features of packed candidates; shape [len(rows), len(layout.names)]."""
+        """The features of packed candidates; shape [len(rows), len(FEATURES)]."""
         numbers = self.packed.numbers(rows)
         places = np.searchsorted(self._remembered, numbers)
         places[places == len(self._remembered)] = 0
@@ -187,23 +199,22 @@ class FeatureExtractor:
         self._features = np.concatenate([kept, features])[order]
 
     def _computed(self, rows: Rows) -> FeatureMatrix:
-        matrix = np.full((len(rows), len(self.layout.names)), np.nan, np.float32)
-        matrix[:, self._first_fact :] = self._facts
+        matrix = np.full((len(rows), len(FEATURES)), np.nan, np.float32)
+        matrix[:, _FIRST_FACT:] = self._facts
         for number in np.unique(rows[:, 0]):
-            sketch = self._sketches[number]
+            sketch = self.packed.space.sketches[number]
+            if sketch.shape is None:
+                continue
             index = np.flatnonzero(rows[:, 0] == number)
-            positions = rows[index, 1:]
-            matrix[index, 0] = sketch.number
-            for i, (columns, table) in enumerate(sketch.tables):
-                matrix[index[:, None], columns] = table[positions[:, i]]
-            if sketch.sketch.shape is not None:
-                names = (choice.name for choice in sketch.sketch.choices)
-                by_name = {name: positions[:, i] for i, name in enumerate(names)}
-                shape = sketch.sketch.shape(by_name)
-                values = nest_features(
-                    shape, self._flops, self._bytes, self._target, self._lanes, self._threads
-                )
-                matrix[index, 1 : self._first_choice] = values
+            names = (choice.name for choice in sketch.choices)
+            shape = sketch.shape({name: rows[index, 1 + i] for i, name in enumerate(names)})
+            matrix[index, FIRST_NEST:_FIRST_LOOP] = nest_features(
+                shape, self._flops, self._bytes, self._target, self._lanes, self._threads
+            )
+            matrix[index, _FIRST_LOOP:_FIRST_FACT] = loop_features(shape)
+        matrix[:, SCORE] = -np.nan_to_num(matrix[:, ESTIMATE], nan=0.0)
+        if self._correction is not None:
+            matrix[:, SCORE] += self._correction.of(matrix)
         return matrix
 
 
@@ -252,6 +263,40 @@ def nest_features(
     return np.stack(columns, axis=1).astype(np.float32)
 
 
+def loop_features(shape: NestShape) -> FeatureMatrix:
+    """The values of `LOOP_FEATURES`, shape [n, len(LOOP_FEATURES)]."""
+    nest = shape.nest
+    axes, count = nest.inside.shape
+    reduces = ~shape.operands[-1].moves_with(axes)
+    here = np.arange(count)
+    trips = np.zeros((NAMED_LOOPS + 1, count))  # the last row takes the loops that are not named
+    kinds, strides = np.zeros_like(trips), np.zeros_like(trips)
+    widest = np.log2(
+        [1.0 + max(operand.stride(axis) for operand in shape.operands) for axis in range(axes)]
+    )
+    place = np.zeros(count, np.int64)
+    for axis, turns in zip(nest.order(), nest.trips(), strict=True):
+        turning = turns > 1
+        row = np.minimum(place, NAMED_LOOPS)
+        trips[row, here] = np.where(turning, np.log2(turns), trips[row, here])
+        kinds[row, here] = np.where(turning, reduces[axis], kinds[row, here])
+        strides[row, here] = np.where(turning, widest[axis], strides[row, here])
+        place += turning
+    columns = [column for i in range(NAMED_LOOPS) for column in (trips[i], kinds[i], strides[i])]
+    extents = np.log2(np.maximum(nest.inside, 1.0))
+    spatial = np.sort(np.concatenate([np.zeros((2, count)), extents[~reduces]]), axis=0)
+    columns += [
+        spatial[-1],
+        spatial[-2],
+        extents[reduces].sum(axis=0),
+        np.log2(1.0 + shape.ahead),
+        shape.partial,
+        shape.straight,
+        nest.overlapped(),
+    ]
+    return np.stack([np.broadcast_to(item, count) for item in columns], axis=1).astype(np.float32)
+
+
 class _Transfers(NamedTuple):
     """What a cache holds of the nest, and what is brought into it: shapes [n]."""
 
@@ -296,21 +341,18 @@ def _transfers(shape: NestShape, sizes: Sequence[int]) -> list[_Transfers]:
     return [_Transfers(*parts) for parts in zip(fill, spill, streamed.sum(axis=1), strict=True)]
 
 
-def _column_names(choice: Choice) -> list[str]:
-    width = len(choice.numbers(choice.values[0]))
-    return [f"{choice.name}[{i}]" for i in range(width)]
-
-
-def _numbers(choice: Choice) -> FeatureMatrix:
-    """The numbers of every value of the domain, one row each, in the order of `_column_names`."""
-    return np.array([choice.numbers(value) for value in choice.values], np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class _SketchTables:
-    number: float
-    sketch: Sketch
-    tables: tuple[tuple[npt.NDArray[np.intp], FeatureMatrix], ...]  # per choice: columns, numbers
+def _target_facts(target: Target) -> list[float]:
+    """The values of `TARGET_FEATURES`."""
+    by_8_bits = target.dot_products(DType.U8, DType.I8, DType.I32)
+    by_bf16 = target.dot_products(DType.BF16, DType.BF16, DType.F32)
+    names = (*_TARGET_SIZES, *_TARGET_ABILITIES)
+    return [
+        float(target.lanes(DType.F32)),
+        *(float(getattr(target, name)) for name in names),
+        float(by_8_bits[0].terms if by_8_bits else 0),
+        float(by_bf16[0].terms if by_bf16 else 0),
+        float(target.matrix_tiles is not None),
+    ]
 
 
 def kernel_facts(kernel: FusedKernel) -> tuple[float, ...]:
@@ -332,6 +374,7 @@ def kernel_facts(kernel: FusedKernel) -> tuple[float, ...]:
         float(math.prod(reduce)),
         float(math.prod(live.output)),
         float(anchor.dtype.bytes),
+        float(anchor.dtype.is_float),
         float(len(kernel.stages)),
         float(kernel.stages.index(anchor)),
         float(len(kernel.inputs)),

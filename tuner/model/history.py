@@ -21,7 +21,7 @@ from tunefarm.db import queries
 from tunefarm.db.records import TaskKey, TrialRecord, hash_json
 from tunefarm.db.store import Store
 from tunefarm.tuner.model.cost_model import BoostedTrees, Outcome, TrainingData
-from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.features import Correction, FeatureExtractor
 from tunefarm.tuner.model.lessons import Lesson, data_of
 from tunefarm.tuner.model.relatives import Known, nearest_bests
 from tunefarm.tuner.records.trials import measured
@@ -68,9 +68,11 @@ class PastKernel:
     def _measured(self) -> list[PastTrial]:
         return [trial for trial in self.trials if trial.lesson.outcome is Outcome.MEASURED]
 
-    def training_data(self, layout: FeatureLayout, key: TaskKey, number: int) -> TrainingData:
+    def training_data(
+        self, threads: int, number: int, correction: Correction | None
+    ) -> TrainingData:
         """Everything known of it, as the task with this number."""
-        extract = FeatureExtractor(self.space, self.kernel, self.target, layout, key.threads)
+        extract = FeatureExtractor(self.space, self.kernel, self.target, threads, correction)
         features = extract([trial.candidate for trial in self.trials])
         return data_of(features, [trial.lesson for trial in self.trials], number)
 
@@ -150,10 +152,10 @@ def _spread(found: list[PastTrial], most: int, always: Candidate) -> list[PastTr
 
 
 def background(
-    past: Sequence[PastKernel], layout: FeatureLayout, key: TaskKey
+    past: Sequence[PastKernel], threads: int, correction: Correction | None = None
 ) -> list[TrainingData]:
     """Training data of all, as tasks -1, -2, …, so that a job's own tasks can count from 0."""
-    return [item.training_data(layout, key, -1 - i) for i, item in enumerate(past)]
+    return [item.training_data(threads, -1 - i, correction) for i, item in enumerate(past)]
 
 
 def bests(past: Sequence[PastKernel]) -> list[Known]:
@@ -196,14 +198,17 @@ class WarmStart:
     """
 
     def __init__(
-        self, read: Callable[[], Sequence[PastKernel]], target: Target, key: TaskKey
+        self,
+        read: Callable[[], Sequence[PastKernel]],
+        target: Target,
+        key: TaskKey,
+        correction: Correction | None = None,
     ) -> None:
         """`key` says for which threads and precision; its workload does not matter."""
         self._read = read
-        self._target, self._key = target, key
+        self._target, self._key, self._correction = target, key, correction
         self._past: Sequence[PastKernel] | None = None
         self._model = BoostedTrees(0)
-        self._layout = FeatureLayout.of([])
 
     def predict(self, kernel: FusedKernel) -> tuple[Schedule, int | None] | None:
         """The schedule to use instead of the default one, and the number of the relative's record.
@@ -222,7 +227,7 @@ class WarmStart:
         carried = nearest_bests(kernel, space, proven, _RELATIVES)
         if not carried:
             return None
-        extract = FeatureExtractor(space, kernel, self._target, self._layout, threads)
+        extract = FeatureExtractor(space, kernel, self._target, threads, self._correction)
         candidates = [space.default(), *carried]
         scores = self._model.predict(extract(candidates))
         surest = int(np.argmax(scores.mean - scores.spread))
@@ -235,7 +240,6 @@ class WarmStart:
         if self._past is None:
             self._past = self._read()
             if sum(len(item.trials) for item in self._past) >= _MIN_ROWS:
-                self._layout = FeatureLayout.of([item.space for item in self._past])
-                parts = background(self._past, self._layout, self._key)
+                parts = background(self._past, self._key.threads, self._correction)
                 self._model.fit(TrainingData.joined(parts))
         return self._past

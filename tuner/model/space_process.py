@@ -1,7 +1,7 @@
 """What is believed of the candidates of one task, from the few that were measured there.
 
 A Gaussian process (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
-chapters 2 and 5) over log2 of throughput. Its mean is the analytic estimate; candidates are alike
+chapters 2 and 5) over log2 of throughput. Its mean is the expected score; candidates are alike
 as far as their choices are (products over the choices, so that single values count as well as
 combinations of them) and as far as their loop nests are (by `NEST_FEATURES`). A few dozen
 measurements say more of one task than trees learn from them, and the errors are honest: little is
@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tunefarm.compiler.schedule.space import Choice
-from tunefarm.tuner.model.cost_model import analytic_scores
-from tunefarm.tuner.model.features import NEST_FEATURES, FeatureMatrix
+from tunefarm.tuner.model.cost_model import expected_scores
+from tunefarm.tuner.model.features import FIRST_NEST, NEST_FEATURES, FeatureMatrix
 from tunefarm.tuner.model.packed_space import PackedSpace, Rows
 
 Describe: TypeAlias = Callable[[Rows], FeatureMatrix]
@@ -31,7 +31,7 @@ SAME_VALUE = 0.5  # share of a choice's value that says nothing about the values
 NEST_RANGE = 0.7  # usual deviations of a nest's features, over which nests are alike
 NEST_SHARES = (0.2, 0.7)  # what nests say, the rest being said by choices: which one is likelier
 NUGGETS = (0.01, 0.1)  # share of the variance that is each candidate's own, and noise
-USUAL_DEVIATION = 0.5  # of log2 of throughput from the analytic estimate
+USUAL_DEVIATION = 0.25  # of log2 of throughput from the expected score
 USUAL_COUNT = 4  # measurements that this knowledge is worth
 FAILURE_LABEL = -2.0  # of a candidate that fails, against the best
 LOWEST = -3.0  # of one that does not: how much slower still does not matter
@@ -59,7 +59,7 @@ class Likeness:
         """What is believed of the rows before anything is measured: log2 of throughput."""
         if self._describe is None:
             return np.zeros(len(rows))
-        return np.asarray(analytic_scores(self._describe(rows)), np.float64)
+        return np.asarray(expected_scores(self._describe(rows)), np.float64)
 
     def of_nests(self, rows: Rows, others: Rows) -> Values:
         """By their loop nests; shape [len(rows), len(others)]."""
@@ -89,7 +89,9 @@ class Likeness:
 
 
 def _nests(features: FeatureMatrix) -> Values:
-    return np.nan_to_num(features[:, 1 : 1 + len(NEST_FEATURES)].astype(np.float64))
+    return np.nan_to_num(
+        features[:, FIRST_NEST : FIRST_NEST + len(NEST_FEATURES)].astype(np.float64)
+    )
 
 
 def _alike(choice: Choice) -> Values:

@@ -14,7 +14,6 @@ from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.runtime.spec.kernel_report import node_names
-from tunefarm.compiler.schedule.space import ScheduleSpace
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
@@ -22,7 +21,7 @@ from tunefarm.configs.settings import Settings
 from tunefarm.db.store import Store
 from tunefarm.tuner.from_settings import limits_of
 from tunefarm.tuner.model.cost_model import CostModel, TrainingData
-from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.features import Correction, FeatureExtractor
 from tunefarm.tuner.model.history import (
     JOB_ROWS,
     PastKernel,
@@ -88,35 +87,28 @@ class TaskSource:
 
 
 def make_tasks(
-    sources: Sequence[TaskSource], settings: Settings, model: CostModel
+    sources: Sequence[TaskSource],
+    settings: Settings,
+    model: CostModel,
+    correction: Correction | None = None,
 ) -> list[TuningTask]:
-    """A task per distinct kernel of each target; all share one cost model and layout of features.
+    """A task per distinct kernel of each target; all share one cost model, and what corrects the
+    analytic estimate.
 
     Of several targets each task tells its own.
     """
-    threads, numerics = settings.compile.threads, settings.compile.numerics
-    spaces = [
-        {
-            key: schedule_space(kernel, source.target, threads, numerics)
-            for key, (kernel, _) in source.kernels.items()
-        }
-        for source in sources
-    ]
-    known = [item.space for source in sources for item in source.past]
-    layout = FeatureLayout.of([*(space for of in spaces for space in of.values()), *known])
     tasks = []
-    for source, own in zip(sources, spaces, strict=True):
+    for source in sources:
         name = source.target.cpu if len(sources) > 1 else ""
-        tasks += _tasks_of(source, own, layout, settings, model, name)
+        tasks += _tasks_of(source, settings, model, correction, name)
     return tasks
 
 
 def _tasks_of(
     source: TaskSource,
-    spaces: Mapping[str, ScheduleSpace],
-    layout: FeatureLayout,
     settings: Settings,
     model: CostModel,
+    correction: Correction | None,
     name: str,
 ) -> list[TuningTask]:
     """The tasks of one target, which is called `name` where there are several."""
@@ -124,8 +116,8 @@ def _tasks_of(
     known = bests(source.past)
     tasks = []
     for key, (kernel, occurrences) in source.kernels.items():
-        space = spaces[key]
-        extract = FeatureExtractor(space, kernel, target, layout, threads)
+        space = schedule_space(kernel, target, threads, settings.compile.numerics)
+        extract = FeatureExtractor(space, kernel, target, threads, correction)
         problem = SearchProblem(
             space,
             _score(model, extract),
@@ -186,11 +178,8 @@ def task_source(
 
 
 def known_of_others(
-    sources: Iterable[TaskSource], layout: FeatureLayout, settings: Settings
+    sources: Iterable[TaskSource], settings: Settings, correction: Correction | None = None
 ) -> list[TrainingData]:
     """What is known of other kernels, for the cost model to start from."""
-    found: list[TrainingData] = []
-    for source in sources:
-        like = task_key("", source.target, settings.compile.threads, settings.compile.numerics)
-        found += background(source.past, layout, like)
-    return found
+    past = [item for source in sources for item in source.past]
+    return background(past, settings.compile.threads, correction)

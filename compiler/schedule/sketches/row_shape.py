@@ -81,12 +81,13 @@ def row_shape(
     parallel: tuple[Numbers, Numbers],
     accumulators: Counts | None = None,
     kept: int = 1,
+    partial: Counts | None = None,
 ) -> NestShape:
     """Rows one after another, so many `vectors` at a time along the loop that is a tile.
 
     Candidate i has the loops `variants[which[i]]`, outermost first, and `parallel` pieces and
     grains. `kept` is how many values an element has until it is written (the points of a window).
-    Reductions over the whole row count as one pass over it.
+    Reductions over the whole row count as one pass over it; `partial` results they have in all.
     """
     lanes, count = facts.lanes, values.count
     tiles = [loop for loop in variants[0] if loop.name != loop.axis]
@@ -124,4 +125,7 @@ def row_shape(
         temporary=np.where(values.are("padding", "copy"), 2.0 * facts.copied, 0.0),
         pieces=pieces,
         grains=grains,
+        ahead=values.integers("prefetch") + values.integers("rows_ahead"),
+        partial=np.zeros(count) if partial is None else partial,
+        straight=values.integers("unroll_parts", 1),
     )

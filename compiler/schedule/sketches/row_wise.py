@@ -408,5 +408,12 @@ class _Candidates:
         loops = [written.loops for written in self.variants]
         accumulators = np.minimum.reduce(held) if held else None
         return row_shape(
-            self.facts, values, loops, self.variant, self.vectors, shared, accumulators
+            self.facts,
+            values,
+            loops,
+            self.variant,
+            self.vectors,
+            shared,
+            accumulators,
+            partial=np.add.reduce(held) if held else None,
         )

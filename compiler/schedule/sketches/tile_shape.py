@@ -73,6 +73,7 @@ def tile_shape(loops: TileLoops) -> NestShape:
         temporary=2.0 * copied,
         pieces=pieces,
         grains=grains,
+        ahead=values.integers("prefetch"),
     )
 
 

@@ -13,11 +13,11 @@ from tests.tuner.synthetic import TARGET, features, latency, matmul_kernel, tile
 from tunefarm.configs.settings import CostModelSettings
 from tunefarm.tuner.model.cost_model import (
     LOWEST_LABEL,
-    AnalyticModel,
     BoostedTrees,
     CostModel,
     Outcome,
     TrainingData,
+    UntrainedModel,
     throughput_labels,
 )
 from tunefarm.tuner.model.features import FeatureMatrix
@@ -221,7 +221,7 @@ def test_a_model_is_untrained_again_when_refitted_on_failures_alone() -> None:
     assert not model.trained
 
 
-@pytest.mark.parametrize("model", [AnalyticModel(7), BoostedTrees(7)])
+@pytest.mark.parametrize("model", [UntrainedModel(7), BoostedTrees(7)])
 def test_a_score_per_row(model: CostModel) -> None:
     scores = model.predict(measured(9, seed=6).features)
     assert scores.mean.shape == scores.spread.shape == (9,)

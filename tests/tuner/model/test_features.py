@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.tuner.synthetic import TARGET, features, matmul_kernel, small_space, tile_space
@@ -14,9 +16,13 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.tuner.model.features import (
+    ESTIMATE,
+    FEATURES,
+    LOOP_FEATURES,
     NEST_FEATURES,
+    SCORE,
     FeatureExtractor,
-    FeatureLayout,
+    FeatureMatrix,
 )
 
 
@@ -26,12 +32,7 @@ def test_columns_hold_the_named_values_of_a_worked_example() -> None:
         "direct", {"tile": (6, 2), "chunk": 64, "unroll": 4, "order": "kmn", "grain": 16}
     )
     assert candidate is not None
-    names = FeatureLayout.of([space]).names
-    row = dict(zip(names, features(space, kernel, TARGET, [candidate])[0].tolist(), strict=True))
-    assert row["sketch"] == 0
-    assert (row["tile[0]"], row["tile[1]"]) == (6, 2)
-    assert (row["chunk[0]"], row["unroll[0]"], row["grain[0]"]) == (64, 4, 16)
-    assert row["order[0]"] == 2  # third in its domain
+    row = dict(zip(FEATURES, features(space, kernel, TARGET, [candidate])[0].tolist(), strict=True))
     assert row["kernel.flops"] == 2 * 32 * 48 * 64
     assert row["kernel.bytes"] == 4 * (32 * 64 + 64 * 48 + 32 * 48)
     assert row["kernel.reduction"] == 64
@@ -140,28 +141,88 @@ def row_of(
 ) -> dict[str, float]:
     candidate = space.find(space.sketches[0].name, choices)
     assert candidate is not None, choices
-    layout = FeatureLayout.of([space])
-    extract = FeatureExtractor(space, kernel, TARGET, layout, threads)
-    return dict(zip(layout.names, extract([candidate])[0].tolist(), strict=True))
+    extract = FeatureExtractor(space, kernel, TARGET, threads)
+    return dict(zip(FEATURES, extract([candidate])[0].tolist(), strict=True))
 
 
-def test_a_layout_without_a_choice_leaves_it_out() -> None:
-    wide, narrow = tile_space(), small_space(3)
-    layout = FeatureLayout.of([narrow])
-    row = FeatureExtractor(wide, matmul_kernel(), TARGET, layout)([wide.default()])[0]
-    known = dict(zip(layout.names, row.tolist(), strict=True))
-    assert known["tile[0]"] == 4
-    assert math.isnan(known["sketch"])
+def test_loops_are_named_from_the_innermost_whatever_their_axes_are_called() -> None:
+    """The product of 512 x 256 and 256 x 1024 in tiles of 8 rows by 3 vectors, 4 steps unrolled."""
+    kernel = matmul_kernel(512, 1024, 256)
+    space = schedule_space(kernel, TARGET)
+    sketch = space.sketches[0]
+    choices = dict(zip((c.name for c in sketch.choices), sketch.default, strict=True))
+    choices |= {"tile": (8, 3), "loops": "block column", "unroll": (4, 1), "rest": "peel"}
+    row = row_of(space, kernel, choices)
+    assert (row["body.rows"], row["body.columns"]) == pytest.approx((math.log2(48), 3))
+    assert row["body.reduce"] == 2
+    steps, rows, blocks = (row[f"loop.trips[{i}]"] for i in range(3))
+    assert (steps, rows) == (math.log2(256 / 4), math.log2(512 / 8))
+    assert blocks == pytest.approx(math.log2(1024 / 48))
+    assert [row[f"loop.reduces[{i}]"] for i in range(3)] == [1, 0, 0]
+    assert row["loop.stride[1]"] == pytest.approx(math.log2(1 + 4 * 1024))  # of the output
+    assert row["loop.trips[3]"] == 0
+    assert row["body.overlapped"] == 1  # the last block of columns
+    even = row_of(space, kernel, choices | {"tile": (8, 2)})
+    assert even["body.overlapped"] == 0
+    uneven = choices | {"tile": (6, 2)}
+    ends = [row_of(space, kernel, uneven | {"rest": end}) for end in ("peel", "shift")]
+    assert [end["body.overlapped"] for end in ends] == [0, 1]
 
 
-def test_choices_of_another_sketch_are_missing_values() -> None:
-    space = tile_space()
-    packed = space.find("packed", {"tile": (1, 1), "chunk": 8, "unroll": 1})
-    assert packed is not None
-    names = FeatureLayout.of([space]).names
-    row = features(space, matmul_kernel(), TARGET, [packed])[0]
-    missing = {name for name, value in zip(names, row, strict=True) if np.isnan(value)}
-    assert missing == {"grain[0]", "order[0]", *NEST_FEATURES}
+def test_what_no_loop_shows_has_columns_of_its_own() -> None:
+    """Prefetching is a choice that leaves all loops as they are."""
+    kernel = matmul_kernel(256, 1024, 1024)
+    space = schedule_space(kernel, TARGET)
+    sketch = space.sketches[0]
+    choices = dict(zip((c.name for c in sketch.choices), sketch.default, strict=True))
+    (domain,) = (choice.values for choice in sketch.choices if choice.name == "prefetch")
+    rows = [row_of(space, kernel, choices | {"prefetch": value}) for value in domain]
+    assert len({row["body.ahead"] for row in rows}) == len(domain) > 1
+    assert len({row["nest.estimate"] for row in rows}) == 1
+
+
+def test_sketches_without_a_shape_have_missing_values() -> None:
+    row = features(small_space(3), matmul_kernel(), TARGET, [Candidate("only", (2,))])[0]
+    missing = {name for name, value in zip(FEATURES, row, strict=True) if np.isnan(value)}
+    assert missing == {*NEST_FEATURES, *LOOP_FEATURES}
+    assert row[SCORE] == 0
+
+
+def test_neither_choices_nor_sketches_are_columns() -> None:
+    """So that a model that was trained on some spaces reads those of any other."""
+    words = {name.split("[")[0].split(".")[0] for name in FEATURES}
+    expected = {"score", "nest", "l1", "l2", "l3", "parallel", "loop", "body", "kernel", "target"}
+    assert words == expected
+    wide = features(tile_space(), matmul_kernel(), TARGET, [tile_space().default()])
+    assert wide.shape == (1, len(FEATURES))
+
+
+def test_a_correction_is_added_to_the_score_and_to_nothing_else() -> None:
+    class Half:
+        def of(self, features: FeatureMatrix) -> npt.NDArray[np.float32]:
+            return np.full(len(features), 0.5, np.float32)
+
+    kernel = matmul_kernel()
+    space = schedule_space(kernel, TARGET)
+    (before,) = FeatureExtractor(space, kernel, TARGET)([space.default()])
+    (after,) = FeatureExtractor(space, kernel, TARGET, correction=Half())([space.default()])
+    assert before[SCORE] == -before[ESTIMATE]
+    assert after[SCORE] == before[SCORE] + np.float32(0.5)
+    np.testing.assert_array_equal(before[1:], after[1:])
+
+
+def test_the_target_is_described_by_what_it_has() -> None:
+    row = features(tile_space(), matmul_kernel(), TARGET, [tile_space().default()])[0]
+    known = dict(zip(FEATURES, row.tolist(), strict=True))
+    assert known["target.l2_bytes"] == TARGET.l2_bytes
+    assert (known["target.has_avx512"], known["target.int8_terms"]) == (0, 0)
+    other = replace(
+        TARGET, features=("avx512bf16", "avx512dq", "avx512f", "avx512vl", "avx512vnni")
+    )
+    row = features(tile_space(), matmul_kernel(), other, [tile_space().default()])[0]
+    known = dict(zip(FEATURES, row.tolist(), strict=True))
+    assert (known["target.has_avx512"], known["target.int8_terms"]) == (1, 4)
+    assert (known["target.bf16_terms"], known["target.matrix_tiles"]) == (2, 0)
 
 
 def test_rows_do_not_depend_on_the_other_candidates() -> None:
@@ -171,24 +232,6 @@ def test_rows_do_not_depend_on_the_other_candidates() -> None:
     together = features(space, kernel, TARGET, candidates)
     alone = [features(space, kernel, TARGET, [candidate])[0] for candidate in candidates]
     np.testing.assert_array_equal(together, np.stack(alone))
-
-
-def test_spaces_of_one_layout_share_columns_by_choice_name() -> None:
-    wide, narrow = tile_space(), small_space(3)
-    layout = FeatureLayout.of([wide, narrow])
-    kernel = matmul_kernel()
-    first = FeatureExtractor(wide, kernel, TARGET, layout)([wide.default()])
-    second = FeatureExtractor(narrow, kernel, TARGET, layout)([Candidate("only", (2,))])
-    assert first.shape == second.shape == (1, len(layout.names))
-    column = layout.names.index("tile[0]")
-    assert (first[0, column], second[0, column]) == (4, 3)
-    assert first[0, 0] != second[0, 0]
-
-
-def test_layout_does_not_depend_on_the_order_of_spaces() -> None:
-    assert FeatureLayout.of([tile_space(), small_space()]) == FeatureLayout.of(
-        [small_space(), tile_space()]
-    )
 
 
 def test_no_candidates_give_no_rows() -> None:

@@ -30,7 +30,7 @@ from tunefarm.tuner.building.apply_best import choose_from
 from tunefarm.tuner.building.flow import build
 from tunefarm.tuner.building.request import BuildRequest, BuildResult
 from tunefarm.tuner.model.cost_model import BoostedTrees
-from tunefarm.tuner.model.features import ESTIMATE, FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.features import ESTIMATE, FeatureExtractor
 from tunefarm.tuner.model.history import (
     MOST_ROWS,
     background,
@@ -51,8 +51,7 @@ UNKNOWN = matmul_kernel(80, 384, 96)
 
 def seconds(space: ScheduleSpace, kernel: FusedKernel, candidate: Candidate) -> float:
     """The estimate, but "column block" is half as fast: against what the default thinks."""
-    layout = FeatureLayout.of([space])
-    row = FeatureExtractor(space, kernel, TARGET, layout)([candidate])[0]
+    row = FeatureExtractor(space, kernel, TARGET)([candidate])[0]
     slow = 1.0 if space.choices(candidate)["loops"] == "column block" else 2.0
     return 1e-3 * slow * float(np.exp2(row[ESTIMATE]))
 
@@ -234,7 +233,7 @@ def test_history_leaves_out_what_the_job_tunes_itself(store: Store) -> None:
     keys = [remember(store, kernel, 10) for kernel in KNOWN]
     past = read_history(store, keys[0], TARGET, without={keys[1].workload})
     assert [item.kernel for item in past] == [KNOWN[2], KNOWN[0]]  # the one seen last first
-    data = background(past, FeatureLayout.of([item.space for item in past]), keys[0])
+    data = background(past, keys[0].threads)
     assert [set(part.tasks.tolist()) for part in data] == [{-1}, {-2}]
     assert all(np.isfinite(part.yardsticks).all() for part in data)
 

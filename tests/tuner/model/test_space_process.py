@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from tests.tuner.synthetic import TARGET, latency, matmul_kernel, small_space, tile_space
-from tunefarm.tuner.model.cost_model import analytic_scores
-from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.cost_model import expected_scores
+from tunefarm.tuner.model.features import FeatureExtractor
 from tunefarm.tuner.model.packed_space import PackedSpace, Rows
 from tunefarm.tuner.model.space_process import SpaceProcess, Values, expected_improvement, product
 from tunefarm.tuner.search.strategies.evolution import FASTEST, LAST
 
 PACKED = PackedSpace(tile_space())
-EXTRACT = FeatureExtractor(PACKED.space, matmul_kernel(), TARGET, FeatureLayout.of([PACKED.space]))
+EXTRACT = FeatureExtractor(PACKED.space, matmul_kernel(), TARGET)
 
 
 def process() -> SpaceProcess:
@@ -30,7 +30,7 @@ def drawn(count: int, seed: int) -> tuple[Rows, Values]:
 def test_before_anything_is_measured_the_estimate_is_believed() -> None:
     rows, _ = drawn(20, 0)
     outlook = process().outlook(rows)
-    np.testing.assert_allclose(outlook.mean, analytic_scores(EXTRACT.of_rows(rows)), atol=1e-6)
+    np.testing.assert_allclose(outlook.mean, expected_scores(EXTRACT.of_rows(rows)), atol=1e-6)
     assert (outlook.deviation == outlook.deviation[0]).all()
 
 

@@ -23,8 +23,8 @@ from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.db.records import TargetRecord, WorkloadRecord
 from tunefarm.db.store import Store
 from tunefarm.measure.farm.replay_runner import ReplayRunner
-from tunefarm.tuner.model.cost_model import AnalyticModel, BoostedTrees
-from tunefarm.tuner.model.features import FeatureExtractor, FeatureLayout
+from tunefarm.tuner.model.cost_model import BoostedTrees, UntrainedModel
+from tunefarm.tuner.model.features import FeatureExtractor
 from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.reports.progress import Progress
 from tunefarm.tuner.search.budget import Budget, End, Limits, TaskProgress
@@ -102,15 +102,14 @@ def test_the_model_ranks_what_it_has_not_seen() -> None:
     """Held-out rank correlation after 256 trials, and the best of the eight it likes most."""
     correlations, found = [], []
     for kernel in KERNELS.values():
-        layout = FeatureLayout.of([kernel.space])
-        extract = FeatureExtractor(kernel.space, kernel.kernel, kernel.target, layout)
+        extract = FeatureExtractor(kernel.space, kernel.kernel, kernel.target)
         order = np.random.default_rng(0).permutation(
             np.unique(kernel.schedules, return_index=True)[1]
         )
         model = BoostedTrees(0)
         model.fit(recorded_data(kernel, extract, order[:256].tolist(), 0))
         learnt = held_out(kernel, extract, order[256:], model)
-        guessed = held_out(kernel, extract, order[256:], AnalyticModel(0))
+        guessed = held_out(kernel, extract, order[256:], UntrainedModel(0))
         correlations.append((learnt[0], guessed[0]))
         found.append(learnt[2])
     learnt_mean, guessed_mean = np.mean(correlations, axis=0)
@@ -125,16 +124,15 @@ class Replay:
     def __init__(self, items: Sequence[tuple[RecordedKernel, int]], store: Store) -> None:
         self.store = store
         self.model = BoostedTrees(0)
-        layout = FeatureLayout.of([item.space for item, _ in items])
-        self.tasks = [self._task(item, times, layout) for item, times in items]
+        self.tasks = [self._task(item, times) for item, times in items]
         self.results = {key: r for item, _ in items for key, r in item.results().items()}
 
-    def _task(self, item: RecordedKernel, times: int, layout: FeatureLayout) -> TuningTask:
+    def _task(self, item: RecordedKernel, times: int) -> TuningTask:
         key = task_key(item.key, item.target, 1, "default")
         value = kernel_to_json(item.kernel)
         self.store.add([TargetRecord(item.target.key, item.target.to_json())])
         self.store.add([WorkloadRecord(item.key, item.name, value)])
-        extract = FeatureExtractor(item.space, item.kernel, item.target, layout)
+        extract = FeatureExtractor(item.space, item.kernel, item.target)
         problem = SearchProblem(
             item.space, scorer(self.model, extract), 0, features=extract.of_rows
         )
