@@ -159,7 +159,7 @@ HOMES = {
     "alembic": ("db/",),
     "psycopg": ("db/",),
     "sqlite3": ("db/",),
-    "xgboost": ("tuner/model/cost_model.py",),
+    "xgboost": ("tuner/model/cost_model.py", "tuner/model/pretrained.py"),
     "optuna": (
         "tuner/search/study_strategy.py",
         "tuner/search/strategies/",

@@ -28,6 +28,7 @@ from tunefarm.tuner.job import Job
 from tunefarm.tuner.job_models import JobModels
 from tunefarm.tuner.job_request import JobRequest
 from tunefarm.tuner.model.cost_model import BoostedTrees, TrainingData
+from tunefarm.tuner.model.pretrained import load_pretrained
 from tunefarm.tuner.result import TargetResult, TuneResult, model_gain
 from tunefarm.tuner.search.budget import End
 from tunefarm.tuner.search.job_coordination import heartbeat
@@ -137,6 +138,9 @@ def _job(
     """The job with its tasks, of which nothing is measured yet."""
     settings, graph, targets = request.settings, lowered.graph, targets_of(request.settings)
     cost_model = BoostedTrees(settings.search.seed, settings.search.cost_model)
+    pretrained = load_pretrained()
+    if pretrained.problem:
+        request.progress.message(pretrained.problem)
     models = JobModels(
         name=Path(request.model).name,
         graph=graph,
@@ -155,8 +159,8 @@ def _job(
             task_source(store, graph, lowered.numerics, target, settings, models.plans.of(target))
             for target in targets
         ]
-        tasks = make_tasks(sources, settings, cost_model)
-        return tasks, known_of_others(sources, settings)
+        tasks = make_tasks(sources, settings, cost_model, pretrained.model)
+        return tasks, known_of_others(sources, settings, pretrained.model)
 
     return Job(models, make, cost_model, request.progress, request.make_runner, request.monitor)
 

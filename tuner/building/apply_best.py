@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import DatabaseError, ScheduleError, TunefarmError
@@ -127,8 +127,10 @@ def _predictor(
     @cache
     def warm_start() -> WarmStart:
         from tunefarm.tuner.model.history import WarmStart, read_history
+        from tunefarm.tuner.model.pretrained import load_pretrained
 
-        return WarmStart(lambda: read_history(store, like, target, origin=own), target, like)
+        past = partial(read_history, store, like, target, origin=own)
+        return WarmStart(past, target, like, load_pretrained().model)
 
     def predict(kernel: FusedKernel) -> ScheduleChoice | None:
         predicted = warm_start().predict(kernel)
