@@ -22,17 +22,19 @@ from pathlib import Path
 import numpy as np
 
 from tests.benchmarks.regret import Way, searching
+from tests.benchmarks.search import rank_correlation
 from tests.tuner.recorded import FILE, RecordedKernel, load, load_past, past_of
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.tuner.model.cost_model import TrainingData
-from tunefarm.tuner.model.features import Correction, FeatureExtractor
+from tunefarm.tuner.model.features import SCORE, Correction, FeatureExtractor
 from tunefarm.tuner.model.history import PastKernel, background
 from tunefarm.tuner.model.pretrained import FILE as MODEL
 from tunefarm.tuner.model.pretrained import PretrainedModel, pretrain
 
 DATA = FILE.parent
 TRIALS = (0, 8, 32, 120)
-"""0: the schedule of the highest score, of which nothing was measured."""
+"""0: the schedule of the highest score, or the default where that is not clearly higher."""
+CLEARLY = 0.25  # of log2 of throughput, about what scores are off by
 WORTH = 1.01  # gain of a kernel's best schedule, below which there is nothing to find
 OURS = Way("ours", "cost_model", default_first=True)
 
@@ -82,26 +84,19 @@ def model_without(kind: Kind, *, strict: bool = False) -> PretrainedModel:
         for other in kinds()
         if other is not kind and not (strict and other.processor == kind.processor)
     ]
-    own = {_computation(item) for item in kind.past} if strict else set()
+    own = {workload_key(item.kernel) for item in kind.past} if strict else set()
     return pretrain(
-        training_data([p for other in others for p in other.past if _computation(p) not in own])
+        training_data(
+            [p for other in others for p in other.past if workload_key(p.kernel) not in own]
+        )
     )
-
-
-def _computation(item: PastKernel) -> str:
-    return f"{workload_key(item.kernel)}"
-
-
-def rank_correlation(scores: np.ndarray, truth: np.ndarray) -> float:
-    """Spearman's."""
-    ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (scores, truth)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """How the scores of a kernel's known schedules fare: rank correlation with their throughput,
-    and log2 of the gain over the default of the first, of the best of the first eight, of all."""
+    and log2 of the gain over the default of the first (if it leads clearly), of the best of the
+    first eight, of all."""
 
     correlation: float
     first: float
@@ -118,12 +113,13 @@ def ranked(item: PastKernel, correction: Correction | None) -> Ranked | None:
     kept = np.flatnonzero(np.isfinite(times))
     if len(kept) < 12 or not default or item.gain < WORTH:
         return None
-    scores = extract([candidates[i] for i in kept.tolist()])[:, 0]
+    scores = extract([candidates[i] for i in kept.tolist()])[:, SCORE]
+    lead = scores.max() - extract([item.space.default()])[0, SCORE]
     gains = np.log2(times[default[0]] / times[kept])
     order = np.argsort(-scores, kind="stable")
     return Ranked(
-        rank_correlation(scores, gains),
-        float(gains[order[0]]),
+        rank_correlation(scores, gains.astype(np.float32)),
+        float(gains[order[0]]) if lead > CLEARLY else 0.0,
         float(max(0.0, gains[order[:8]].max())),
         float(gains.max()),
     )
@@ -149,8 +145,10 @@ def gains_of(item: RecordedKernel, seed: int, correction: Correction | None) -> 
     default = item.latency(item.space.default())
     extract = FeatureExtractor(item.space, item.kernel, item.target, correction=correction)
     firsts = np.unique(item.schedules, return_index=True)[1]
-    scores = extract.of_rows(extract.packed.rows(firsts))[:, 0]
-    found = [float(np.log2(default / item.latencies[firsts[np.argmax(scores)]]))]
+    scores = extract.of_rows(extract.packed.rows(firsts))[:, SCORE]
+    lead = scores.max() - extract([item.space.default()])[0, SCORE]
+    first = item.latencies[firsts[np.argmax(scores)]] if lead > CLEARLY else default
+    found = [float(np.log2(default / first))]
     trials = [
         trial.seconds
         for trial in islice(searching(item, OURS, seed, correction=correction), TRIALS[-1])

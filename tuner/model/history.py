@@ -85,35 +85,42 @@ def read_history(
     without: Collection[str] = (),
     rows: int | None = None,
     origin: queries.Origin | None = None,
+    everywhere: bool = False,
 ) -> list[PastKernel]:
-    """What was measured of other workloads under the same target, threads, precision and compiler.
+    """What was measured of other workloads under the same target, threads, precision and compiler;
+    `everywhere`, behind those, also of any workload under other targets.
 
     `like` is a key whose workload does not matter. At most `MOST_KERNELS`, those seen last;
     workloads of `without` are left out, and so are those that this version cannot read. About
     `rows` measurements are kept in all (None: `MOST_ROWS` of each), of all trials or one origin.
     """
-    wanted = [
-        key
-        for key in reversed(queries.tasks(store, only_ok=True, origin=origin))
-        if key == replace(like, workload=key.workload) and key.workload not in without
-    ]
-    keys = wanted[:MOST_KERNELS]
+    known = queries.targets(store) if everywhere else {}
+    here, elsewhere = [], []
+    for key in reversed(queries.tasks(store, only_ok=True, origin=origin)):
+        if key == replace(like, workload=key.workload):
+            here += [] if key.workload in without else [key]
+        elif key == replace(like, workload=key.workload, target=key.target):
+            elsewhere += [key] if key.target in known else []
+    keys = [*here, *elsewhere][:MOST_KERNELS]
     kernels = queries.workloads(store, [key.workload for key in keys])
+    targets = {like.target: target}
     most = MOST_ROWS
     if rows is not None:
         most = min(most, max(LEAST_ROWS, rows // max(1, len(keys))))
     result = []
     for key in keys:
         try:
+            if key.target not in targets:
+                targets[key.target] = Target.from_json(known[key.target].description)
             kernel = kernel_from_json(kernels[key.workload].kernel)
-            space = schedule_space(kernel, target, key.threads, key.numerics)
-        except TunefarmError:
-            continue  # written by a version with other operators
+            space = schedule_space(kernel, targets[key.target], key.threads, key.numerics)
+        except (TunefarmError, ValueError):
+            continue  # written by a version with other operators, or that knows other targets
         default = hash_json(space.schedule(space.default()).to_json())
         records = queries.some_trials(
             store, key, fastest=most, newest=2 * most, schedule_hash=default, origin=origin
         )
-        past = past_kernel(kernel, space, target, records, most)
+        past = past_kernel(kernel, space, targets[key.target], records, most)
         if past.trials:
             result.append(past)
     return result
@@ -158,9 +165,10 @@ def background(
     return [item.training_data(threads, -1 - i, correction) for i, item in enumerate(past)]
 
 
-def bests(past: Sequence[PastKernel]) -> list[Known]:
-    """The fastest known schedule of each."""
-    return [best for item in past if (best := item.best) is not None]
+def bests(past: Sequence[PastKernel], target: Target) -> list[Known]:
+    """The fastest known schedule of each kernel that was tuned for the target."""
+    of_target = (item for item in past if item.target == target)
+    return [best for item in of_target if (best := item.best) is not None]
 
 
 def bests_elsewhere(

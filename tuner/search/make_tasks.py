@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunefarm.compiler.graph.ir import Graph
@@ -75,7 +75,8 @@ class TaskSource:
     other sizes than the maximum, `sizes` says these (`kernels_at`). `nodes` names the model's nodes
     that a kernel computes, where they are known. After the default schedule,
     first tried are the best ones that `elsewhere` has of the same kernel (by workload: for another
-    number of threads, say) and those of the nearest relatives in `past`, kernels tuned before.
+    number of threads, say) and those of the nearest relatives in `past`, kernels tuned before, for
+    this target or others.
     """
 
     target: Target
@@ -113,7 +114,7 @@ def _tasks_of(
 ) -> list[TuningTask]:
     """The tasks of one target, which is called `name` where there are several."""
     search, threads, target = settings.search, settings.compile.threads, source.target
-    known = bests(source.past)
+    known = bests(source.past, target)
     tasks = []
     for key, (kernel, occurrences) in source.kernels.items():
         space = schedule_space(kernel, target, threads, settings.compile.numerics)
@@ -171,15 +172,22 @@ def task_source(
     points = [] if graph.signature is None else searched_points(points_of(graph.signature))
     kernels, sizes = kernels_at(distinct_kernels(program), points)
     like = task_key("", target, settings.compile.threads, settings.compile.numerics)
-    past = read_history(store, like, target, without=kernels, rows=JOB_ROWS)
+    past = read_history(store, like, target, without=kernels, rows=JOB_ROWS, everywhere=True)
     found = {key: kernel for key, (kernel, _) in kernels.items()}
     known = bests_elsewhere(store, found, like)
     return TaskSource(target, kernels, past, known, sizes, nodes_of(program))
 
 
 def known_of_others(
-    sources: Iterable[TaskSource], settings: Settings, correction: Correction | None = None
+    sources: Sequence[TaskSource], settings: Settings, correction: Correction | None = None
 ) -> list[TrainingData]:
-    """What is known of other kernels, for the cost model to start from."""
-    past = [item for source in sources for item in source.past]
-    return background(past, settings.compile.threads, correction)
+    """What is known of other kernels, and of these for other targets, for the cost model to start
+    from."""
+    own = {(source.target.key, key) for source in sources for key in source.kernels}
+    past = {
+        (item.target.key, workload_key(item.kernel)): item
+        for source in sources
+        for item in source.past
+    }
+    others = [item for place, item in past.items() if place not in own]
+    return background(others, settings.compile.threads, correction)

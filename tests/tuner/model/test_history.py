@@ -21,8 +21,8 @@ from tunefarm.compiler.pipeline import kernels_of
 from tunefarm.compiler.runtime.spec.kernel_report import PREDICTED
 from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 from tunefarm.compiler.schedule.spaces import schedule_space
-from tunefarm.compiler.target import host_target
-from tunefarm.configs.settings import load_settings
+from tunefarm.compiler.target import Target, host_target
+from tunefarm.configs.settings import Settings, load_settings
 from tunefarm.db import queries
 from tunefarm.db.records import TargetRecord, TaskKey, TrialRecord, WorkloadRecord
 from tunefarm.db.store import Store
@@ -30,7 +30,7 @@ from tunefarm.tuner.building.apply_best import choose_from
 from tunefarm.tuner.building.flow import build
 from tunefarm.tuner.building.request import BuildRequest, BuildResult
 from tunefarm.tuner.model.cost_model import BoostedTrees
-from tunefarm.tuner.model.features import ESTIMATE, FeatureExtractor
+from tunefarm.tuner.model.features import ESTIMATE, FEATURES, FeatureExtractor
 from tunefarm.tuner.model.history import (
     MOST_ROWS,
     background,
@@ -43,7 +43,7 @@ from tunefarm.tuner.model.packed_space import PackedSpace
 from tunefarm.tuner.model.relatives import nearest_bests
 from tunefarm.tuner.records.trials import task_key
 from tunefarm.tuner.records.unapplied import Wanted, unapplied
-from tunefarm.tuner.search.make_tasks import TaskSource, make_tasks
+from tunefarm.tuner.search.make_tasks import TaskSource, known_of_others, make_tasks
 
 KNOWN = [matmul_kernel(64, 256, 128), matmul_kernel(96, 512, 64), matmul_kernel(48, 128, 256)]
 UNKNOWN = matmul_kernel(80, 384, 96)
@@ -67,14 +67,20 @@ def json_choices(space: ScheduleSpace, candidate: Candidate) -> dict[str, Any]:
     return {name: list(v) if isinstance(v, tuple) else v for name, v in choices}
 
 
-def remember(store: Store, kernel: FusedKernel, count: int, version: str | None = None) -> TaskKey:
+def remember(
+    store: Store,
+    kernel: FusedKernel,
+    count: int,
+    version: str | None = None,
+    target: Target = TARGET,
+) -> TaskKey:
     """Record so many trials of a kernel, drawn at random."""
-    key = task_key(workload_key(kernel), TARGET, 1, "default")
+    key = task_key(workload_key(kernel), target, 1, "default")
     if version is not None:
         key = TaskKey(key.workload, key.target, 1, "default", version)
-    store.add([TargetRecord(TARGET.key, TARGET.to_json())])
+    store.add([TargetRecord(target.key, target.to_json())])
     store.add([WorkloadRecord(key.workload, kernel.name, kernel_to_json(kernel))])
-    space = schedule_space(kernel, TARGET)
+    space = schedule_space(kernel, target)
     packed = PackedSpace(space)
     rows = packed.sample(count - 1, np.random.default_rng(0))
     rows = np.concatenate([packed.pack([space.default()]), rows])
@@ -238,6 +244,26 @@ def test_history_leaves_out_what_the_job_tunes_itself(store: Store) -> None:
     assert all(np.isfinite(part.yardsticks).all() for part in data)
 
 
+def test_a_job_learns_from_other_targets_and_starts_from_its_own(store: Store) -> None:
+    """The same kernel on another CPU too; what is tried first was the best on this one."""
+    narrow = replace(TARGET, cpu="narrow", vector_bytes=32, vector_registers=16)
+    own = remember(store, KNOWN[0], 30)
+    foreign = [remember(store, kernel, 30, target=narrow) for kernel in KNOWN[:2]]
+    assert [item.kernel for item in read_history(store, own, TARGET)] == [KNOWN[0]]
+    past = read_history(store, own, TARGET, without={own.workload}, everywhere=True)
+    assert [item.target for item in past] == [narrow, narrow]
+    assert {item.kernel for item in past} == set(KNOWN[:2])
+    assert all(len(item.trials) > 20 for item in past), foreign
+    assert bests(past, TARGET) == [] and len(bests(past, narrow)) == 2
+    kernels = {own.workload: (KNOWN[0], 1)}
+    parts = known_of_others([TaskSource(TARGET, kernels, past)] * 2, Settings())
+    assert sum(map(len, parts)) == sum(len(item.trials) for item in past)
+    lanes = FEATURES.index("target.lanes")
+    assert {float(row) for part in parts for row in part.features[:, lanes]} == {8.0}
+    tuned = [TaskSource(narrow, {key.workload: (KNOWN[0], 1) for key in foreign}, past)]
+    assert known_of_others(tuned, Settings()) == []
+
+
 def test_a_long_history_keeps_the_fastest_and_a_spread_of_others(store: Store) -> None:
     key = remember(store, KNOWN[0], 900)
     space = schedule_space(KNOWN[0], TARGET)
@@ -293,5 +319,5 @@ def test_relatives_of_earlier_jobs_come_after_the_default(store: Store) -> None:
     settings = load_settings(environment={})
     (task,) = make_tasks([TaskSource(TARGET, kernels, past)], settings, BoostedTrees(0))
     proposals = [task.search.ask(1)[0] for _ in range(3)]
-    wanted = nearest_bests(UNKNOWN, task.space, bests(past))
+    wanted = nearest_bests(UNKNOWN, task.space, bests(past, TARGET))
     assert proposals == [task.space.default(), *wanted]
