@@ -41,6 +41,7 @@ from tests.tuner.recorded import (
     FILE,
     STATUSES,
     RecordedKernel,
+    about,
     load,
     save,
     save_past,
@@ -451,7 +452,7 @@ def condensed(store: Store) -> list[PastKernel]:
     return [item for item in found if len(item.trials) >= LEAST_TRIALS]
 
 
-def show(kernels: Sequence[RecordedKernel], about: Mapping[str, Any]) -> None:
+def show(kernels: Sequence[RecordedKernel], header: Mapping[str, Any]) -> None:
     """Print what a file holds."""
     for item in kernels:
         ok = np.isfinite(item.latencies)
@@ -464,7 +465,7 @@ def show(kernels: Sequence[RecordedKernel], about: Mapping[str, Any]) -> None:
             f"{1e6 * item.best:8.1f} us, median {np.median(item.latencies[ok]) / item.best:5.2f}x, "
             f"default {default / item.best:5.3f}x, within 5 %: {100 * near:5.2f} %"
         )
-    print(f"{dict(kernels[0].machine)}, target {kernels[0].target.key}; {dict(about)}")
+    print(f"{dict(kernels[0].machine)}, target {kernels[0].target.key}; {dict(header)}")
 
 
 def main() -> None:
@@ -478,7 +479,7 @@ def main() -> None:
     parser.add_argument("--note", default="", help="of pack: how the machine was meanwhile")
     arguments = parser.parse_args()
     if arguments.what == "show":
-        show(load(path=arguments.output), {})
+        show(load(path=arguments.output), about(arguments.output))
         return
     settings = Settings()
     target = held_to_avx2(host_target()) if arguments.avx2 else host_target()
@@ -491,14 +492,14 @@ def main() -> None:
             save_past(arguments.output, condensed(store), {"note": arguments.note})
             return
         packed = [item.packed() for item in recordings(chosen, target, store, settings)]
-        about = {
+        header = {
             "made": datetime.now(UTC).date().isoformat(),
             "numerics": settings.compile.numerics,
             "llvmlite": version("llvmlite"),
             "note": arguments.note,
         }
         arguments.output.parent.mkdir(exist_ok=True)
-        save(arguments.output, [item for item in packed if item is not None], about)
+        save(arguments.output, [item for item in packed if item is not None], header)
         print(f"{arguments.output}: {arguments.output.stat().st_size} bytes")
 
 

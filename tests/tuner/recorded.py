@@ -107,6 +107,16 @@ def load(names: Iterable[str] | None = None, path: Path = FILE) -> list[Recorded
 _COLUMNS = ("schedules", "statuses", "latencies", "censored", "anchors", "deviations")
 
 
+def about(path: Path) -> dict[str, Any]:
+    """What a file says of itself: when and how it was made, kernels left out."""
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            header = json.loads(file["header"].tobytes())
+    else:
+        header = json.loads(gzip.decompress(path.read_bytes()))
+    return {name: value for name, value in header.items() if name != "kernels"}
+
+
 def save(path: Path, kernels: Iterable[RecordedKernel], about: Mapping[str, Any]) -> None:
     """Write the file; `about` says when and with what it was made."""
     arrays: dict[str, npt.NDArray[Any]] = {}
