@@ -35,7 +35,11 @@ from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels, MadeKernels
 from tunefarm.compiler.plan.optimise import PASS_NAMES, optimise_for
 from tunefarm.compiler.plan.sizes.end_sums import end_sums
-from tunefarm.compiler.plan.sizes.live_extents import limit_kernels
+from tunefarm.compiler.plan.sizes.live_extents import (
+    limit_kernels,
+    without_computed_sizes,
+    without_outputs,
+)
 from tunefarm.compiler.plan.sizes.small_image_variant import SmallImageVariant, small_image_variant
 from tunefarm.compiler.runtime.artefact.seal import seal_of
 from tunefarm.compiler.runtime.entry.entry import entry_of
@@ -215,7 +219,8 @@ def _to_kernels(
     program = stages.run(
         "extract_kernels", lambda: extract_kernels(graph, allowance, plan, kernels)
     )
-    return graph, stages.run("live_extents", lambda: _limited(program, graph))
+    program = stages.run("live_extents", lambda: _limited(program, graph))
+    return without_computed_sizes(graph), program
 
 
 def _limited(program: KernelProgram, graph: Graph) -> KernelProgram:
@@ -223,8 +228,10 @@ def _limited(program: KernelProgram, graph: Graph) -> KernelProgram:
     signature = graph.signature
     if signature is None:
         return program
-    ended = end_sums(program, signature, graph.zeros)
-    return limit_kernels(ended, graph.outputs, signature, graph.unread)
+    outputs, computed = graph.outputs, graph.computed_sizes
+    ended = end_sums(program, outputs, signature, graph.zeros, computed)
+    limited = limit_kernels(ended, outputs, signature, graph.unread, computed)
+    return without_outputs(limited, [name in computed for name in outputs])
 
 
 def _imported(model: Model, shapes: Shapes | None, allowance: ResourceBudget) -> Graph:

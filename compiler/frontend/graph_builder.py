@@ -22,6 +22,7 @@ from tunefarm.compiler.types.dims import Dims, extent_of, is_unpadded
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.signature import SIZES, Check, Equality, ResultSource, Signature
+from tunefarm.compiler.types.sizes import Size
 from tunefarm.compiler.types.structure import StringTable, WordTable
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
@@ -261,7 +262,11 @@ class GraphBuilder(SizeValues):
         outputs = [(name, self.readable(value)) for name, value in outputs]
         ports = [(name, _stored(value.type), value.dims) for name, value in outputs]
         self.check_equalities(self.run_time.late_equalities())
+        first = len(self._nodes)
+        sizes = self._computed_sizes([dims for _, _, dims in ports])
         outputs += self._result_sizes()
+        outputs += [(name, value) for name, (_, value) in sizes.items()]
+        self._nodes = _moved_up(self._nodes, first)
         outputs += [(check.output, flags) for check, flags in self._checks]
         for name, value in outputs:
             self.source = f"output {name!r}"
@@ -297,7 +302,15 @@ class GraphBuilder(SizeValues):
             {renamed.get(name, name): dims for name, dims in known.items() if name in self._types}
             for known in (unread, zeros)
         )
-        return replace(graph, signature=signature, padded=padded, unread=unread, zeros=zeros)
+        computed = {name: size for name, (size, _) in sizes.items()}
+        return replace(
+            graph,
+            signature=signature,
+            padded=padded,
+            unread=unread,
+            zeros=zeros,
+            computed_sizes=computed,
+        )
 
     def check_equalities(self, equalities: Iterable[Equality]) -> None:
         """Have the graph itself check what must be equal of sizes."""
@@ -313,6 +326,18 @@ class GraphBuilder(SizeValues):
             for source in self.run_time.sources
             if isinstance(source, ResultSource)
         ]
+
+    def _computed_sizes(self, ports: Iterable[Dims]) -> dict[str, tuple[Size, Value]]:
+        """The outputs, up to which kernels run, of sizes that symbols which are outputs make.
+
+        They are computed anew: those that fills read may come late.
+        """
+        axes = (*self.padded.axes(), *(axis for dims in ports for axis in dims))
+        late = [size for size in self.run_time.late_sizes(axes) if size.symbol is None]
+        return {
+            f"%computed:{number}": (size, self.reshape(self.computed_size(size), (1,)))
+            for number, size in enumerate(late)
+        }
 
     def _signature(self, outputs: Sequence[tuple[str, TensorType, Dims]]) -> Signature | None:
         """How the graph is called; declares its input `SIZES`."""
@@ -344,6 +369,20 @@ class GraphBuilder(SizeValues):
             MappingProxyType({renamed.get(n, n): _stored(t) for n, t in self._types.items()}),
             MappingProxyType({renamed.get(n, n): array for n, array in self._constants.items()}),
         )
+
+
+def _moved_up(nodes: Sequence[Node], first: int) -> list[Node]:
+    """The nodes, those from number `first` on as soon as their operands are there."""
+    made = {node.output: number for number, node in enumerate(nodes[:first])}
+    after: dict[int, list[Node]] = {}
+    for node in nodes[first:]:
+        place = max((made.get(name, -1) for name in node.inputs), default=-1)
+        made[node.output] = place
+        after.setdefault(place, []).append(node)
+    moved = list(after.get(-1, ()))
+    for number, node in enumerate(nodes[:first]):
+        moved += [node, *after.get(number, ())]
+    return moved
 
 
 def _stored(type: TensorType) -> TensorType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_not
 from typing import TYPE_CHECKING
@@ -146,6 +146,11 @@ class PaddedValues:
         for number, (old, new) in enumerate(zip(before, dims, strict=True)):
             if old is not None and not is_unpadded(new):
                 before[number] = new if is_unpadded(old) or old == new else None
+
+    def axes(self) -> Iterator[Axis]:
+        """Every axis behind whose size there is padding."""
+        for dims in self._anything.values():
+            yield from (axis for axis in dims if axis)
 
     def unread(self, run_time: RunTimeSizes, types: Mapping[str, TensorType]) -> dict[str, Dims]:
         """The axes of values behind whose sizes nobody reads anything, as far as these are known

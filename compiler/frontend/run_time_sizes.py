@@ -35,6 +35,7 @@ class RunTimeSizes:
         self._equalities: dict[tuple[Dimension, Dimension], Equality] = {}
         self._results: set[Symbol] = set()
         self._padded: dict[str, Dims] = {}
+        self._late: set[Size] = set()  # that the graph is going to compute
 
     def declare(self, source: Source) -> None:
         """Say where a symbol's value comes from; the first source that it gets is kept."""
@@ -148,14 +149,24 @@ class RunTimeSizes:
 
     def ask_for(self, axis: Axis) -> bool:
         """Ask for the true sizes of an axis, up to which kernels run; whether any is known then."""
-        known = [size for size, _ in axis if isinstance(size, Size) and self._settles(size)]
+        sizes = [size for size, _ in axis if isinstance(size, Size)]
+        known = [size for size in sizes if self._settles(size)]
         for size in known:
             self.number(size)
-        return bool(known)
+        return bool(known) or not self._late.isdisjoint(sizes)
 
     def is_known(self, axis: Axis) -> bool:
-        """Whether the true sizes of an axis are known before the run."""
-        return all(self._settles(size) for size, _ in axis if isinstance(size, Size))
+        """Whether the true sizes of an axis are known before kernels read it."""
+        sizes = (size for size, _ in axis if isinstance(size, Size))
+        return all(size in self._late or self._settles(size) for size in sizes)
+
+    def late_sizes(self, axes: Iterable[Axis]) -> list[Size]:
+        """The sizes of axes that depend on what the graph computes, which it is to tell kernels."""
+        declared = {source.symbol for source in self.sources}
+        sizes = {size: None for axis in axes for size, _ in axis if isinstance(size, Size)}
+        found = [s for s in sizes if s.symbols & self._results and s.symbols <= declared]
+        self._late.update(found)
+        return found
 
     def _settles(self, size: Size) -> bool:
         """Whether the arguments say what a size is."""

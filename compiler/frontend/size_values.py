@@ -29,6 +29,7 @@ class SizeValues(Emitter):
         self.run_time = RunTimeSizes()
         self.is_padded = False
         self._computed: dict[Symbol, Value] = {}
+        self._vectors: dict[Dimension, Value] = {}  # of one computed size each
         self._recorded_sizes: dict[str, Sizes] = {}
         self._sizes = Value(SIZES, TensorType(DType.I64, (MOST_SIZES,)))
 
@@ -117,7 +118,9 @@ class SizeValues(Emitter):
         """An i64 vector and the place in it where it has the size."""
         if not any(symbol in self._computed for symbol in symbols_of(size)):
             return self._sizes, self.run_time.number(size)
-        return self.reshape(self.computed_size(size), (1,)), 0
+        if size not in self._vectors:
+            self._vectors[size] = self.reshape(self.computed_size(size), (1,))
+        return self._vectors[size], 0
 
     def vector_of(self, sizes: Sequence[Dimension]) -> tuple[Value, tuple[int, ...]]:
         """An i64 vector, and the places in it where it has the sizes."""

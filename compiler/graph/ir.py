@@ -9,6 +9,7 @@ from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.metadata import NO_METADATA, Metadata
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.signature import Signature
+from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.structure import NO_STRUCTURE, Structure
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 
@@ -27,8 +28,9 @@ class Graph:
     name how much of each axis is there, as far as the importer knew and passes kept the value.
     `unread` has the axes of values behind whose true sizes nobody reads what results depend on:
     there they may hold anything, or not be computed at all. `zeros` has those of values that the
-    importer saw to hold 0 there. `structure` says which inputs and outputs are parts of sequences
-    and optionals, `metadata` what the model's file says of it.
+    importer saw to hold 0 there. `computed_sizes` are outputs of one i64 that hold sizes which the
+    graph computes; they are no outputs of its program. `structure` says which inputs and outputs
+    are parts of sequences and optionals, `metadata` what the model's file says of it.
     """
 
     name: str
@@ -42,4 +44,5 @@ class Graph:
     padded: Mapping[str, Dims] = field(default_factory=dict)
     unread: Mapping[str, Dims] = field(default_factory=dict)
     zeros: Mapping[str, Dims] = field(default_factory=dict)
+    computed_sizes: Mapping[str, Dimension] = field(default_factory=dict)
     metadata: Metadata = NO_METADATA

@@ -22,6 +22,7 @@ from tunefarm.compiler.types.signature_json import (
     signature_from_json,
     signature_to_json,
 )
+from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.structure import NO_STRUCTURE, structure_from_json
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType, bytes_of
 
@@ -42,6 +43,7 @@ def structure_to_json(graph: Graph) -> dict[str, Any]:
         **({"padded": padded_to_json(graph.padded)} if graph.padded else {}),
         **({"unread": padded_to_json(graph.unread)} if graph.unread else {}),
         **({"zeros": padded_to_json(graph.zeros)} if graph.zeros else {}),
+        **_computed_sizes_to_json(graph.computed_sizes),
         **({} if graph.structure == NO_STRUCTURE else {"structure": asdict(graph.structure)}),
         **metadata_to_json(graph.metadata),
         "format": FORMAT,
@@ -92,6 +94,7 @@ def graph_from_structure(value: Any, constants: Mapping[str, Array]) -> Graph:
             padded=_axes_from_json(value, "padded"),
             unread=_axes_from_json(value, "unread"),
             zeros=_axes_from_json(value, "zeros"),
+            computed_sizes=_computed_sizes_from_json(value),
             structure=structure_from_json(value.get("structure")),
             metadata=metadata_from_json(value),
         )
@@ -101,6 +104,18 @@ def graph_from_structure(value: Any, constants: Mapping[str, Array]) -> Graph:
 
 def _axes_from_json(value: Mapping[str, Any], name: str) -> dict[str, Dims]:
     return padded_from_json(value[name], value["signature"]) if name in value else {}
+
+
+def _computed_sizes_to_json(sizes: Mapping[str, Dimension]) -> dict[str, Any]:
+    """The sizes that a graph computes, each as an axis that it is the size of."""
+    axes: dict[str, Dims] = {name: (((size, 1),),) for name, size in sizes.items()}
+    return {"computed_sizes": padded_to_json(axes)} if axes else {}
+
+
+def _computed_sizes_from_json(value: Mapping[str, Any]) -> dict[str, Dimension]:
+    return {
+        name: size for name, (((size, _),),) in _axes_from_json(value, "computed_sizes").items()
+    }
 
 
 def attributes_to_json(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
@@ -150,6 +165,7 @@ def canonical_form(graph: Graph) -> dict[str, Any]:
     return {
         **({} if sized is None else {"signature": signature_to_json(sized)}),
         **{kind: padded_to_json(axes) for kind, axes in known.items() if axes},
+        **_computed_sizes_to_json({str(numbers[n]): s for n, s in graph.computed_sizes.items()}),
         **({} if graph.structure == NO_STRUCTURE else {"structure": asdict(graph.structure)}),
         "inputs": [_type_to_json(graph.types[name]) for name in graph.inputs],
         "values": rows,

@@ -9,7 +9,9 @@ from tunefarm.compiler.graph.loop_regions import region_problem
 from tunefarm.compiler.graph.printer import format_graph, format_node
 from tunefarm.compiler.operators.registry import MEMORY, operator
 from tunefarm.compiler.types.dims import extent_of
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
+from tunefarm.compiler.types.tensor_type import TensorType
 from tunefarm.compiler.types.verify_signature import signature_problem
 
 
@@ -101,6 +103,10 @@ def _outputs_problem(graph: Graph) -> str:
     for name in graph.outputs:
         if name not in defined:
             return f"output {name} is not defined"
+    for name in graph.computed_sizes:
+        type = graph.types.get(name)
+        if name not in graph.outputs or type != TensorType(DType.I64, (1,)):
+            return f"the size {graph.computed_sizes[name]} cannot be in {name!r}, {type}"
     unknown = set(graph.types) - defined
     if unknown:
         return f"types of values that do not exist: {', '.join(sorted(unknown))}"

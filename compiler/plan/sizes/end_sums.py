@@ -8,57 +8,80 @@ none. `Graph.zeros` says what is 0; where it holds something else by now, the mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from tunefarm.compiler.expr.nodes import Binary, Expr, Load, binary, const, index, integer, select
 from tunefarm.compiler.expr.walk import axes_of
-from tunefarm.compiler.kernels.kernel import Buffer, KernelCall, KernelProgram
+from tunefarm.compiler.kernels.kernel import Buffer, Call, KernelCall, KernelProgram
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.kernels.workload_key import workload_key
+from tunefarm.compiler.plan.sizes.size_names import (
+    NONE_COMPUTED,
+    SizeName,
+    first_known,
+    names_by_size,
+    size_names,
+)
 from tunefarm.compiler.types.dims import Dims, extent_of
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.signature import SIZES, Signature
+from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.sizes import Dimension, Size
 
 
 def end_sums(
-    program: KernelProgram, signature: Signature, zeros: Mapping[str, Dims]
+    program: KernelProgram,
+    outputs: Sequence[str],
+    signature: Signature,
+    zeros: Mapping[str, Dims],
+    computed: Mapping[str, Dimension] = NONE_COMPUTED,
 ) -> KernelProgram:
-    """The program whose sums end so; `zeros` are the axes of values that are 0 in their padding."""
-    if not zeros or SIZES not in program.types:
+    """The program whose sums end so; `zeros` are the axes of values that are 0 in their padding.
+
+    `outputs` are the names of its outputs in the graph, `computed` the sizes that some hold.
+    """
+    names = names_by_size(size_names(program, outputs, signature, computed))
+    if not zeros or not names:
         return program
-    calls = (
-        _ended(program, call, signature, zeros) if isinstance(call, KernelCall) else call
-        for call in program.calls
-    )
+    made = first_known(program)
+    calls: list[Call] = []
+    for number, call in enumerate(program.calls):
+        if isinstance(call, KernelCall):
+            known = {size: name for size, name in names.items() if made[name[0]] < number}
+            call = _ended(program, call, signature, zeros, known)
+        calls.append(call)
     return replace(program, calls=tuple(calls))
 
 
 def _ended(
-    program: KernelProgram, call: KernelCall, signature: Signature, zeros: Mapping[str, Dims]
+    program: KernelProgram,
+    call: KernelCall,
+    signature: Signature,
+    zeros: Mapping[str, Dims],
+    names: Mapping[Size, SizeName],
 ) -> KernelCall:
     kernel, same = call.kernel, _same_sizes(signature)
     ends = {stage.name: _ends(program, call, stage, zeros, same) for stage in kernel.stages}
-    known = all(end.size in signature.sizes for found in ends.values() for end in found)
-    if not any(ends.values()) or not known:
+    sizes = [end.size for found in ends.values() for end in found]
+    if not sizes or not all(size in names for size in sizes):
         return call
-    inputs, buffers = call.inputs, kernel.inputs
-    if SIZES not in inputs:
-        type = program.types[SIZES]
-        inputs = (*inputs, SIZES)
-        buffers = (*buffers, Buffer(f"in{len(buffers)}", type.dtype, type.shape))
-    sizes = buffers[inputs.index(SIZES)].name
+    inputs, buffers = list(call.inputs), list(kernel.inputs)
+    for vector, _ in (names[size] for size in sizes):
+        if vector not in inputs:
+            type = program.types[vector]
+            inputs.append(vector)
+            buffers.append(Buffer(f"in{len(buffers)}", type.dtype, type.shape))
     stages = []
     for stage in kernel.stages:
         body = stage.body
         for end in ends[stage.name]:
-            size = Load(DType.I64, sizes, (integer(signature.sizes.index(end.size)),))
+            vector, place = names[end.size]
+            size = Load(DType.I64, buffers[inputs.index(vector)].name, (integer(place),))
             body = select(binary("lt", end.place, size), body, const(0, body.dtype))
         stages.append(replace(stage, body=body))
-    kernel = replace(kernel, inputs=buffers, stages=tuple(stages))
-    return replace(call, kernel=kernel, key=workload_key(kernel), inputs=inputs)
+    kernel = replace(kernel, inputs=tuple(buffers), stages=tuple(stages))
+    return replace(call, kernel=kernel, key=workload_key(kernel), inputs=tuple(inputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +90,7 @@ class _End:
 
     axis: str
     inner: int
-    size: Dimension
+    size: Size
 
     @property
     def place(self) -> Expr:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import (
     Buffer,
     Call,
@@ -17,13 +18,16 @@ from tunefarm.compiler.kernels.kernel import (
     KernelProgram,
     ValidExtent,
     ViewCall,
+    reads_of,
     written_by,
 )
 from tunefarm.compiler.kernels.split_rows import split_folds, split_rows
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.plan.sizes.needed_extents import NOTHING, ValueLimit, needed_extents
+from tunefarm.compiler.plan.sizes.size_names import NONE_COMPUTED
 from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.signature import Signature
+from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
@@ -32,24 +36,55 @@ def limit_kernels(
     outputs: Sequence[str],
     signature: Signature,
     unread: Mapping[str, Dims] = NOTHING,
+    computed: Mapping[str, Dimension] = NONE_COMPUTED,
 ) -> KernelProgram:
     """The program with limits on its kernels, which get the sizes as an operand.
 
     `outputs` are the names of the program's outputs in the signature, `unread` are the axes of
-    values whose padding nobody reads.
+    values whose padding nobody reads, `computed` the sizes that outputs hold.
     """
-    needs = needed_extents(program, outputs, signature, unread)
-    known = {*program.inputs, *program.constants}
+    needs = needed_extents(program, outputs, signature, unread, computed)
     calls: list[Call] = []
     types = dict(program.types)
     for call in program.calls:
         if isinstance(call, KernelCall):
-            usable = [limit for limit in sorted(needs.get(call.output, ())) if limit.sizes in known]
-            calls += _in_views(types, _limited(program, call, usable))
+            limits = sorted(needs.get(call.output, ()))
+            calls += _in_views(types, _limited(program, call, limits))
         else:
             calls.append(call)
-        known.update(written_by(call))
     return replace(program, calls=tuple(calls), types=types)
+
+
+def without_outputs(program: KernelProgram, dropped: Sequence[bool]) -> KernelProgram:
+    """The program without some of its outputs, and without the kernels that made only those."""
+    if not any(dropped):
+        return program
+    pairs = zip(program.outputs, dropped, strict=True)
+    outputs = tuple(name for name, is_dropped in pairs if not is_dropped)
+    needed, calls = set(outputs), list[Call]()
+    for call in reversed(program.calls):
+        made = isinstance(call, KernelCall | ViewCall | JoinCall)
+        if made and needed.isdisjoint(written_by(call)):
+            continue
+        calls.append(call)
+        needed.update((*reads_of(call), *written_by(call)))
+        needed.update(guard.value for guard in getattr(call, "guards", ()))
+    needed.update(program.inputs)
+    return replace(
+        program,
+        outputs=outputs,
+        calls=tuple(reversed(calls)),
+        types={name: type for name, type in program.types.items() if name in needed},
+        constants={name: array for name, array in program.constants.items() if name in needed},
+    )
+
+
+def without_computed_sizes(graph: Graph) -> Graph:
+    """The graph without the outputs that only tell kernels of sizes."""
+    if not graph.computed_sizes:
+        return graph
+    outputs = tuple(name for name in graph.outputs if name not in graph.computed_sizes)
+    return replace(graph, outputs=outputs, computed_sizes={})
 
 
 def _limited(program: KernelProgram, call: KernelCall, limits: Sequence[ValueLimit]) -> KernelCall:

@@ -34,11 +34,18 @@ from tunefarm.compiler.loops.lower_kernel import bounded_loops
 from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
 from tunefarm.compiler.loops.size_conditions import Condition, terms_of
 from tunefarm.compiler.loops.split_periods import split_periods
-from tunefarm.compiler.plan.sizes.window_reach import SizeName, named, reaches
+from tunefarm.compiler.plan.sizes.size_names import (
+    NONE_COMPUTED,
+    SizeName,
+    first_known,
+    names_by_size,
+    size_names,
+)
+from tunefarm.compiler.plan.sizes.window_reach import named, reaches
 from tunefarm.compiler.types.dims import Dims, extent_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.open_axes import OpenAxes
-from tunefarm.compiler.types.signature import SIZES, ResultSource, Signature
+from tunefarm.compiler.types.signature import Signature
 from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of
 
 
@@ -71,14 +78,18 @@ def needed_extents(
     outputs: Sequence[str],
     signature: Signature,
     unread: Mapping[str, Dims] = NOTHING,
+    computed: Mapping[str, Dimension] = NONE_COMPUTED,
 ) -> Needs:
-    """By value how far it is needed; what is not there is read by nobody.
+    """By value how far it is needed, by sizes that are known when it is made; what is not there is
+    read by nobody.
 
-    Nor is what lies behind the true sizes of values in `unread`, see `graph.ir.Graph`.
+    Nor is what lies behind the true sizes of values in `unread`, see `graph.ir.Graph`; `computed`
+    are its `computed_sizes`.
     """
     reads: dict[str, list[_Read]] = {}
     needs: Needs = {}
-    sizes = {(SIZES, number): size for number, size in enumerate(signature.sizes)}
+    sizes = size_names(program, outputs, signature, computed)
+    names, known = names_by_size(sizes), first_known(program)
 
     def add_read(name: str, read: _Read) -> None:
         reads.setdefault(name, []).append(read)
@@ -88,15 +99,15 @@ def needed_extents(
     for name, value in values.items():
         limits = frozenset[ValueLimit]()
         if name in ports:
-            limits = _limits_of(ports[name].padded, signature)
-            limits |= {*_computed_limits(ports[name].padded, program, signature, values)}
+            limits = _limits_of(ports[name].padded, names)
         add_read(value, _Read(limits))
     seen: dict[tuple[str, frozenset[ValueLimit], tuple[str, ...]], list[tuple[int, _Read]]] = {}
-    for call in reversed(program.calls):
+    for number, call in reversed(list(enumerate(program.calls))):
         own = _common(reads.get(call.output, []), sizes)
         dims = unread.get(call.output)
         if dims is not None and tuple(map(extent_of, dims)) == program.types[call.output].shape:
-            own = _strongest(own | _limits_of(dims, signature), sizes)
+            own |= _limits_of(dims, names)
+        own = _strongest({limit for limit in own if known.get(limit.sizes, number) < number}, sizes)
         needs[call.output] = own
         match call:
             case ViewCall(input=source, offset=offset):
@@ -153,8 +164,7 @@ def _common(reads: Sequence[_Read], sizes: Mapping[SizeName, Dimension]) -> froz
     def least(limit: ValueLimit) -> int:
         return bounds_of(sizes.get((limit.sizes, limit.number), 0))[0]
 
-    kept = {x for x in found if all(read.keeps(x, least(x)) for read in reads)}
-    return _strongest(kept, sizes)
+    return frozenset(x for x in found if all(read.keeps(x, least(x)) for read in reads))
 
 
 def _strongest(
@@ -196,34 +206,16 @@ def _fits(limit: ValueLimit, begin: int, *sizes: int) -> bool:
     return not any(number % limit.period for number in (begin, *sizes))
 
 
-def _limits_of(dims: Dims, signature: Signature) -> frozenset[ValueLimit]:
+def _limits_of(dims: Dims, names: Mapping[Size, SizeName]) -> frozenset[ValueLimit]:
     """The limits that true sizes are."""
     found = set()
     stride = 1
     for factors in reversed(dims):
         for true, extent in reversed(factors):
-            if isinstance(true, Size) and true in signature.sizes:
-                number = signature.sizes.index(true)
-                found.add(ValueLimit(stride, extent, SIZES, number))
+            if isinstance(true, Size) and true in names:
+                found.add(ValueLimit(stride, extent, *names[true]))
             stride *= extent
     return frozenset(found)
-
-
-def _computed_limits(
-    dims: Dims, program: KernelProgram, signature: Signature, values: Mapping[str, str]
-) -> Iterator[ValueLimit]:
-    """The limits that sizes are which the program computes; `values` are outputs by name."""
-    sources = {
-        source.symbol: (values[source.output], source.position)
-        for source in signature.sources
-        if isinstance(source, ResultSource) and source.output in values
-    }
-    stride = 1
-    for true, extent in reversed([factor for axis in dims for factor in axis]):
-        found = sources.get(true.symbol) if isinstance(true, Size) and true.symbol else None
-        if found is not None and len(program.types[found[0]].shape) == 1:
-            yield ValueLimit(stride, extent, *found)
-        stride *= extent
 
 
 def _reads_of_function(call: FunctionCall) -> Iterator[tuple[str, _Read]]:

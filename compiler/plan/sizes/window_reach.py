@@ -12,10 +12,8 @@ from math import gcd
 from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr
 from tunefarm.compiler.loops.size_conditions import Condition
+from tunefarm.compiler.plan.sizes.size_names import SizeName
 from tunefarm.compiler.types.sizes import Dimension, Function, Size, divide
-
-SizeName = tuple[str, int]
-"""The value that holds sizes, and the number of one of them."""
 
 
 def reaches(

@@ -49,12 +49,13 @@ def called(graph: Graph, inputs: Mapping[str, Array], *, repeats: bool = False) 
     }
     if signature.sizes:
         values[SIZES] = np.array([value_of(size, symbols) for size in signature.sizes], np.int64)
+    computed = [source for source in signature.sources if isinstance(source, ResultSource)]
+    plain = evaluate_graph(graph, values) if computed else {}
+    for source in computed:
+        symbols[source.symbol.name] = int(plain[source.output][source.position])
     found = _evaluated(graph, values, symbols)
     for check in signature.checks:
         assert not found[check.output].any(), f"{check.operand!r} does not fit: {check.reason}"
-    for source in signature.sources:
-        if isinstance(source, ResultSource):
-            symbols[source.symbol.name] = int(found[source.output][source.position])
     return [true_part(found[port.name], port.padded, symbols) for port in signature.outputs]
 
 
