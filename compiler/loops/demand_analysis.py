@@ -42,6 +42,7 @@ from tunefarm.compiler.loops.known_padding import (
     Padding,
     along_indices,
     at_numbers,
+    below_fractions,
     candidates,
     folded,
     nodes,
@@ -272,10 +273,13 @@ class DemandAnalysis:
             return []
         reads = list(self._reads(buffer))
         steps = {
-            (dimension, factor): None
+            (dimension, factor, outer.scale, outer.size): None
             for place, load, conditions in reads
             for condition in conditions
-            for dimension, factor, _ in along_indices(load.indices, condition, place.ranges)
+            for dimension, factor, outer in (
+                *along_indices(load.indices, condition, place.ranges),
+                *below_fractions(load.indices, condition, place.ranges),
+            )
             if factor
         }
         needs: dict[tuple[int, int, Key], _Need] | None = None
@@ -284,6 +288,7 @@ class DemandAnalysis:
             for condition in conditions:
                 ends = (
                     *along_indices(load.indices, condition, place.ranges),
+                    *below_fractions(load.indices, condition, place.ranges),
                     *at_numbers(load.indices, condition, place.ranges, steps),
                 )
                 for dimension, factor, outer in ends:

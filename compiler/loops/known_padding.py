@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tunefarm.compiler.expr.affine import Ranges, affine
+from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range
 from tunefarm.compiler.expr.functions import BINARY, UNARY
 from tunefarm.compiler.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary, const
-from tunefarm.compiler.expr.walk import children
+from tunefarm.compiler.expr.walk import axes_of, children
 from tunefarm.compiler.loops.ir import Store
 from tunefarm.compiler.loops.size_conditions import Condition, Key, size_conditions, terms_of
 from tunefarm.compiler.types.conversions import converted
@@ -39,6 +39,9 @@ class Padding:
         form = affine(load.indices[self.dimension], ranges)
         return self.outer.with_form(self.outer.form.plus(form, self.factor))
 
+
+Step = tuple[int, int, int, Load]
+"""A dimension, the factor of its index in a condition, and the condition's scale and size."""
 
 Known = Mapping[str, tuple[Padding, ...]]
 """What is known of buffers, by name."""
@@ -79,21 +82,71 @@ def along_indices(
             yield dimension, factor, outer
 
 
+def below_fractions(
+    indices: Iterable[Expr], condition: Condition, ranges: Ranges
+) -> Iterator[tuple[int, int, Condition]]:
+    """As `along_indices`, of indices with fractions, where the condition bounds these from above.
+
+    With y < size the index (y + 1) // 2 - k has 2 * index - 1 + 2 * k <= y < size.
+    """
+    for dimension, item in enumerate(indices):
+        divisor, form = _times_divisor(affine(item, ranges), ranges)
+        shared = [term for term in terms_of(form) or () if condition.coefficient(term[0]) > 0]
+        if divisor == 1 or not shared:
+            continue
+        name, step = shared[0]
+        if step < 1:
+            continue
+        by = step // math.gcd(step, condition.coefficient(name))
+        scaled = condition.times(by) if by > 1 else condition
+        factor = scaled.coefficient(name) // step
+        outer = scaled.with_form(scaled.form.plus(form, -factor))
+        if outer is not None:
+            yield dimension, factor * divisor, outer
+
+
+def _times_divisor(form: Affine, ranges: Ranges) -> tuple[int, Affine]:
+    """A number, and a sum of variables that is no less than so many times the form.
+
+    1 and the form where it has no fractions, or others than of sums of variables.
+    """
+    fractions = [(atom, by) for atom, by in form.terms if not isinstance(atom, str)]
+    divisor, numerators = 1, list[tuple[Affine, int, int]]()
+    for atom, by in fractions:
+        match atom:
+            case Binary(op="floordiv", left=left, right=Const(value=value)) if by > 0 < int(value):
+                numerators.append((affine(left, ranges), by, int(value)))
+                divisor = math.lcm(divisor, int(value))
+            case _:
+                return 1, form
+    whole = Affine(form.constant, tuple(term for term in form.terms if isinstance(term[0], str)))
+    total = Affine(0, ()).plus(whole, divisor)
+    for numerator, by, value in numerators:
+        total = total.plus(numerator, by * (divisor // value))
+    return divisor, total
+
+
 def at_numbers(
     indices: Sequence[Expr],
     condition: Condition,
     ranges: Ranges,
-    steps: Iterable[tuple[int, int]],
+    steps: Iterable[Step],
 ) -> Iterator[tuple[int, int, Condition]]:
-    """The condition as one on indices that are numbers, by dimension and factor of `steps`.
+    """The condition as one on indices that none of its variables is in, as in other reads' `steps`:
+    on the largest index that is read, or on the smallest where the factor is negative.
 
     A round that was peeled off a loop reads there what is 4 * index + 0 < size for all rounds:
     element 15 where 60 < size.
     """
-    for dimension, factor in steps:
-        form = affine(indices[dimension], ranges)
-        if not form.terms:
-            yield dimension, factor, condition.moved(-factor * form.constant)
+    for dimension, factor, scale, size in steps:
+        by, rest = divmod(scale, condition.scale)
+        if size != condition.size or rest or by < 1:
+            continue
+        item = indices[dimension]
+        if not any(name in axes_of(item) for name, _ in condition.terms):
+            low, high = affine_range(affine(item, ranges), ranges)
+            scaled = condition.times(by) if by > 1 else condition
+            yield dimension, factor, scaled.moved(-factor * (high if factor > 0 else low))
 
 
 def candidates(value: Expr, ranges: Ranges, known: Known) -> list[Condition]:
