@@ -105,6 +105,8 @@ class OperatorDefinition:
     """It does nothing exactly where the result has the type of the operand."""
     folds_axes: bool = False
     """Elements along the attribute `axes` become one, and a single one is itself; `keepdims`."""
+    reads_rows: bool = False
+    """It reads rows along the attribute `axis` whole."""
     folds_late: bool = False
     """Of constants, too, it stays until passes have read what it says of them."""
     passes: int | PassRule | None = None

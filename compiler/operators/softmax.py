@@ -79,8 +79,10 @@ def _log_softmax(attributes: Attributes, use: Use) -> Tensor:
 _AXIS = {"axis": REQUIRED}
 
 register(
-    OperatorDefinition("softmax", Pattern.OPAQUE, 1, _infer_softmax, _softmax, _AXIS, passes=3),
-    OperatorDefinition(
-        "log_softmax", Pattern.OPAQUE, 1, _infer_softmax, _log_softmax, _AXIS, passes=3
-    ),
+    *(
+        OperatorDefinition(
+            name, Pattern.OPAQUE, 1, _infer_softmax, rule, _AXIS, passes=3, reads_rows=True
+        )
+        for name, rule in (("softmax", _softmax), ("log_softmax", _log_softmax))
+    )
 )

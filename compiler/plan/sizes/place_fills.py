@@ -34,7 +34,7 @@ def run(graph: Graph) -> Graph:
     def place(value: str) -> None:
         """Put the fills that windows read of a value behind it, and have all read the last one."""
         chain = _chain(value, readers, fills, graph)
-        chain = list(takewhile(lambda node: known >= set(node.inputs[2:]), chain))
+        chain = list(takewhile(lambda node: known >= set(node.inputs[1:]), chain))
         chain = _shared(chain, readers, graph)
         for node in chain:
             rewriter.keep(node)
@@ -58,13 +58,14 @@ def run(graph: Graph) -> Graph:
 
 
 def folds(node: Node) -> bool:
-    """Whether a node reads every element once, and folds whole axes."""
-    return operator(node.operator).folds_axes and passes_over_data(node) == 1
+    """Whether a node folds whole axes that it reads once, or reads whole rows."""
+    definition = operator(node.operator)
+    return definition.reads_rows or (definition.folds_axes and passes_over_data(node) == 1)
 
 
 def _is_fill(node: Node, graph: Graph) -> bool:
-    """Whether a node fills what lies behind one of the model's sizes."""
-    return node.operator == "fill" and node.inputs[1] in graph.inputs
+    """Whether a node fills what lies behind one of the model's sizes, or one that it computes."""
+    return node.operator == "fill" and node.inputs[1] in {*graph.inputs, *graph.outputs}
 
 
 def _chain(
