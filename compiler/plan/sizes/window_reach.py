@@ -13,7 +13,7 @@ from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range
 from tunefarm.compiler.expr.nodes import Binary, Const, Expr
 from tunefarm.compiler.loops.size_conditions import Condition
 from tunefarm.compiler.plan.sizes.size_names import SizeName
-from tunefarm.compiler.types.sizes import Dimension, Function, Size, divide
+from tunefarm.compiler.types.sizes import Dimension, Function, Size, bounds_of, divide
 
 
 def reaches(
@@ -75,11 +75,8 @@ def _highest_atom(
             yield from left
             yield from _highest(affine(right, ranges), condition, size, ranges)
         case Binary(op="max", right=Const(value=least)):
-            yield from (highest for highest in left if _is_above(highest, int(least)))
-
-
-def _is_above(size: Dimension, least: int) -> bool:
-    return (size.bounds[0] if isinstance(size, Size) else size) >= least
+            # max(y, 0) is y + 2 at most where y is -2 at least.
+            yield from (item + max(0, int(least) - bounds_of(item)[0]) for item in left)
 
 
 def _without_fractions(size: Dimension) -> Iterator[Dimension]:
