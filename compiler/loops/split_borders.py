@@ -86,7 +86,7 @@ def split_borders(
     left = list(limits)
     for border in _common_borders(stores):
         limit = _limit_of(border, nest.output, left)
-        if limit is None and any(_is_along(other, border, nest.output) for other in left):
+        if limit is None and any(_ends_along(other, border, nest.output) for other in left):
             continue  # what is behind the size is needed up to another one
         if limit is None:
             left.append(_whole(border, nest.output))
@@ -180,6 +180,12 @@ def _whole(border: _Border, output: Memory) -> ValidExtent:
 
 def _is_along(limit: ValidExtent, border: _Border, output: Memory) -> bool:
     return (limit.stride, limit.extent) == _rows(border, output)
+
+
+def _ends_along(limit: ValidExtent, border: _Border, output: Memory) -> bool:
+    """Whether a limit ends the border's dimension, after so many of its rows at a time."""
+    stride, extent = _rows(border, output)
+    return limit.stride % stride == 0 and limit.stride * limit.extent == stride * extent
 
 
 def _rows(border: _Border, output: Memory) -> tuple[int, int]:
