@@ -58,6 +58,12 @@ def interpret(nest: LoopNest, inputs: Mapping[str, Array]) -> Array:
     return output
 
 
+def value_of(expr: Expr, buffers: Mapping[str, Array], env: Mapping[str, int]) -> Scalar:
+    """The value of an expression, of these buffers and variables."""
+    with np.errstate(all="ignore"):
+        return _Interpreter(dict(buffers)).value(expr, dict(env))
+
+
 class _Interpreter:
     def __init__(self, buffers: dict[str, Array]) -> None:
         self.buffers = buffers

@@ -121,6 +121,12 @@ def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> list[Array]:
 
 def evaluate_program(program: KernelProgram, inputs: Mapping[str, Array]) -> list[Array]:
     """The outputs, kernel by kernel."""
+    values = values_of_program(program, inputs)
+    return [values[name] for name in program.outputs]
+
+
+def values_of_program(program: KernelProgram, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Every value of the program, kernel by kernel."""
     values: dict[str, Array] = {**program.constants, **inputs}
     for call in program.calls:
         if isinstance(call, KernelCall):
@@ -131,7 +137,7 @@ def evaluate_program(program: KernelProgram, inputs: Mapping[str, Array]) -> lis
         else:
             assert isinstance(call, ViewCall | JoinCall)
             values[call.output] = memory_of(call, program, values)
-    return [values[name] for name in program.outputs]
+    return values
 
 
 def memory_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import consumers
@@ -91,7 +92,7 @@ def test_zeros_that_are_known_stay_for_those_who_read_them() -> None:
         ("softmax", ("x",), {"axis": 2}),
         ("reduce_sum", ("v0",), {"axes": (2,), "keepdims": True}),
         ("fill", ("v0", SIZES), lowest),
-        ("softmax", ("v2",), {"axis": 2}),
+        ("conv", ("v2", "w"), {"pads": (1, 1)}),
         ("add", ("v3", "v1"), {}),
     )
     assert given.signature is not None
@@ -100,6 +101,19 @@ def test_zeros_that_are_known_stay_for_those_who_read_them() -> None:
     assert [node.operator for node in consumers(placed)["v0"]] == ["reduce_sum", "fill"]
     plain = place_fills.run(given)
     assert [node.operator for node in consumers(plain)["v0"]] == ["fill"]
+
+
+@pytest.mark.parametrize("operator", ["softmax", "log_softmax"])
+def test_what_reads_whole_rows_fills_them_itself(operator: str) -> None:
+    lowest = {**FILL, "value": "lowest"}
+    given = graph(
+        ("exp", ("x",), {}),
+        ("fill", ("v0", SIZES), lowest),
+        (operator, ("v1",), {"axis": 2}),
+        ("add", ("v2", "v0"), {}),
+    )
+    placed = place_fills.run(given)
+    assert [node.operator for node in consumers(placed)["v0"]] == ["fill", "add"]
 
 
 def test_graphs_of_fixed_sizes_stay_as_they_are() -> None:
