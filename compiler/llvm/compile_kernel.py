@@ -11,7 +11,7 @@ from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.loops.ir import For, LoopKind, LoopNest, walk
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
+from tunefarm.compiler.schedule.steps.packing import PackLayout
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Algorithm
 

@@ -17,10 +17,8 @@ from tunefarm.compiler.expr.affine import Affine, Ranges, affine, expr_range
 from tunefarm.compiler.expr.combiners import neutral_element
 from tunefarm.compiler.expr.nodes import Expr, Load, Select, all_of, select
 from tunefarm.compiler.expr.parts import conjuncts
-from tunefarm.compiler.expr.walk import transform
+from tunefarm.compiler.expr.walk import axes_of, children, transform
 from tunefarm.compiler.kernels.kernel import ValidExtent
-from tunefarm.compiler.loops.carried_values import ends_later_rounds, values_read
-from tunefarm.compiler.loops.chosen_loads import chosen_loads
 from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
@@ -35,6 +33,7 @@ from tunefarm.compiler.loops.ir import (
     TileLoad,
     TileStore,
     Update,
+    values_of,
     written,
 )
 from tunefarm.compiler.loops.known_padding import (
@@ -402,4 +401,41 @@ def _mentioned(statement: Stmt) -> set[str]:
             }
     if isinstance(statement, TileLoad | TileStore):
         found.add(statement.source.buffer)
+    return found
+
+
+def ends_later_rounds(condition: Condition, carry: Carry) -> bool:
+    """Whether no round matters after one beyond a condition: later ones add to what it carries.
+
+    What has a place of its own in what is carried has no rounds after each other.
+    """
+    held = {name for item in carry.update.indices for name in axes_of(item)}
+    return all(factor > 0 or name in held for name, factor in condition.terms)
+
+
+def values_read(statement: Store | Update | Dot | Carry) -> tuple[Expr, ...]:
+    """The expressions that a write evaluates, what a scan carries among them."""
+    if isinstance(statement, Carry):
+        update = statement.update
+        return Load(update.value.dtype, update.buffer, update.indices), update.value
+    return values_of(statement)
+
+
+def chosen_loads(value: Expr, ranges: Ranges) -> list[tuple[Load, tuple[Condition, ...]]]:
+    """The loads of a value, each with the conditions of the selects that it is chosen by."""
+    found: list[tuple[Load, tuple[Condition, ...]]] = []
+    seen: set[tuple[int, tuple[Condition, ...]]] = set()
+    stack: list[tuple[Expr, tuple[Condition, ...]]] = [(value, ())]
+    while stack:
+        node, path = stack.pop()
+        if (id(node), path) in seen:
+            continue
+        seen.add((id(node), path))
+        if isinstance(node, Load):
+            found.append((node, path))
+        if isinstance(node, Select):
+            own = (*path, *size_conditions(node.condition, ranges))
+            stack += [(node.condition, path), (node.otherwise, path), (node.then, own)]
+        else:
+            stack += [(operand, path) for operand in children(node)]
     return found

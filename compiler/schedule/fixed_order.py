@@ -26,7 +26,7 @@ from tunefarm.compiler.loops.stage_state import StageState
 from tunefarm.compiler.schedule.apply_schedule import apply_schedule
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.space import ChoiceValue, Sketch
-from tunefarm.compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
+from tunefarm.compiler.schedule.steps.kernel_forms import MergeReduceAxes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Algorithm
 

@@ -9,11 +9,9 @@ from typing import Any, get_args, get_type_hints
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.kernels.limb_dot import ROUNDED
-from tunefarm.compiler.schedule.steps.block_attention import BlockAttention
-from tunefarm.compiler.schedule.steps.limb_dot import DigitSums
+from tunefarm.compiler.schedule.steps.kernel_forms import BlockAttention, DigitSums, Winograd
 from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
 from tunefarm.compiler.schedule.steps.step import STEPS, Step
-from tunefarm.compiler.schedule.steps.winograd import Winograd
 from tunefarm.compiler.types.numerics import Algorithm
 
 

@@ -15,8 +15,7 @@ from tunefarm.compiler.schedule.fixed_order import (
 )
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.sketches.attention import attention_sketches
-from tunefarm.compiler.schedule.sketches.chain import chain_sketches
-from tunefarm.compiler.schedule.sketches.chain_apart import chain_apart_sketches
+from tunefarm.compiler.schedule.sketches.chain import chain_apart_sketches, chain_sketches
 from tunefarm.compiler.schedule.sketches.limb_dot import limb_dot_sketches
 from tunefarm.compiler.schedule.sketches.matrix_tiles import matrix_tile_sketches
 from tunefarm.compiler.schedule.sketches.recurrent import recurrent_sketches

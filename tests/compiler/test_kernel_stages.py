@@ -17,7 +17,7 @@ from tunefarm.compiler.loops.ir import LoopNest
 from tunefarm.compiler.schedule.choice import ScheduleChoice
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import SpaceCache, default_schedule
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.loop_kinds import Vectorize
 from tunefarm.compiler.stages import Stages
 from tunefarm.compiler.target import host_target
 

@@ -38,7 +38,7 @@ from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.sketches.row_wise import row_wise_sketches
 from tunefarm.compiler.schedule.space import Sketch
 from tunefarm.compiler.schedule.spaces import default_schedule
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.loop_kinds import Vectorize
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node

@@ -20,7 +20,7 @@ from tunefarm.compiler.schedule.space import (
     Sketch,
     Values,
 )
-from tunefarm.compiler.schedule.steps.inline import Inline
+from tunefarm.compiler.schedule.steps.placement import Inline
 from tunefarm.compiler.target import Target
 from tunefarm.tuner.model.features import FeatureExtractor, FeatureMatrix
 from tunefarm.tuner.model.packed_space import PackedSpace

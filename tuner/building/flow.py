@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.tuner.building.cache import BuildCache, KnownModel
 from tunefarm.tuner.building.model_file import Future, begin_digest, other_file
-from tunefarm.tuner.building.parent import ParentChoice
 from tunefarm.tuner.building.report import build_report
 from tunefarm.tuner.building.request import (
     ARTEFACT,
@@ -36,6 +35,10 @@ if TYPE_CHECKING:
     from tunefarm.configs.settings import Settings
     from tunefarm.db.store import Store
     from tunefarm.tuner.building.lowered import LoweredModel
+from dataclasses import dataclass
+
+from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.runtime.artefact.file_header import MOST_PARENTS, Lineage, lineage_of
 
 
 def build(request: BuildRequest, digest: Future[str | None] | None = None) -> BuildResult:
@@ -241,3 +244,52 @@ def _fallback(
         )
 
     return plan_to_apply(store, model_hash, settings, target).compile(compile)[0].spec
+
+
+@dataclass(frozen=True, slots=True)
+class ParentChoice:
+    """The artifact that a build replaces; None for none. A `given` one is no former build at the
+    output."""
+
+    former: Lineage | None = None
+    given: bool = False
+
+    @staticmethod
+    def of(request: BuildRequest) -> ParentChoice:
+        """What is known before anything is built. Raises `ArtefactError` for a parent that is
+        given and is none."""
+        if request.form != ARTEFACT:
+            return ParentChoice()
+        if request.parent is not None:
+            return ParentChoice(lineage_of(request.parent), given=True)
+        try:
+            return ParentChoice(lineage_of(request.output))
+        except ArtefactError:  # a new file, or one that is replaced whatever it is
+            return ParentChoice()
+
+    def name_in(self, result: BuildResult) -> BuildResult:
+        """The result, with its parents in the file. Raises `ArtefactError` if it cannot be
+        written."""
+        if not result.digest or self.former is None or self.is_same(result):
+            return result
+        built = lineage_of(result.output)
+        parents = self._parents(self.former, built)
+        if not parents:
+            return result
+        from tunefarm.compiler.runtime.artefact.artefact import set_parents  # with NumPy
+
+        set_parents(result.output, parents)
+        return replace(result, digest=built.digest_with(parents), parent=parents[0])
+
+    def is_same(self, result: BuildResult) -> bool:
+        """Whether the result is the artifact that was at the output."""
+        return self.former is not None and not self.given and self.former.digest == result.digest
+
+    def _parents(self, former: Lineage, built: Lineage) -> tuple[str, ...]:
+        if former.model != built.model and not self.given:
+            return ()
+        line = (former.digest, *former.parents)
+        for number, digest in enumerate(() if self.given else line):
+            if built.digest_with(line[number + 1 :]) == digest:
+                return line[number + 1 :]
+        return line[:MOST_PARENTS]

@@ -64,17 +64,12 @@ from tunefarm.compiler.schedule.sketches.row_parts import (
 )
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from tunefarm.compiler.schedule.steps.block_attention import BlockAttention
-from tunefarm.compiler.schedule.steps.cache_read import CacheRead
-from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
-from tunefarm.compiler.schedule.steps.compute_along import ComputeAlong
-from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
-from tunefarm.compiler.schedule.steps.hoist import Hoist
-from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.kernel_forms import BlockAttention
+from tunefarm.compiler.schedule.steps.loop_kinds import Unroll, Vectorize
+from tunefarm.compiler.schedule.steps.new_stages import CacheRead, CacheWrite, Hoist
+from tunefarm.compiler.schedule.steps.placement import ComputeAlong, ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.unroll import Unroll
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Algorithm

@@ -44,17 +44,13 @@ from tunefarm.compiler.schedule.sketches.row_parts import (
     split_widths,
 )
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
-from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
-from tunefarm.compiler.schedule.steps.dot_product import DotProduct
-from tunefarm.compiler.schedule.steps.limb_dot import DigitSums
-from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
-from tunefarm.compiler.schedule.steps.prefetch import Prefetch
-from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.kernel_forms import DigitSums
+from tunefarm.compiler.schedule.steps.loop_kinds import DotProduct, Prefetch, Unroll, Vectorize
+from tunefarm.compiler.schedule.steps.new_stages import CacheWrite
+from tunefarm.compiler.schedule.steps.packing import PackLayout
+from tunefarm.compiler.schedule.steps.placement import ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.unroll import Unroll
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType

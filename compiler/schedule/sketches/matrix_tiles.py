@@ -56,18 +56,14 @@ from tunefarm.compiler.schedule.sketches.tile_forms import TileForm, prepared, t
 from tunefarm.compiler.schedule.sketches.tile_operands import packed_along
 from tunefarm.compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch
-from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
-from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
-from tunefarm.compiler.schedule.steps.copy_operand import CopyOperand
-from tunefarm.compiler.schedule.steps.im2col import Im2col
+from tunefarm.compiler.schedule.steps.kernel_forms import Im2col
+from tunefarm.compiler.schedule.steps.loop_kinds import Prefetch, Unroll, Vectorize
 from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
-from tunefarm.compiler.schedule.steps.pack_stage import PackStage
-from tunefarm.compiler.schedule.steps.prefetch import Prefetch
-from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.new_stages import CacheWrite, CopyOperand
+from tunefarm.compiler.schedule.steps.packing import PackStage
+from tunefarm.compiler.schedule.steps.placement import ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.unroll import Unroll
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 

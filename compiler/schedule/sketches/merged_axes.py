@@ -8,9 +8,7 @@ from tunefarm.compiler.kernels.flatten_axes import divisions, flatten_axes
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.merge_axes import merge_axes, merge_reduce_axes
 from tunefarm.compiler.schedule.sketches.borders import borders, period
-from tunefarm.compiler.schedule.steps.flatten_axes import FlattenAxes
-from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
-from tunefarm.compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
+from tunefarm.compiler.schedule.steps.kernel_forms import FlattenAxes, MergeAxes, MergeReduceAxes
 from tunefarm.compiler.schedule.steps.step import Step
 
 LONG_ROW = 4  # vectors that are worth a loop of their own

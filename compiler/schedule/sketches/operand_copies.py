@@ -20,16 +20,11 @@ from tunefarm.compiler.schedule.sketches.borders import borders
 from tunefarm.compiler.schedule.sketches.tile_context import TileContext
 from tunefarm.compiler.schedule.sketches.tile_forms import MAX_PHASES
 from tunefarm.compiler.schedule.sketches.tile_operands import guarded_axes
-from tunefarm.compiler.schedule.steps.cache_read import CacheRead
-from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
-from tunefarm.compiler.schedule.steps.fuse import Fuse
-from tunefarm.compiler.schedule.steps.parallelize import Parallelize
-from tunefarm.compiler.schedule.steps.partition import Partition
-from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.loop_kinds import Parallelize, Unroll, Vectorize
+from tunefarm.compiler.schedule.steps.new_stages import CacheRead
+from tunefarm.compiler.schedule.steps.placement import ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.unroll import Unroll
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.tiles import Fuse, Partition, Reorder, Tile
 
 PARALLEL_COPY = 16 * 1024  # elements: below, a second thread costs about what it saves
 CHUNKS_OF_COPY = 2  # per thread

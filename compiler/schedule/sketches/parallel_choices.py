@@ -10,9 +10,9 @@ import numpy as np
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Numbers
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Values
-from tunefarm.compiler.schedule.steps.fuse import Fuse
-from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.schedule.steps.loop_kinds import Parallelize
 from tunefarm.compiler.schedule.steps.step import Step
+from tunefarm.compiler.schedule.steps.tiles import Fuse
 
 PARALLEL_ELEMENTS = 16 * 1024  # below this many elements a second thread costs more than it saves
 CHUNKS = (1, 2, 4, 8)  # per thread

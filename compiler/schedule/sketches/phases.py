@@ -15,7 +15,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.roles import with_roles
 from tunefarm.compiler.kernels.split_axis import split_axis
 from tunefarm.compiler.kernels.stage import Stage
-from tunefarm.compiler.schedule.steps.split_axis import SplitAxis
+from tunefarm.compiler.schedule.steps.kernel_forms import SplitAxis
 
 MAX_COPIES = 4  # of a loop nest's code
 MAX_LONE_PHASES = 4  # so many are told apart in code where their taps follow no simple rule

@@ -14,7 +14,7 @@ from tunefarm.compiler.expr.affine import affine
 from tunefarm.compiler.expr.nodes import Binary, Const
 from tunefarm.compiler.expr.parts import split_guards
 from tunefarm.compiler.kernels.stage import Stage
-from tunefarm.compiler.schedule.steps.partition import Partition
+from tunefarm.compiler.schedule.steps.tiles import Partition
 
 
 @dataclass(frozen=True, slots=True)

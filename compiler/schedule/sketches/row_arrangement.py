@@ -22,7 +22,7 @@ from tunefarm.compiler.expr.walk import axes_of, loads, postorder
 from tunefarm.compiler.kernels.inline import inline
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Stage
-from tunefarm.compiler.schedule.steps.inline import Inline
+from tunefarm.compiler.schedule.steps.placement import Inline
 from tunefarm.compiler.types.dtypes import DType
 
 STACK_ELEMENTS = 16 * 1024  # a row that is kept on the stack has at most this many elements

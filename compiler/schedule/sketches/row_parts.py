@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from tunefarm.compiler.expr.parts import parts_without
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.schedule.steps.hoist import Hoist
-from tunefarm.compiler.schedule.steps.partition import Partition
-from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.loop_kinds import Unroll, Vectorize
+from tunefarm.compiler.schedule.steps.new_stages import Hoist
 from tunefarm.compiler.schedule.steps.split_reduction import SplitReduction
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.unroll import Unroll
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder, Tile
 
 
 @dataclass(slots=True)

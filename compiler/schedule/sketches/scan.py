@@ -29,14 +29,12 @@ from tunefarm.compiler.schedule.sketches.parallel_choices import (
 )
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts, row_shape
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from tunefarm.compiler.schedule.steps.inline import Inline
-from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
-from tunefarm.compiler.schedule.steps.reorder import Reorder
-from tunefarm.compiler.schedule.steps.scan import Scan
+from tunefarm.compiler.schedule.steps.kernel_forms import MergeAxes
+from tunefarm.compiler.schedule.steps.loop_kinds import Unroll, Vectorize
+from tunefarm.compiler.schedule.steps.placement import Inline
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.unroll import Unroll
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
+from tunefarm.compiler.schedule.steps.walks import Scan
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 

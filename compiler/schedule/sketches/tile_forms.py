@@ -26,11 +26,9 @@ from tunefarm.compiler.schedule.sketches.phases import split_phases
 from tunefarm.compiler.schedule.sketches.roles import Roles, epilogue_is_plain, roles_of
 from tunefarm.compiler.schedule.sketches.tile_dots import DotAxis, dot_axis
 from tunefarm.compiler.schedule.sketches.tile_operands import packed_along
-from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
-from tunefarm.compiler.schedule.steps.copy_operand import CopyOperand
-from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
-from tunefarm.compiler.schedule.steps.pack_stage import PackStage
-from tunefarm.compiler.schedule.steps.split_axis import SplitAxis
+from tunefarm.compiler.schedule.steps.kernel_forms import MergeAxes, SplitAxis
+from tunefarm.compiler.schedule.steps.new_stages import CacheWrite, CopyOperand
+from tunefarm.compiler.schedule.steps.packing import PackStage
 from tunefarm.compiler.schedule.steps.step import Step
 
 MAX_PHASES = 4  # a vector of elements further apart is no few loads and shuffles

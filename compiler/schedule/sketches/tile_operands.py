@@ -10,7 +10,7 @@ from tunefarm.compiler.expr.walk import axes_of, loads, postorder
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.schedule.sketches.tile_dots import DotAxis
-from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
+from tunefarm.compiler.schedule.steps.packing import PackLayout
 
 
 def can_inline(kernel: FusedKernel, prologue: Collection[str], vector: str) -> bool:

@@ -46,17 +46,11 @@ from tunefarm.compiler.schedule.sketches.tile_shape import tile_shape
 from tunefarm.compiler.schedule.sketches.unpacked_forms import unpacked_forms, unpacking_steps
 from tunefarm.compiler.schedule.sketches.wide_forms import wide_forms
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch
-from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
-from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
-from tunefarm.compiler.schedule.steps.dot_product import DotProduct
-from tunefarm.compiler.schedule.steps.inline import Inline
-from tunefarm.compiler.schedule.steps.partition import Partition
-from tunefarm.compiler.schedule.steps.prefetch import Prefetch
-from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.loop_kinds import DotProduct, Prefetch, Unroll, Vectorize
+from tunefarm.compiler.schedule.steps.new_stages import CacheWrite
+from tunefarm.compiler.schedule.steps.placement import ComputeAt, Inline
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.unroll import Unroll
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder, Tile
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 

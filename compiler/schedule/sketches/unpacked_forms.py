@@ -15,17 +15,12 @@ from tunefarm.compiler.kernels.weight_words import WORD, word_product
 from tunefarm.compiler.schedule.sketches.borders import borders
 from tunefarm.compiler.schedule.sketches.roles import roles_of
 from tunefarm.compiler.schedule.sketches.tile_forms import TileForm, prepared
-from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
-from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
-from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
-from tunefarm.compiler.schedule.steps.pack_stage import PackStage
-from tunefarm.compiler.schedule.steps.partition import Partition
-from tunefarm.compiler.schedule.steps.prefetch import Prefetch
-from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.kernel_forms import MergeAxes, UnpackWeights
+from tunefarm.compiler.schedule.steps.loop_kinds import Prefetch, Unroll, Vectorize
+from tunefarm.compiler.schedule.steps.packing import PackLayout, PackStage
+from tunefarm.compiler.schedule.steps.placement import ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.unpack_weights import UnpackWeights
-from tunefarm.compiler.schedule.steps.unroll import Unroll
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder
 
 FEWEST_ROWS = 4  # that use each float: below, unpacking in registers is never slower
 MAX_TILE_BYTES = 512 * 1024  # of the floats of a tile, on a thread's stack

@@ -18,8 +18,7 @@ from tunefarm.compiler.kernels.wide_factors import apply_wide_factors, has_wide_
 from tunefarm.compiler.schedule.sketches.roles import roles_of
 from tunefarm.compiler.schedule.sketches.tile_dots import dot_axis
 from tunefarm.compiler.schedule.sketches.tile_forms import TileForm
-from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
-from tunefarm.compiler.schedule.steps.wide_factors import WideFactors
+from tunefarm.compiler.schedule.steps.kernel_forms import MergeAxes, WideFactors
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType

@@ -38,17 +38,12 @@ from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
 from tunefarm.compiler.schedule.sketches.row_arrangement import STACK_ELEMENTS
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
-from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
-from tunefarm.compiler.schedule.steps.inline import Inline
-from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
-from tunefarm.compiler.schedule.steps.partition import Partition
-from tunefarm.compiler.schedule.steps.reorder import Reorder
-from tunefarm.compiler.schedule.steps.separate_window import SeparateWindow
+from tunefarm.compiler.schedule.steps.kernel_forms import MergeAxes
+from tunefarm.compiler.schedule.steps.loop_kinds import Unroll, Vectorize
+from tunefarm.compiler.schedule.steps.new_stages import CacheWrite, SeparateWindow
+from tunefarm.compiler.schedule.steps.placement import ComputeAt, Inline
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.unroll import Unroll
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder, Tile
 from tunefarm.compiler.schedule.vectors import lanes_along, vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType

@@ -47,18 +47,13 @@ from tunefarm.compiler.schedule.sketches.winograd_cycles import (
     tiles_of,
 )
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
-from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
-from tunefarm.compiler.schedule.steps.fuse import Fuse
-from tunefarm.compiler.schedule.steps.inline import Inline
-from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
-from tunefarm.compiler.schedule.steps.parallelize import Parallelize
-from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.kernel_forms import Winograd
+from tunefarm.compiler.schedule.steps.loop_kinds import Parallelize, Unroll, Vectorize
+from tunefarm.compiler.schedule.steps.new_stages import CacheWrite
+from tunefarm.compiler.schedule.steps.packing import PackLayout
+from tunefarm.compiler.schedule.steps.placement import ComputeAt, Inline
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.unroll import Unroll
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
-from tunefarm.compiler.schedule.steps.winograd import Winograd
+from tunefarm.compiler.schedule.steps.tiles import Fuse, Reorder, Tile
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Algorithm

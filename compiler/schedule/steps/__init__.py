@@ -1,7 +1,7 @@
-"""Schedule steps, one a file: arguments, loop nest before -> after, and meaning.
+"""Schedule steps, by what they do: arguments, loop nest before -> after, and meaning.
 
-A file in this folder is all that a new step needs: it is imported here, and its class makes itself
-known by its name.
+A class in a file of this folder is all that a new step needs: the file is imported here, and the
+class makes itself known by its name.
 """
 
 from importlib import import_module

@@ -9,10 +9,9 @@ from tests.compiler.loops.tiny_kernels import STEP_KERNELS
 from tests.compiler.schedule.small_kernels import inputs_for, run_kernel
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.steps.fuse import Fuse
+from tunefarm.compiler.schedule.steps.loop_kinds import Unroll
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.unroll import Unroll
+from tunefarm.compiler.schedule.steps.tiles import Fuse, Tile
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 
 from tests.compiler.emitted_code import target_named
 from tunefarm.compiler.expr.instructions import type_of
+from tunefarm.compiler.llvm.loads import masked_load
 from tunefarm.compiler.llvm.machine import assembly, object_code
-from tunefarm.compiler.llvm.masked_loads import masked_load
 from tunefarm.compiler.llvm.shuffles import reversed_lanes
 from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode

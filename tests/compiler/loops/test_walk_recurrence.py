@@ -11,14 +11,10 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
-from tunefarm.compiler.schedule.steps.fuse import Fuse
-from tunefarm.compiler.schedule.steps.parallelize import Parallelize
-from tunefarm.compiler.schedule.steps.reorder import Reorder
+from tunefarm.compiler.schedule.steps.loop_kinds import Parallelize, Unroll, Vectorize
+from tunefarm.compiler.schedule.steps.placement import ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.unroll import Unroll
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.tiles import Fuse, Reorder, Tile
 
 ROWS_FIRST = Reorder("y", ("b", "t", "j"))
 

@@ -12,7 +12,7 @@ import numpy as np
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.llvm import compile_kernel
 from tunefarm.compiler.llvm.compile_kernel import CompiledKernel
-from tunefarm.compiler.runtime.machine.kernel_session import KernelSession
+from tunefarm.compiler.runtime.execution.kernel_functions import KernelSession
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.schedule.schedule import Schedule

@@ -13,7 +13,7 @@ from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.llvm import compile_kernel
 from tunefarm.compiler.operators.registry import infer_type
 from tunefarm.compiler.plan.fusion.extract_kernels import extract_kernels
-from tunefarm.compiler.runtime.machine.kernel_session import KernelSession
+from tunefarm.compiler.runtime.execution.kernel_functions import KernelSession
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.target import Target, host_target

@@ -24,7 +24,7 @@ from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.sketches import wide_forms
 from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space
-from tunefarm.compiler.schedule.steps.prefetch import Prefetch
+from tunefarm.compiler.schedule.steps.loop_kinds import Prefetch
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import STRICT_NUMERICS

@@ -55,10 +55,9 @@ from tunefarm.compiler.runtime.machine.threads import make_runtime
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.sketches import operand_copies, parallel_choices, tiled_reduction
 from tunefarm.compiler.schedule.spaces import naive_schedule, schedule_space, untiled_schedule
-from tunefarm.compiler.schedule.steps.reorder import Reorder
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
-from tunefarm.compiler.schedule.steps.winograd import Winograd
+from tunefarm.compiler.schedule.steps.kernel_forms import Winograd
+from tunefarm.compiler.schedule.steps.loop_kinds import Vectorize
+from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 

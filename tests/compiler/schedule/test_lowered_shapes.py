@@ -44,7 +44,7 @@ from tunefarm.compiler.schedule.sketches import (
 )
 from tunefarm.compiler.schedule.space import Candidate, Sketch
 from tunefarm.compiler.schedule.spaces import schedule_space
-from tunefarm.compiler.schedule.steps.fuse import Fuse
+from tunefarm.compiler.schedule.steps.tiles import Fuse
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType

@@ -20,7 +20,7 @@ from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.nest_shape import NestShape, Operand, aliased_lines
 from tunefarm.compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
 from tunefarm.compiler.schedule.spaces import schedule_space
-from tunefarm.compiler.schedule.steps.pack_stage import PackStage
+from tunefarm.compiler.schedule.steps.packing import PackStage
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
 

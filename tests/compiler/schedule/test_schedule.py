@@ -8,11 +8,10 @@ import pytest
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.steps.fuse import Fuse
-from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
-from tunefarm.compiler.schedule.steps.parallelize import Parallelize
+from tunefarm.compiler.schedule.steps.loop_kinds import Parallelize
+from tunefarm.compiler.schedule.steps.packing import PackLayout
 from tunefarm.compiler.schedule.steps.step import STEPS
-from tunefarm.compiler.schedule.steps.tile import Tile
+from tunefarm.compiler.schedule.steps.tiles import Fuse, Tile
 
 SCHEDULE = Schedule(
     (

@@ -19,8 +19,8 @@ from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.space import Candidate, Choice, ScheduleSpace, Sketch
 from tunefarm.compiler.schedule.spaces import default_schedule, schedule_space, untiled_schedule
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.winograd import Winograd
+from tunefarm.compiler.schedule.steps.kernel_forms import Winograd
+from tunefarm.compiler.schedule.steps.tiles import Tile
 from tunefarm.compiler.target import host_target
 
 SOME = settings(max_examples=60, deadline=None, derandomize=True, database=None)

@@ -20,40 +20,39 @@ from tunefarm.compiler.loops.printer import format_loops
 from tunefarm.compiler.loops.verify import verify_loops
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.steps.block_attention import BlockAttention
-from tunefarm.compiler.schedule.steps.cache_read import CacheRead
-from tunefarm.compiler.schedule.steps.cache_write import CacheWrite
-from tunefarm.compiler.schedule.steps.compute_along import ComputeAlong
-from tunefarm.compiler.schedule.steps.compute_at import ComputeAt
-from tunefarm.compiler.schedule.steps.copy_operand import CopyOperand
-from tunefarm.compiler.schedule.steps.dot_product import DotProduct
-from tunefarm.compiler.schedule.steps.flatten_axes import FlattenAxes
-from tunefarm.compiler.schedule.steps.fuse import Fuse
-from tunefarm.compiler.schedule.steps.hoist import Hoist
-from tunefarm.compiler.schedule.steps.im2col import Im2col
-from tunefarm.compiler.schedule.steps.inline import Inline
-from tunefarm.compiler.schedule.steps.limb_dot import DigitSums
+from tunefarm.compiler.schedule.steps.kernel_forms import (
+    BlockAttention,
+    DigitSums,
+    FlattenAxes,
+    Im2col,
+    MergeAxes,
+    MergeReduceAxes,
+    SplitAxis,
+    UnpackWeights,
+    WideFactors,
+    Winograd,
+)
+from tunefarm.compiler.schedule.steps.loop_kinds import (
+    DotProduct,
+    Parallelize,
+    Prefetch,
+    Unroll,
+    Vectorize,
+)
 from tunefarm.compiler.schedule.steps.matrix_tiles import MatrixTiles
-from tunefarm.compiler.schedule.steps.merge_axes import MergeAxes
-from tunefarm.compiler.schedule.steps.merge_reduce_axes import MergeReduceAxes
-from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
-from tunefarm.compiler.schedule.steps.pack_stage import PackStage
-from tunefarm.compiler.schedule.steps.parallelize import Parallelize
-from tunefarm.compiler.schedule.steps.partition import Partition
-from tunefarm.compiler.schedule.steps.prefetch import Prefetch
-from tunefarm.compiler.schedule.steps.reorder import Reorder
-from tunefarm.compiler.schedule.steps.scan import Scan
-from tunefarm.compiler.schedule.steps.scatter import Scatter
-from tunefarm.compiler.schedule.steps.separate_window import SeparateWindow
-from tunefarm.compiler.schedule.steps.split_axis import SplitAxis
+from tunefarm.compiler.schedule.steps.new_stages import (
+    CacheRead,
+    CacheWrite,
+    CopyOperand,
+    Hoist,
+    SeparateWindow,
+)
+from tunefarm.compiler.schedule.steps.packing import PackLayout, PackStage
+from tunefarm.compiler.schedule.steps.placement import ComputeAlong, ComputeAt, Inline
 from tunefarm.compiler.schedule.steps.split_reduction import SplitReduction
 from tunefarm.compiler.schedule.steps.step import STEPS, Step
-from tunefarm.compiler.schedule.steps.tile import Tile
-from tunefarm.compiler.schedule.steps.unpack_weights import UnpackWeights
-from tunefarm.compiler.schedule.steps.unroll import Unroll
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
-from tunefarm.compiler.schedule.steps.wide_factors import WideFactors
-from tunefarm.compiler.schedule.steps.winograd import Winograd
+from tunefarm.compiler.schedule.steps.tiles import Fuse, Partition, Reorder, Tile
+from tunefarm.compiler.schedule.steps.walks import Scan, Scatter
 from tunefarm.compiler.types.numerics import Algorithm
 
 KERNELS: dict[str, FusedKernel] = {

@@ -10,9 +10,8 @@ import pytest
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.kernels.winograd import TRANSFORMS
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.steps.block_attention import BlockAttention
-from tunefarm.compiler.schedule.steps.pack_layout import PackLayout
-from tunefarm.compiler.schedule.steps.winograd import Winograd
+from tunefarm.compiler.schedule.steps.kernel_forms import BlockAttention, Winograd
+from tunefarm.compiler.schedule.steps.packing import PackLayout
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.numerics import (
     DEFAULT_NUMERICS,

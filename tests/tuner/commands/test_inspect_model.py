@@ -19,7 +19,7 @@ from tunefarm.compiler.schedule import spaces
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.space import Sketch
-from tunefarm.compiler.schedule.steps.vectorize import Vectorize
+from tunefarm.compiler.schedule.steps.loop_kinds import Vectorize
 from tunefarm.configs.settings import Settings, load_settings
 from tunefarm.db.store import Store
 from tunefarm.tuner.commands.cli import app

@@ -1,10 +1,12 @@
+"""Steps that cut, order and fuse loops."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
-from tunefarm.compiler.loops.stage_state import Split
+from tunefarm.compiler.loops.stage_state import RangeCuts, Split
 from tunefarm.compiler.schedule.steps.step import Step
 
 
@@ -55,3 +57,67 @@ class Tile(Step):
                 splits_by_outer={**state.splits_by_outer, outer: split},
             )
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder(Step):
+    """Put the loops of `stage` in this order, outermost first; all its axes are named.
+
+    for i: for j: y[i, j]     ->     for j: for i: y[i, j]
+    """
+
+    stage: str
+    axes: tuple[str, ...]
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        state = scheduled.stage(self.stage)
+        if sorted(self.axes) != sorted(state.order):
+            raise ScheduleError(f"{self.axes} is no permutation of the loops {state.order}")
+        return scheduled.with_state(replace(state, order=self.axes))
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse(Step):
+    """Make one axis `name` of adjacent axes, to give a parallel loop more iterations.
+
+    for i < 4: for j < 5: y[i, j]     ->     for f < 20: y[f // 5, f % 5]
+    """
+
+    stage: str
+    axes: tuple[str, ...]
+    name: str
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        state = scheduled.stage(self.stage)
+        if not self.axes:
+            raise ScheduleError("there must be loops to fuse")
+        order = state.order_with(self.axes, (self.name,))
+        if state.reduce.intersection(self.axes):
+            raise ScheduleError("reduce axes cannot be fused")
+        fusions = {**state.fusions, self.name: self.axes}
+        return scheduled.with_state(replace(state, order=order, fusions=fusions))
+
+
+@dataclass(frozen=True, slots=True)
+class Partition(Step):
+    """Split the loop's range so that `first` and `last` iterations stand alone, and at `cuts`.
+
+    for i < 9: body     ->     body(0); for 1 <= i < 8: body(i); body(8)
+    for i < 9: body     ->     for i < 4: body(i); for 4 <= i < 9: body(i)     (0, 0, cuts (4,))
+
+    Guards of padding are then decided at compile time in the middle part.
+    """
+
+    stage: str
+    axis: str
+    first: int = 1
+    last: int = 1
+    cuts: tuple[int, ...] = ()
+
+    def apply(self, scheduled: ScheduledKernel) -> ScheduledKernel:
+        state = scheduled.stage(self.stage)
+        state.position(self.axis)
+        if self.first < 0 or self.last < 0:
+            raise ScheduleError("the number of iterations that stand alone cannot be negative")
+        cuts = {**state.cuts, self.axis: RangeCuts(self.first, self.last, self.cuts)}
+        return scheduled.with_state(replace(state, cuts=cuts))
