@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import xgboost
 
+from tunefarm.tuner.interrupt import signals_held
 from tunefarm.tuner.model.cost_model import (
     Outcome,
     TrainingData,
@@ -132,7 +133,8 @@ def read_pretrained(path: Path) -> Loaded:
         return _ignored(path, f"it is of other features ({digests[0]}, here {layout_digest()})")
     booster = xgboost.Booster()
     try:
-        booster.load_model(bytearray(model))
+        with signals_held():  # XGBoost starts a thread
+            booster.load_model(bytearray(model))
     except xgboost.core.XGBoostError:
         return _ignored(path, "this version of XGBoost cannot load it")
     return Loaded(PretrainedModel(booster))
