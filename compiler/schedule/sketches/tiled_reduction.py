@@ -57,7 +57,7 @@ from tunefarm.compiler.target import Target
 # What takes a few times a fork and join's 1 to 2 us (tests/benchmarks/threads.py): multiply-adds,
 # and bytes of constants, which come from beyond the second-level cache unless a loop reads them.
 PARALLEL_WORK = 1 << 17
-PARALLEL_BYTES = 1 << 18
+PARALLEL_BYTES = 1 << 17
 IN_ORDER = ("tiled_merged", "tiled_phases")  # forms of blocked data: the first is the best
 WIDE_WINDOW = 5
 PREFETCH_DISTANCES = (0, 1024)  # elements
