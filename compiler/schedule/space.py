@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -121,6 +122,18 @@ class Sketch:
             tuple(value for _, value in choices),
             lambda positions: plan(Values.of(domains, positions)).shape(),
         )
+
+    def shape_of(self, tried: Sequence[Sequence[ChoiceValue]]) -> tuple[NestShape, Counts]:
+        """The loops of all combinations of these values of each choice, and the number of the value
+        that each combination has of each, [choices, n]. The first one has the first of each."""
+        assert self.shape is not None
+        sizes = [len(values) for values in tried]
+        numbers = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
+        positions = {
+            choice.name: np.array([choice.values.index(value) for value in values])[picked]
+            for choice, values, picked in zip(self.choices, tried, numbers, strict=True)
+        }
+        return self.shape(positions), numbers
 
     @property
     def size(self) -> int:

@@ -11,7 +11,6 @@ at a time. Rows that two blocks of rows need are computed for both.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -78,20 +77,13 @@ def chain_sketches(kernel: FusedKernel, target: Target, threads: int) -> list[Sk
 
 def _cheapest(sketch: Sketch, chain: ChainContext) -> Sketch:
     """The sketch with the rows and tiles as defaults that take the fewest cycles, by count."""
-    assert sketch.shape is not None
     later = (number for number, part in enumerate(chain.parts) if number and part.filters)
     varied = {"rows", *(name for n in later for name in (f"tile{n - 1}", f"blocks{n}"))}
     tried = [
         c.values if c.name in varied else (d,)
         for c, d in zip(sketch.choices, sketch.default, strict=True)
     ]
-    sizes = [len(values) for values in tried]
-    numbers = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
-    positions = {
-        choice.name: np.array([choice.values.index(value) for value in values])[picked]
-        for choice, values, picked in zip(sketch.choices, tried, numbers, strict=True)
-    }
-    shape = sketch.shape(positions)
+    shape, numbers = sketch.shape_of(tried)
     kept = np.array([chain.bytes(n, MOST_BLOCKS) for n in _numbers(tried[0])])[numbers[0]]
     best = int(np.argmin(shape.cycles * waiting(shape.pieces, chain.threads) * _apart(kept)))
     chosen = (values[picked] for values, picked in zip(tried, numbers[:, best], strict=True))

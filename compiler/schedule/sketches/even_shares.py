@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
@@ -28,13 +27,7 @@ def evenly_shared(
     if threads == 1 or "chunks" not in defaults or sketch.shape is None:
         return sketch
     tried = [tuple(dict.fromkeys((defaults[n], *others.get(n, ())))) for n in names]
-    sizes = [len(values) for values in tried]
-    numbers = np.indices(sizes).reshape(len(sizes), prod(sizes))  # the default is the first column
-    positions = {
-        choice.name: np.array([choice.values.index(value) for value in values])[picked]
-        for choice, values, picked in zip(sketch.choices, tried, numbers, strict=True)
-    }
-    shape = sketch.shape(positions)
+    shape, numbers = sketch.shape_of(tried)  # the default is the first one
     waits = waiting(shape.pieces, threads)
     cost = shape.cycles * waits
     if max(1.0 / waits[0], cost.min() / cost[0]) >= MAX_TIME_RATIO:
@@ -51,11 +44,8 @@ def default_waiting(sketch: Sketch, threads: int) -> float:
     names = [choice.name for choice in sketch.choices]
     if threads == 1 or "chunks" not in names or sketch.shape is None:
         return 1.0
-    positions = {
-        choice.name: np.array([choice.values.index(value)])
-        for choice, value in zip(sketch.choices, sketch.default, strict=True)
-    }
-    return float(waiting(sketch.shape(positions).pieces, threads)[0])
+    shape, _ = sketch.shape_of([(value,) for value in sketch.default])
+    return float(waiting(shape.pieces, threads)[0])
 
 
 def waiting(pieces: Numbers, threads: int) -> Numbers:

@@ -150,20 +150,14 @@ def _gathered(
 def _fastest(name: str, context: TileContext, sizes: TileSizes) -> tuple[float, Sketch]:
     """The sketch with the candidate of the fewest cycles as its default, and these."""
     sketch = _sketch(name, context, sizes)
-    free = [
-        Choice(choice.name, (value,)) if choice.name == "chunks" else choice
+    tried = [
+        (value,) if choice.name == "chunks" else choice.values
         for choice, value in zip(sketch.choices, sketch.default, strict=True)
     ]
-    counts = [len(choice.values) for choice in free]
-    every = np.indices(counts).reshape(len(counts), -1)
-    shape = sketch.narrowed(free).shape
-    assert shape is not None
-    cycles = shape({c.name: at for c, at in zip(free, every, strict=True)}).cycles
-    chosen = int(np.argmin(cycles))
-    found = zip(free, every[:, chosen].tolist(), strict=True)
-    return float(cycles[chosen]), replace(
-        sketch, default=tuple(choice.values[at] for choice, at in found)
-    )
+    shape, numbers = sketch.shape_of(tried)
+    chosen = int(np.argmin(shape.cycles))
+    default = (values[at] for values, at in zip(tried, numbers[:, chosen], strict=True))
+    return float(shape.cycles[chosen]), replace(sketch, default=tuple(default))
 
 
 def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> TileSizes | None:
