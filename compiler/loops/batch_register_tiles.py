@@ -46,7 +46,15 @@ from tunefarm.compiler.loops.ir import (
     walk,
 )
 from tunefarm.compiler.loops.needed_statements import NeededStatements
-from tunefarm.compiler.loops.row_tiles import Rows, cut_rows, rolled, unrolled_rows
+from tunefarm.compiler.loops.row_tiles import (
+    Rows,
+    SumTile,
+    cut_rows,
+    leaves_of,
+    rolled,
+    sum_tile,
+    unrolled_rows,
+)
 from tunefarm.compiler.loops.size_conditions import Condition
 
 BATCHES = 4
@@ -80,26 +88,13 @@ def _joined(body: Body, needed: NeededStatements) -> Body:
 
 
 @dataclass(frozen=True, slots=True)
-class _Strip:
-    """Tiles of sums of rows, one for each value of a variable; "" if there is but one.
-
-    `zeros` are what sums begin with, `sums` what is added, `ends` what becomes of them.
-    """
-
-    variable: str
-    tile: Allocate
-    zeros: Body
-    sums: Body
-    ends: Body
-
-
-@dataclass(frozen=True, slots=True)
 class _Batches:
     """A loop over batches, the first tile of rows in it, and what ends both."""
 
     loop: For
     batch_end: Condition
-    strip: _Strip
+    variable: str  # of the loop over tiles of rows; "" if there is but one tile
+    strip: SumTile
     rows: Rows
     row_end: Condition  # of the tile's first row
 
@@ -126,7 +121,7 @@ class _Batches:
         first: Expr = mul(index(outer), integer(count))
         is_even = stop % count == 0
         batch = add(first if is_even else index(start), index(inner))
-        values = {name: batch, self.strip.variable: integer(0)}
+        values = {name: batch, self.variable: integer(0)}
         jam = _Jam(inner, count, values, self.rows, self.strip)
         body: Body = (jam.tile(),)
         if not is_even:
@@ -138,65 +133,46 @@ def _find(loop: For, needed: NeededStatements) -> _Batches | None:
     """What a loop over batches is made of; None of any other loop."""
     if loop.kind is not LoopKind.SERIAL or loop.start or loop.stop < 2:
         return None
-    strip = _strip(loop.body[0])
-    if strip is None:
+    found_strip = _strip(loop.body[0])
+    if found_strip is None:
+        return None
+    variable, strip = found_strip
+    if any(isinstance(item, If) for item in walk(strip.sums)):
         return None
     ends = [item for item in needed.of_body(loop.body).values() if item.coefficient(loop.variable)]
     if len(ends) != 1 or len(ends[0].terms) != 1:
         return None
     for item in needed.of(strip.tile).values():
         rows = unrolled_rows(needed, strip.tile, item)
-        if rows is None or {name for name, _ in item.terms} - {strip.variable}:
+        if rows is None or {name for name, _ in item.terms} - {variable}:
             continue
-        if not _have_roles(strip, loop.variable, rows.variables):
+        if not _have_roles(strip, loop.variable, rows.variables, variable):
             continue
-        found = _Batches(loop, ends[0], strip, rows, item.at(strip.variable, 0))
-        if found.count > 1 and _is_all(found, item.at(strip.variable, 1), needed):
+        found = _Batches(loop, ends[0], variable, strip, rows, item.at(variable, 0))
+        if found.count > 1 and _is_all(found, item.at(variable, 1), needed):
             return found
     return None
 
 
-def _strip(statement: Stmt) -> _Strip | None:
-    match statement:
-        case Allocate(scope=Scope.REGISTER):
-            return _parts("", statement)
-        case For(variable=variable, start=0, kind=LoopKind.SERIAL, body=(Allocate() as tile,)):
-            return _parts(variable, tile) if tile.scope is Scope.REGISTER else None
-    return None
-
-
-def _parts(variable: str, tile: Allocate) -> _Strip | None:
-    """A tile's statements by what they do to it, if they come in that order and do nothing else."""
-    if not all(isinstance(item, For | Store | Update | Dot) for item in walk(tile.body)):
-        return None
-    own = tile.memory.name
-    parts: tuple[list[Stmt], list[Stmt], list[Stmt]] = ([], [], [])
-    for statement in tile.body:
-        kinds = {_kind(leaf, own) for leaf in _leaves((statement,))}
-        if len(kinds) != 1 or any(parts[min(kinds) + 1 :]):
+def _strip(statement: Stmt) -> tuple[str, SumTile] | None:
+    """The variable of a loop over tiles of rows, and the tile."""
+    variable = ""
+    if isinstance(statement, For) and statement.kind is LoopKind.SERIAL and not statement.start:
+        variable, (statement, *more) = statement.variable, statement.body
+        if more:
             return None
-        parts[min(kinds)].append(statement)
-    if not all(parts):
-        return None
-    zeros, sums, ends = map(tuple, parts)
-    return _Strip(variable, tile, zeros, sums, ends)
+    tile = sum_tile(statement) if isinstance(statement, Allocate) else None
+    return None if tile is None else (variable, tile)
 
 
-def _kind(leaf: Store | Update | Dot, own: str) -> int:
-    """0 of what a sum begins with, 1 of what is added to it, 2 of what else is written."""
-    if leaf.buffer != own:
-        return 2
-    return 1 if isinstance(leaf, Update | Dot) else 0
-
-
-def _have_roles(strip: _Strip, batch: str, row_loops: frozenset[str]) -> bool:
+def _have_roles(strip: SumTile, batch: str, row_loops: frozenset[str], variable: str) -> bool:
     """Whether a product's sums are of rows of batches and of weights that both share.
 
     Each batch has a place of its own in what is read and written, whose rows are along another
     dimension; whatever knows no batch knows no row either, as the loops that are rows would be
     columns otherwise; and weights are read along the sum.
     """
-    rows = row_loops | {strip.variable}
+    rows = row_loops | {variable}
     summed = {
         loop.variable
         for loop in walk(strip.sums)
@@ -214,12 +190,12 @@ def _have_roles(strip: _Strip, batch: str, row_loops: frozenset[str]) -> bool:
         else:
             has_weights = has_weights or not axes.isdisjoint(summed)
     own = strip.tile.memory.name
-    written = {leaf.buffer for leaf in _leaves(strip.ends)}
+    written = {leaf.buffer for leaf in leaves_of(strip.ends)}
     return (
         has_weights
         and has_data
-        and all(isinstance(leaf, Store) for leaf in _leaves(strip.ends))
-        and all(_is_apart(leaf.indices, batch, rows) for leaf in _leaves(strip.ends))
+        and all(isinstance(leaf, Store) for leaf in leaves_of(strip.ends))
+        and all(_is_apart(leaf.indices, batch, rows) for leaf in leaves_of(strip.ends))
         and written.isdisjoint(load.buffer for load in _read(strip.tile.body, own))
     )
 
@@ -237,18 +213,14 @@ def _is_all(found: _Batches, second: Condition, needed: NeededStatements) -> boo
     `second` is the condition of the first row of the second tile.
     """
     others = [needed.of(statement).get(found.behind.key) for statement in found.loop.body[1:]]
-    if found.strip.variable:
+    if found.variable:
         others.append(second)
     return all(item is not None and item.implies(found.behind) for item in others)
 
 
-def _leaves(body: Body) -> Iterator[Store | Update | Dot]:
-    return (item for item in walk(body) if isinstance(item, Store | Update | Dot))
-
-
 def _read(body: Body, own: str) -> Iterator[Load]:
     """What is read of other buffers than this one."""
-    for leaf in _leaves(body):
+    for leaf in leaves_of(body):
         for value in (*values_of(leaf), *leaf.indices):
             yield from (load for load in loads(value) if load.buffer != own)
 
@@ -264,15 +236,15 @@ class _Jam:
     count: int
     values: Mapping[str, Expr]
     rows: Rows
-    strip: _Strip
+    strip: SumTile
 
     def tile(self) -> Allocate:
         """The tile, whose buffers have an axis of batches in front."""
         memory = self.strip.tile.memory
         shape = (self.count, *memory.shape)
         kept = Memory(f"{memory.name}.few", memory.dtype, shape)
-        inside = self._cut((*self.strip.zeros, *rolled(self.strip.sums, self._summed())))
-        body = self._jammed((*inside, *self._cut(self._copies(kept))))
+        inside = self._cut((*self.strip.zeros, *self.strip.rolled_sums()))
+        body = self._jammed((*inside, *self._cut(self.strip.copied(kept, (index(self.variable),)))))
         tile = Allocate(replace(memory, shape=shape), Scope.REGISTER, body)
         ends = tuple(
             For(self.variable, 0, self.count, LoopKind.SERIAL, (self._of_one(item, kept.name),))
@@ -282,28 +254,6 @@ class _Jam:
 
     def _cut(self, body: Body) -> Body:
         return cut_rows(body, self.rows.variables, self.rows.count // self.count)
-
-    def _summed(self) -> frozenset[str]:
-        """Loops whose rounds are added to the same sums."""
-        places = [axes_of(item) for leaf in _leaves(self.strip.sums) for item in leaf.indices]
-        loops = {item.variable for item in walk(self.strip.sums) if isinstance(item, For)}
-        return frozenset(loops.difference(*places))
-
-    def _copies(self, kept: Memory) -> Body:
-        """The sums, put where they can be found by their number."""
-
-        def copied(body: Body) -> Body:
-            made: list[Stmt] = []
-            for item in body:
-                if isinstance(item, For):
-                    made.append(replace(item, body=copied(item.body)))
-                else:
-                    assert isinstance(item, Store)
-                    value = Load(kept.dtype, item.buffer, item.indices)
-                    made.append(Store(kept.name, (index(self.variable), *item.indices), value))
-            return tuple(made)
-
-        return copied(self.strip.zeros)
 
     def _jammed(self, body: Body) -> Body:
         made: list[Stmt] = []

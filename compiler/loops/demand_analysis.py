@@ -37,11 +37,9 @@ from tunefarm.compiler.loops.ir import (
     written,
 )
 from tunefarm.compiler.loops.known_padding import (
+    IndexForms,
     Known,
     Padding,
-    along_indices,
-    at_numbers,
-    below_fractions,
     candidates,
     folded,
     nodes,
@@ -270,27 +268,27 @@ class DemandAnalysis:
         self._needs[buffer] = []
         if buffer in self._unknown:
             return []
-        reads = list(self._reads(buffer))
+        reads = [
+            (
+                place,
+                conditions,
+                forms := IndexForms(load.indices, place.ranges),
+                [(*forms.along(item), *forms.below_fractions(item)) for item in conditions],
+            )
+            for place, load, conditions in self._reads(buffer)
+        ]
         steps = {
             (dimension, factor, outer.scale, outer.size): None
-            for place, load, conditions in reads
-            for condition in conditions
-            for dimension, factor, outer in (
-                *along_indices(load.indices, condition, place.ranges),
-                *below_fractions(load.indices, condition, place.ranges),
-            )
+            for _, _, _, ends in reads
+            for items in ends
+            for dimension, factor, outer in items
             if factor
         }
         needs: dict[tuple[int, int, Key], _Need] | None = None
-        for place, load, conditions in reads:
+        for place, conditions, forms, ends in reads:
             own: dict[tuple[int, int, Key], _Need] = {}
-            for condition in conditions:
-                ends = (
-                    *along_indices(load.indices, condition, place.ranges),
-                    *below_fractions(load.indices, condition, place.ranges),
-                    *at_numbers(load.indices, condition, place.ranges, steps),
-                )
-                for dimension, factor, outer in ends:
+            for condition, items in zip(conditions, ends, strict=True):
+                for dimension, factor, outer in (*items, *forms.at_numbers(condition, steps)):
                     outer = self._weakened(outer, place, buffer)
                     if self._is_outside(outer, buffer):
                         need = _Need(dimension, factor, outer)

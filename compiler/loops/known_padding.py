@@ -50,59 +50,88 @@ Known = Mapping[str, tuple[Padding, ...]]
 def padding_of(store: Store, ranges: Ranges, known: Known) -> list[Padding]:
     """What a store leaves beyond sizes."""
     found = []
+    forms = IndexForms(store.indices, ranges)
     for condition in candidates(store.value, ranges, known):
         value = folded(store.value, condition, ranges, known)
         if value is None:
             continue
-        for dimension, factor, outer in along_indices(store.indices, condition, ranges):
+        for dimension, factor, outer in forms.along(condition):
             found.append(Padding(dimension, factor, outer, value))
     return found
 
 
-def along_indices(
-    indices: Iterable[Expr], condition: Condition, ranges: Ranges
-) -> Iterator[tuple[int, int, Condition]]:
-    """The condition as one on an index: dimension and factor of the index, and what is left.
+class IndexForms:
+    """The affine forms of indices, and what conditions on their variables say of the indices.
 
-    Where it is on no index at all the factor is 0.
+    Each answer is (dimension, factor, outer): `factor` times the index of the dimension, and what
+    is outside, keep the condition `outer`.
     """
-    yield 0, 0, condition
-    for dimension, item in enumerate(indices):
-        form = affine(item, ranges)
-        shared = [term for term in terms_of(form) or () if condition.coefficient(term[0])]
-        if not shared:
-            continue
-        name, step = shared[0]
-        scaled = condition
-        if step > 1 and condition.coefficient(name) % step:
-            scaled = condition.times(step // math.gcd(step, condition.coefficient(name)))
-        factor, rest = divmod(scaled.coefficient(name), step)
-        outer = scaled.with_form(scaled.form.plus(form, -factor))
-        if not rest and outer is not None:
-            yield dimension, factor, outer
 
+    def __init__(self, indices: Sequence[Expr], ranges: Ranges) -> None:
+        self._indices, self._ranges = indices, ranges
+        self._forms = [affine(item, ranges) for item in indices]
+        self._terms = [terms_of(form) or () for form in self._forms]
+        self._whole = [
+            (number, divisor, form, terms_of(form) or ())
+            for number, own in enumerate(self._forms)
+            for divisor, form in (_times_divisor(own, ranges),)
+            if divisor > 1
+        ]
 
-def below_fractions(
-    indices: Iterable[Expr], condition: Condition, ranges: Ranges
-) -> Iterator[tuple[int, int, Condition]]:
-    """As `along_indices`, of indices with fractions, where the condition bounds these from above.
+    def along(self, condition: Condition) -> Iterator[tuple[int, int, Condition]]:
+        """The condition as one on an index: dimension and factor of the index, and what is left.
 
-    With y < size the index (y + 1) // 2 - k has 2 * index - 1 + 2 * k <= y < size.
-    """
-    for dimension, item in enumerate(indices):
-        divisor, form = _times_divisor(affine(item, ranges), ranges)
-        shared = [term for term in terms_of(form) or () if condition.coefficient(term[0]) > 0]
-        if divisor == 1 or not shared:
-            continue
-        name, step = shared[0]
-        if step < 1:
-            continue
-        by = step // math.gcd(step, condition.coefficient(name))
-        scaled = condition.times(by) if by > 1 else condition
-        factor = scaled.coefficient(name) // step
-        outer = scaled.with_form(scaled.form.plus(form, -factor))
-        if outer is not None:
-            yield dimension, factor * divisor, outer
+        Where it is on no index at all the factor is 0.
+        """
+        yield 0, 0, condition
+        for dimension, form in enumerate(self._forms):
+            shared = [term for term in self._terms[dimension] if condition.coefficient(term[0])]
+            if not shared:
+                continue
+            name, step = shared[0]
+            scaled = condition
+            if step > 1 and condition.coefficient(name) % step:
+                scaled = condition.times(step // math.gcd(step, condition.coefficient(name)))
+            factor, rest = divmod(scaled.coefficient(name), step)
+            outer = scaled.with_form(scaled.form.plus(form, -factor))
+            if not rest and outer is not None:
+                yield dimension, factor, outer
+
+    def below_fractions(self, condition: Condition) -> Iterator[tuple[int, int, Condition]]:
+        """As `along`, of indices with fractions, where the condition bounds these from above.
+
+        With y < size the index (y + 1) // 2 - k has 2 * index - 1 + 2 * k <= y < size.
+        """
+        for dimension, divisor, form, terms in self._whole:
+            shared = [term for term in terms if condition.coefficient(term[0]) > 0]
+            if not shared or shared[0][1] < 1:
+                continue
+            name, step = shared[0]
+            by = step // math.gcd(step, condition.coefficient(name))
+            scaled = condition.times(by) if by > 1 else condition
+            factor = scaled.coefficient(name) // step
+            outer = scaled.with_form(scaled.form.plus(form, -factor))
+            if outer is not None:
+                yield dimension, factor * divisor, outer
+
+    def at_numbers(
+        self, condition: Condition, steps: Iterable[Step]
+    ) -> Iterator[tuple[int, int, Condition]]:
+        """The condition as one on indices that none of its variables is in, as in other reads'
+        `steps`: on the largest index that is read, or on the smallest where the factor is negative.
+
+        A round that was peeled off a loop reads there what is 4 * index + 0 < size for all rounds:
+        element 15 where 60 < size.
+        """
+        for dimension, factor, scale, size in steps:
+            by, rest = divmod(scale, condition.scale)
+            if size != condition.size or rest or by < 1:
+                continue
+            names = axes_of(self._indices[dimension])
+            if not any(name in names for name, _ in condition.terms):
+                low, high = affine_range(self._forms[dimension], self._ranges)
+                scaled = condition.times(by) if by > 1 else condition
+                yield dimension, factor, scaled.moved(-factor * (high if factor > 0 else low))
 
 
 def _times_divisor(form: Affine, ranges: Ranges) -> tuple[int, Affine]:
@@ -124,29 +153,6 @@ def _times_divisor(form: Affine, ranges: Ranges) -> tuple[int, Affine]:
     for numerator, by, value in numerators:
         total = total.plus(numerator, by * (divisor // value))
     return divisor, total
-
-
-def at_numbers(
-    indices: Sequence[Expr],
-    condition: Condition,
-    ranges: Ranges,
-    steps: Iterable[Step],
-) -> Iterator[tuple[int, int, Condition]]:
-    """The condition as one on indices that none of its variables is in, as in other reads' `steps`:
-    on the largest index that is read, or on the smallest where the factor is negative.
-
-    A round that was peeled off a loop reads there what is 4 * index + 0 < size for all rounds:
-    element 15 where 60 < size.
-    """
-    for dimension, factor, scale, size in steps:
-        by, rest = divmod(scale, condition.scale)
-        if size != condition.size or rest or by < 1:
-            continue
-        item = indices[dimension]
-        if not any(name in axes_of(item) for name, _ in condition.terms):
-            low, high = affine_range(affine(item, ranges), ranges)
-            scaled = condition.times(by) if by > 1 else condition
-            yield dimension, factor, scaled.moved(-factor * (high if factor > 0 else low))
 
 
 def candidates(value: Expr, ranges: Ranges, known: Known) -> list[Condition]:

@@ -1,22 +1,54 @@
 """Register tiles of rows that end at run time: tiles for fewer rows, of which one is run.
 
-register sum: f32[8, 16]                        if 4 < rows:
-  unrolled for i in 0..8: …          ->           register sum: f32[8, 16]
-                                                    unrolled for i in 0..8: …
-                                                if 2 < rows and not(4 < rows):
-                                                  register sum: f32[8, 16]
-                                                    unrolled for i in 0..4: …
-                                                …
+register sum: f32[8, 16]                   if 6 < rows:
+  unrolled for i in 0..8: …                  register sum: f32[8, 16]
+  y[8 i.o + i, …] = f(sum[i, …])     ->        unrolled for i in 0..8: …
+                                               y[8 i.o + i, …] = f(sum[i, …])
+                                           if not(6 < rows):
+                                             stack sum.tail: f32[8, 16]
+                                               if 4 < rows:
+                                                 register sum: f32[8, 16]
+                                                   unrolled for i in 0..6: …
+                                                   sum.tail[i, …] = sum[i, …]
+                                               if 2 < rows and not(4 < rows): …
+                                               for i in 0..min(6, rows):
+                                                 y[8 i.o + i, …] = f(sum.tail[i, …])
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tunefarm.compiler.expr.nodes import Load, all_of, unary
-from tunefarm.compiler.loops.ir import Allocate, Body, For, If, Let, LoopKind, Stmt, walk
+from tunefarm.compiler.expr.nodes import (
+    Expr,
+    Index,
+    Load,
+    add,
+    all_of,
+    binary,
+    index,
+    integer,
+    mul,
+    unary,
+)
+from tunefarm.compiler.expr.walk import axes_of, transform
+from tunefarm.compiler.loops.ir import (
+    Allocate,
+    Body,
+    Dot,
+    For,
+    If,
+    Let,
+    LoopKind,
+    Memory,
+    Scope,
+    Stmt,
+    Store,
+    Update,
+    walk,
+)
 from tunefarm.compiler.loops.needed_statements import Facts, NeededStatements, holds
 from tunefarm.compiler.loops.size_conditions import Condition
 
@@ -24,8 +56,14 @@ SIZES = (1, 2, 4, 6, 8, 11, 15, 20, 27)
 """Rows of tiles that are smaller than the whole: the last tile of rows computes few in vain, while
 all of them together take little more code than two whole ones."""
 
+BLOCK = 8
+"""Rows of a tile that is run again and again where more are left: as many sums as hide the latency
+of an addition."""
+
 MIN_LONE_TILE_ROWS = 3
 """Rows of a tile that is all there is, at which it is worth smaller ones."""
+
+_ROW = "%row"  # stands for a row in what is computed of a condition
 
 FEW = 8
 """So many times its rows before a last tile, it may compute some in vain."""
@@ -93,25 +131,198 @@ def is_rare(known: Facts, cut: Condition, greatest: Mapping[Load, int]) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SumTile:
+    """A register tile by what its statements do: `zeros` are what sums begin with, `sums` what is
+    added to them, under conditions or not, and `ends` store what becomes of them."""
+
+    tile: Allocate
+    zeros: Body
+    sums: Body
+    ends: Body
+
+    def rolled_sums(self) -> Body:
+        """What is added, with plain loops along the sums."""
+        loops = {item.variable for item in walk(self.sums) if isinstance(item, For)}
+        places = (axes_of(item) for leaf in leaves_of(self.sums) for item in leaf.indices)
+        return rolled(self.sums, frozenset(loops.difference(*places)))
+
+    def copied(self, kept: Memory, before: tuple[Expr, ...] = ()) -> Body:
+        """The sums, stored to where they can be found by their number; `before` leads there."""
+
+        def stored(body: Body) -> Body:
+            made: list[Stmt] = []
+            for item in body:
+                if isinstance(item, For):
+                    made.append(replace(item, body=stored(item.body)))
+                else:
+                    assert isinstance(item, Store)
+                    value = Load(kept.dtype, item.buffer, item.indices)
+                    made.append(Store(kept.name, (*before, *item.indices), value))
+            return tuple(made)
+
+        return stored(self.zeros)
+
+
+def sum_tile(tile: Allocate) -> SumTile | None:
+    """A register tile's statements by what they do to it, if they come in that order and do
+    nothing else."""
+    if tile.scope is not Scope.REGISTER:
+        return None
+    if not all(isinstance(item, For | If | Store | Update | Dot) for item in walk(tile.body)):
+        return None
+    own = tile.memory.name
+    parts: tuple[list[Stmt], list[Stmt], list[Stmt]] = ([], [], [])
+    for statement in tile.body:
+        kinds = {_kind(leaf, own) for leaf in leaves_of((statement,))}
+        if len(kinds) != 1 or any(parts[min(kinds) + 1 :]):
+            return None
+        parts[min(kinds)].append(statement)
+    if not all(parts) or any(isinstance(item, If) for item in walk((*parts[0], *parts[2]))):
+        return None
+    return SumTile(tile, *map(tuple, parts))
+
+
+def _kind(leaf: Store | Update | Dot, own: str) -> int:
+    """0 of what a sum begins with, 1 of what is added to it, 2 of what else is written."""
+    if leaf.buffer != own:
+        return 2
+    return 1 if isinstance(leaf, Update | Dot) else 0
+
+
+def leaves_of(body: Body) -> Iterator[Store | Update | Dot]:
+    """The writes in a body."""
+    return (item for item in walk(body) if isinstance(item, Store | Update | Dot))
+
+
 def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts) -> Body:
     """The tile for as many rows as matter: the smallest of some sizes that has them.
 
-    Those that have too few where what is known holds are left out.
+    Those that have too few where what is known holds are left out. What becomes of the sums of
+    smaller tiles is written once, for as many rows as there are.
     """
-    count = rows.count
+    count, parts = rows.count, sum_tile(tile)
     sizes = [size for size in SIZES if size < count]
-    made: list[Stmt] = []
+    if parts is not None and _has_row_guards(parts.sums, rows):
+        sizes = sizes[::-2][::-1]  # each has several times the code
+    elif parts is not None and count - 2 > BLOCK:
+        sizes = [count - 2]
+    whole: list[Stmt] = []
+    smaller: list[tuple[int, list[Expr]]] = []
     for least, size in reversed(list(pairwise([0, *sizes, count]))):
-        more, none = (
-            replace(condition, constant=condition.constant + rows.factor * number)
-            for number in (least, size)
-        )
+        more, none = (condition.moved(rows.factor * number) for number in (least, size))
         if holds(none, known):
             break
-        parts = [] if holds(more, known) else [more.to_expr()]
-        parts += [unary("not", none.to_expr())] if size < count else []
-        cut = tile if size == count else cut_rows((tile,), rows.variables, size)[0]
-        made.append(If(all_of(*parts), (cut,)) if parts else cut)
+        tests = [] if holds(more, known) else [more.to_expr()]
+        if size == count:
+            whole.append(If(all_of(*tests), (tile,)) if tests else tile)
+        else:
+            smaller.append((size, [*tests, unary("not", none.to_expr())]))
+    if parts is None or not smaller:
+        cut = (If(all_of(*tests), cut_rows((tile,), rows.variables, n)) for n, tests in smaller)
+        return (*whole, *cut)
+    return (*whole, _smaller_tiles(parts, condition, rows, smaller))
+
+
+def _smaller_tiles(
+    parts: SumTile, condition: Condition, rows: Rows, sizes: Sequence[tuple[int, list[Expr]]]
+) -> If:
+    """Tiles for these numbers of rows, each where its tests hold, the largest first.
+
+    Of a single large number they are blocks, and a tile for what these leave.
+    """
+    memory = parts.tile.memory
+    kept = replace(memory, name=f"{memory.name}.tail")
+    most, (*_, fewer) = sizes[0]
+    there = condition.along(_ROW, rows.factor).rounds(_ROW)
+    if len(sizes) == 1 and most > BLOCK:
+        made = _blocks(parts, kept, condition, rows, there, most)
+    else:
+        made = tuple(
+            If(all_of(*tests), (_tile_of(parts, kept, rows, size, integer(0)),))
+            for size, tests in sizes
+        )
+    ends = _limited(_moved(parts.ends, memory.name, kept.name, {}), rows, there, most)
+    return If(fewer, (Allocate(kept, Scope.STACK, (*made, *ends)),))
+
+
+def _has_row_guards(body: Body, rows: Rows) -> bool:
+    guards = (item.condition for item in walk(body) if isinstance(item, If))
+    return any(not rows.variables.isdisjoint(axes_of(guard)) for guard in guards)
+
+
+def _blocks(
+    parts: SumTile, kept: Memory, condition: Condition, rows: Rows, there: Expr, most: int
+) -> Body:
+    """Tiles of `BLOCK` rows one after the other, and one of the rows that are left.
+
+    A row less than a block is one block more: it computes one in vain.
+    """
+    name = f"{parts.tile.memory.name}.block"
+    many = (most + 1) // BLOCK
+    count = binary("floordiv", add(there, integer(1)), integer(BLOCK))
+    start = mul(index(name), integer(BLOCK))
+    block = _tile_of(parts, kept, rows, BLOCK, start)
+    loop = For(name, 0, many, LoopKind.SERIAL, (block,), limit=count)
+    left = condition.along(name, BLOCK * rows.factor)
+    rest: list[Stmt] = []
+    sizes = [size for size in SIZES if size < BLOCK]
+    for least, size in reversed(list(pairwise([0, *sizes]))):
+        more, none = (left.moved(rows.factor * number) for number in (least, size))
+        tests = [more.to_expr()]
+        tests += [unary("not", none.to_expr())] if size < sizes[-1] else []
+        rest.append(If(all_of(*tests), (_tile_of(parts, kept, rows, size, start),)))
+    done = binary("max", binary("min", count, integer(many)), integer(0))
+    return loop, Let(name, done, tuple(rest))
+
+
+def _tile_of(parts: SumTile, kept: Memory, rows: Rows, size: int, start: Expr) -> Allocate:
+    """The sums of so many rows from one on, copied to where they are kept.
+
+    Those of one row are unrolled as in the whole tile: others have enough to do in each round.
+    """
+    sums = parts.sums if size == 1 else parts.rolled_sums()
+    places = {name: add(start, index(name)) for name in rows.variables}
+    own = parts.tile.memory.name
+    body = (*parts.zeros, *sums, *parts.copied(kept))
+    return replace(parts.tile, body=_moved(cut_rows(body, rows.variables, size), own, own, places))
+
+
+def _moved(body: Body, own: str, kept: str, places: Mapping[str, Expr]) -> Body:
+    """The body with variables replaced but in a tile, which is read from another buffer."""
+
+    def visit(node: Expr) -> Expr | None:
+        if isinstance(node, Load) and node.buffer == own:
+            return replace(node, buffer=kept)
+        return places.get(node.name) if isinstance(node, Index) else None
+
+    made: list[Stmt] = []
+    for item in body:
+        if isinstance(item, For | If):
+            item = replace(item, body=_moved(item.body, own, kept, places))
+        if isinstance(item, If):
+            item = replace(item, condition=transform(item.condition, visit))
+        if isinstance(item, Store | Update | Dot):
+            if item.buffer != own:
+                item = replace(item, indices=tuple(transform(i, visit) for i in item.indices))
+            if isinstance(item, Dot):
+                left, right = transform(item.left, visit), transform(item.right, visit)
+                item = replace(item, left=left, right=right)
+            else:
+                item = replace(item, value=transform(item.value, visit))
+        made.append(item)
+    return tuple(made)
+
+
+def _limited(body: Body, rows: Rows, limit: Expr, most: int) -> Body:
+    """The body with plain loops over as many rows as there are, at most so many."""
+    made: list[Stmt] = []
+    for statement in body:
+        if isinstance(statement, For):
+            statement = replace(statement, body=_limited(statement.body, rows, limit, most))
+            if statement.variable in rows.variables:
+                statement = replace(statement, stop=most, kind=LoopKind.SERIAL, limit=limit)
+        made.append(statement)
     return tuple(made)
 
 

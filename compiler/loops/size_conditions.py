@@ -52,6 +52,10 @@ class Condition:
         """The condition on a sum that is larger by so many."""
         return replace(self, constant=self.constant + by)
 
+    def along(self, variable: str, factor: int) -> Condition:
+        """The condition on a sum that a new variable is added to, so many times."""
+        return replace(self, terms=tuple(sorted((*self.terms, (variable, factor)))))
+
     def with_form(self, form: Affine) -> Condition | None:
         """The same bound for another sum; None where that is no sum of variables."""
         named = terms_of(form)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -21,8 +22,7 @@ from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import default_schedule, naive_schedule
 from tunefarm.compiler.schedule.steps.kernel_forms import MergeAxes
-from tunefarm.compiler.schedule.steps.loop_kinds import Parallelize, Unroll
-from tunefarm.compiler.schedule.steps.new_stages import CacheWrite
+from tunefarm.compiler.schedule.steps.loop_kinds import Parallelize, Unroll, Vectorize
 from tunefarm.compiler.schedule.steps.placement import ComputeAt
 from tunefarm.compiler.schedule.steps.tiles import Fuse, Reorder, Tile
 from tunefarm.compiler.target import Target
@@ -185,56 +185,76 @@ def test_what_a_peeled_round_reads_ends_with_the_others() -> None:
         np.testing.assert_allclose(result[:rows], -np.exp(values)[:rows], rtol=1e-6)
 
 
-def tiles() -> tuple[FusedKernel, Schedule]:
-    """Products in register tiles of seven rows."""
+def tiles(tile: int, dynamic: bool = True) -> tuple[FusedKernel, Schedule]:
+    """GELUs of products in register tiles of so many rows."""
     builder = KernelBuilder()
-    data = builder.input(TensorType(DType.F32, (ROWS, 4)))
+    data = builder.input(TensorType(DType.F32, (ROWS, 64)))
     sizes = builder.input(TensorType(DType.I64, (2,)))
-    weights = builder.input(TensorType(DType.F32, (4, 8)))
+    weights = builder.input(TensorType(DType.F32, (64, 8)))
+    product = builder.stage(
+        "sum",
+        [("i", ROWS), ("j", 8)],
+        lambda i, j, k: mul(data[(i, k)], weights[(k, j)]),
+        reduce=[("k", 64)],
+        combiner="sum",
+    )
     builder.stage(
         "y",
         [("i", ROWS), ("j", 8)],
-        lambda i, j, k: mul(data[(i, k)], weights[(k, j)]),
-        reduce=[("k", 4)],
-        combiner="sum",
+        lambda i, j: mul(product[(i, j)], unary("erf", product[(i, j)])),
     )
     assert sizes.name == SIZES
-    kernel = FusedKernel(
-        "y", tuple(builder.inputs), tuple(builder.stages), "y", (ValidExtent(8, ROWS, SIZES, 1),)
-    )
+    limits = (ValidExtent(8, ROWS, SIZES, 1),) if dynamic else ()
+    kernel = FusedKernel("y", tuple(builder.inputs), tuple(builder.stages), "y", limits)
     steps = (
-        CacheWrite("y", "y.sum"),
-        Tile("y", "i", 7),
+        Tile("y", "i", tile),
         Reorder("y", ("i.o", "i.i", "j")),
         Unroll("y", "i.i"),
-        ComputeAt("y.sum", "y", "i.o", "register"),
-        Reorder("y.sum", ("k", "i", "j")),
-        Unroll("y.sum", "i"),
+        Vectorize("y", "j"),
+        ComputeAt("sum", "y", "i.o", "register"),
+        Tile("sum", "k", 8),
+        Reorder("sum", ("k.o", "k.i", "i", "j")),
+        Unroll("sum", "k.i"),
+        Unroll("sum", "i"),
+        Vectorize("sum", "j"),
     )
     return kernel, Schedule(steps)
 
 
-@pytest.mark.parametrize(("rows", "computed"), [(1, 1), (5, 6), (7, 7), (9, 9), (12, 13), (29, 29)])
-def test_the_last_tile_has_few_more_rows_than_matter(rows: int, computed: int) -> None:
-    kernel, schedule = tiles()
+@pytest.mark.parametrize("tile", [7, 13, 20])
+def test_tiles_of_fewer_rows_compute_the_same(tile: int) -> None:
+    kernel, schedule = tiles(tile)
     nest = lower(kernel, schedule)
     verify_loops(nest)
     rng = np.random.default_rng(0)
     inputs = {
-        "in0": rng.standard_normal((ROWS, 4)).astype(np.float32),
-        "in2": rng.standard_normal((4, 8)).astype(np.float32),
-        SIZES: np.array([0, rows]),
+        "in0": rng.standard_normal((ROWS, 64)).astype(np.float32),
+        "in2": rng.standard_normal((64, 8)).astype(np.float32),
     }
-    result: Any = interpret(nest, inputs)
-    assert (~np.isnan(result)).all(axis=1).sum() == computed
-    np.testing.assert_allclose(result[:rows], (inputs["in0"] @ inputs["in2"])[:rows], rtol=1e-5)
+    sums = inputs["in0"] @ inputs["in2"]
+    expected = sums * np.vectorize(math.erf)(sums)
+    for rows in range(1, ROWS + 1):
+        result: Any = interpret(nest, {**inputs, SIZES: np.array([0, rows])})
+        written = (~np.isnan(result)).all(axis=1).sum()
+        assert rows <= written <= rows + 2, rows
+        np.testing.assert_allclose(result[:rows], expected[:rows], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tile", [7, 13, 20])
+def test_tiles_of_fewer_rows_take_less_code_than_the_whole_one(tile: int) -> None:
+    target = Target.from_json(load_target("x86-64-v3").model_dump())
+    lines = [
+        emit_loops(lower(kernel, schedule), schedule, target, "kernel").text.count("\n")
+        for kernel, schedule in (tiles(tile), tiles(tile, dynamic=False))
+    ]
+    assert lines[0] < 2 * lines[1]
 
 
 @pytest.mark.parametrize("name", ["x86-64-v3", "armv8-neon"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_other_targets_have_code_for_limits(name: str, threads: int) -> None:
     target = Target.from_json(load_target(name).model_dump())
-    for kernel in (pointwise(), tiles()[0]):
+    for kernel in (pointwise(), tiles(7)[0]):
         schedule = default_schedule(kernel, target, threads)
         nest = lower(kernel, schedule)
         assert "in1[1]" in format_loops(nest)
