@@ -89,12 +89,19 @@ def _fill(attributes: Attributes, use: Use) -> Tensor:
 
 
 def _blocked(node: BlockedUse) -> BlockedForm | None:
-    """Along other axes than the channels', which keep their places; lanes stay what they are."""
+    """Along other axes than the channels', which keep their places; lanes stay what they are.
+
+    The number in a lane is that of what is there: beyond the size only the largest or smallest of
+    what is there is asked for, and it stays that.
+    """
     data, lane = node.types.present(0), node.lanes[0]
     if len(data.shape) != 4 or node.attributes["axis"] == 1 or lane is None:
         return None
-    fills_zero = lane == 0 and node.attributes["value"] == "zero" and len(node.types) == 2
-    return BlockedForm(BLOCKED, 0.0) if fills_zero or node.is_whole(data) else None
+    if node.is_whole(data):
+        return BlockedForm(BLOCKED, 0.0)
+    value = node.attributes["value"] if len(node.types) == 2 else "given"
+    keeps = value in ("lowest", "highest") or (value == "zero" and lane == 0)
+    return BlockedForm(BLOCKED, lane) if keeps else None
 
 
 register(
