@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx.helper import make_node
+from onnx.helper import make_attribute, make_node
 
 from tests.compiler.frontend.onnx_models import model, tensor
 from tests.onnxruntime_session import exact_session
@@ -21,7 +21,8 @@ from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.tensor_type import Array
 
-CHANNELS, LEAST, GREATEST = 16, 9, 27
+LEAST, GREATEST = 9, 27
+CHANNELS = (12, 16)  # fewer than a block has, and as many
 Step = Callable[[str, str], list[onnx.NodeProto]]
 
 
@@ -63,6 +64,11 @@ def _down_and_up(x: str, y: str) -> list[onnx.NodeProto]:
     ]
 
 
+def _by_channel(x: str, y: str) -> list[onnx.NodeProto]:
+    """A convolution of each channel: as many groups as its weight has."""
+    return [make_node("Conv", [x, "each"], [y], pads=[1] * 4)]
+
+
 STEPS: tuple[Step, ...] = (
     _conv(1),
     _conv(3),
@@ -70,7 +76,7 @@ STEPS: tuple[Step, ...] = (
     _conv(3, stride=2),
     _conv(3, dilation=2),
     _conv(5, stride=2),
-    _one("Conv", "each", pads=[1] * 4, group=CHANNELS),
+    _by_channel,
     _one("Conv", "w3", auto_pad="SAME_UPPER"),
     _one("MaxPool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
     _one("MaxPool", kernel_shape=[2, 2], strides=[1, 1]),
@@ -85,45 +91,64 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-def _constants() -> dict[str, Array]:
+def _constants(channels: int) -> dict[str, Array]:
     rng = np.random.default_rng(0)
 
     def weight(*shape: int) -> Array:
         values: Array = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
         return values.astype(np.float32)
 
-    square = {f"w{taps}": weight(CHANNELS, CHANNELS, taps, taps) for taps in (1, 3, 5)}
+    square = {f"w{taps}": weight(channels, channels, taps, taps) for taps in (1, 3, 5)}
     return square | {
-        "wide": weight(CHANNELS, 2 * CHANNELS, 3, 3),
-        "each": weight(CHANNELS, 1, 3, 3),
-        "up": weight(CHANNELS, CHANNELS, 2, 2),
-        "scale": np.ones(CHANNELS, np.float32),
+        "wide": weight(channels, 2 * channels, 3, 3),
+        "each": weight(channels, 1, 3, 3),
+        "up": weight(channels, channels, 2, 2),
+        "scale": np.ones(channels, np.float32),
         "twice": np.array([1, 1, 2, 2], np.float32),
     }
 
 
+def _network(steps: list[Step], channels: int) -> onnx.ModelProto:
+    nodes: list[onnx.NodeProto] = []
+    for number, step in enumerate(steps):
+        nodes += step(f"v{number}", f"v{number + 1}")
+    for node in nodes:
+        if "each" in node.input:
+            node.attribute.append(make_attribute("group", channels))
+    given_shape = tensor("v0", ["batch", channels, "height", "width"])
+    return model(nodes, [given_shape], [f"v{len(steps)}"], _constants(channels))
+
+
+def _bounds(channels: int) -> tuple[tuple[int, int] | int, ...]:
+    return (1, 2), channels, (LEAST, GREATEST), (LEAST, GREATEST)
+
+
+def test_maxima_over_part_of_a_block_of_channels_stay_blocked() -> None:
+    pool = _one("MaxPool", kernel_shape=[3, 3], pads=[1] * 4)
+    proto = _network([_conv(3), pool, _conv(3)], CHANNELS[0])
+    compiled = compile_model(import_model_proto(proto, {"v0": _bounds(CHANNELS[0])}))
+    (pools,) = [item for item in compiled.kernels.values() if "max_pool" in item.name]
+    assert len(pools.output.shape) == 5
+
+
 @settings(max_examples=6, deadline=None, derandomize=True, database=None)
 @given(
+    channels=st.sampled_from(CHANNELS),
     steps=st.lists(st.sampled_from(STEPS), min_size=2, max_size=4),
     sizes=st.lists(
         st.tuples(st.integers(1, 2), *[st.integers(LEAST, GREATEST)] * 2), min_size=2, max_size=3
     ),
 )
 def test_planes_of_any_size_give_what_is_there(
-    steps: list[Step], sizes: list[tuple[int, int, int]]
+    channels: int, steps: list[Step], sizes: list[tuple[int, int, int]]
 ) -> None:
-    nodes: list[onnx.NodeProto] = []
-    for number, step in enumerate(steps):
-        nodes += step(f"v{number}", f"v{number + 1}")
-    given_shape = tensor("v0", ["batch", CHANNELS, "height", "width"])
-    proto = model(nodes, [given_shape], [f"v{len(steps)}"], _constants())
-    bounds = ((1, 2), CHANNELS, (LEAST, GREATEST), (LEAST, GREATEST))
-    executable = Executable(compile_model(import_model_proto(proto, {"v0": bounds})).spec)
+    proto = _network(steps, channels)
+    executable = Executable(compile_model(import_model_proto(proto, {"v0": _bounds(channels)})).spec)
     session = exact_session(proto)
-    executable.run({"v0": np.full((2, CHANNELS, GREATEST, GREATEST), np.nan, np.float32)})
+    executable.run({"v0": np.full((2, channels, GREATEST, GREATEST), np.nan, np.float32)})
     rng = np.random.default_rng(1)
     for batch, height, width in sizes:
-        data = rng.standard_normal((batch, CHANNELS, height, width)).astype(np.float32)
+        data = rng.standard_normal((batch, channels, height, width)).astype(np.float32)
         (expected,) = session.run(None, {"v0": data})
         (found,) = executable.run({"v0": data}).values()
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=2e-3)
