@@ -37,7 +37,8 @@ _LINE = 64
 and is the same wherever an object is linked."""
 _STUB = struct.Struct("<Q8s")
 _JUMP = b"\xff\x25\xf2\xff\xff\xff\x90\x90"  # jmp to the address in the 8 bytes before it
-_SHARED_FIXED = 0x02 | 0x10  # MAP_PRIVATE, MAP_FIXED
+_PRESENT_FIXED = 0x02 | 0x10 | 0x8000
+"""MAP_PRIVATE, MAP_FIXED, MAP_POPULATE: the first call of code makes no page fault."""
 _RESERVED = 0x02 | 0x20 | 0x4000  # MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE
 _NOTHING, _READ, _READ_WRITE, _READ_EXECUTE = 0, 1, 3, 5  # protections of memory
 
@@ -292,7 +293,7 @@ def _fill(file: int, content: bytearray) -> None:
 
 
 def _place(file: int, address: int, size: int, protection: int, offset: int) -> None:
-    if size and _library().mmap(address, size, protection, _SHARED_FIXED, file, offset) == _FAILED:
+    if size and _library().mmap(address, size, protection, _PRESENT_FIXED, file, offset) == _FAILED:
         raise OSError(ctypes.get_errno(), "a file in memory cannot be mapped")
 
 

@@ -18,6 +18,7 @@ from tunefarm.compiler.llvm.machine import object_code
 from tunefarm.compiler.runtime.machine import loaded_code
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.mapped_code import MappedCode, NotMappableError, defines
+from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.compiler.runtime.machine.thread_pool import SYMBOLS, with_pool
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.configs.settings import load_target
@@ -78,6 +79,18 @@ def test_objects_call_each_other_in_any_order() -> None:
 def test_functions_lie_in_cache_lines_alike_wherever_they_are_linked() -> None:
     for texts in ((SEVEN,), (ADDS, SEVEN), (COUNTER, POWER, SEVEN)):
         assert MappedCode(compiled(*texts), ["seven"]).address("seven") % 64 == 0
+
+
+def test_the_first_call_makes_no_page_fault() -> None:
+    codes = [MappedCode(compiled(COUNTER), ["next"]) for _ in range(2)]
+    first, second = (ctypes.CFUNCTYPE(ctypes.c_int32)(code.address("next")) for code in codes)
+    first()  # what such a call needs of the process is there
+    clock = SliceClock()
+    clock.start()
+    value = second()
+    clock.seconds()
+    clock.close()
+    assert (value, clock.faults) == (41, 0)
 
 
 def test_what_is_written_to_is_of_one_link() -> None:
