@@ -29,7 +29,7 @@ _ALONE = (
     "tests/measure/worker/test_early_stop.py",
     "tests/measure/worker/test_roof.py",
     "tests/compiler/runtime/machine/test_slice_clock.py",
-    "tests/measure/worker/test_quota_share.py",
+    "tests/measure/worker/test_undisturbed.py",
     "tests/measure/worker/test_timer.py",
     "tests/measure/worker/test_run_candidate.py",
     "tests/end_to_end/test_cli.py",

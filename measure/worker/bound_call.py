@@ -176,12 +176,17 @@ class BoundCall:
         """Run the kernel `calls` times; the seconds that took.
 
         Calls that share copies of the constants go on where the last one was, so that nobody finds
-        in the caches what another has just read. In an arena each slice is another load's.
+        in the caches what another has just read. In an arena each slice is another load's; after
+        one with page faults all memory is there.
         """
-        turn = 0 if self._copies is None else self._copies.turn % self._timed.rows
+        if self._arena is None or self._copies is None:
+            return self._run(self._timed, calls, 0)
+        turn = self._copies.turn % self._timed.rows
         seconds = self._run(self._timed, calls, turn)
-        if self._copies is not None:
-            self._copies.turn = (turn + calls) % self._timed.rows
+        self._copies.turn = (turn + calls) % self._timed.rows
+        if self._clock.faults:
+            self._arena.touch()
+            self._copies.touch()
         return seconds
 
     def run_checked(self, calls: int) -> None:

@@ -64,6 +64,11 @@ class ConstantCopies:
                 return name
         return ""
 
+    def touch(self) -> None:
+        """Have all pages there."""
+        for block in self._blocks:
+            block.touch()
+
     def mend(self) -> None:
         """Put all copies right again."""
         count, self._filled = self._filled, 0

@@ -31,10 +31,10 @@ from tunefarm.measure.sandbox.in_flight import InFlight
 from tunefarm.measure.worker.answer import answer_of
 from tunefarm.measure.worker.bound_call import BoundCall, Problem, enter_arenas, mended_damage
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
-from tunefarm.measure.worker.quota_share import QuotaShare
 from tunefarm.measure.worker.reference import ensure_reference
 from tunefarm.measure.worker.timer import Run, Timing, TimingOptions, calibrate, time_in_turn
 from tunefarm.measure.worker.timing_arena import TimingArena
+from tunefarm.measure.worker.undisturbed import UndisturbedSlices
 from tunefarm.measure.worker.workload import Workload
 from tunefarm.measure.worker.yardstick import Yardstick
 
@@ -69,7 +69,7 @@ class CandidateRunner:
         self._repeat = repeat_call_object(host_target())
         self._yardstick = Yardstick(host_target())
         self._clock = SliceClock(waits=threads == 1)  # of several threads one wait says little
-        self._share = QuotaShare(read_quota(), threads)
+        self._slices = UndisturbedSlices(read_quota(), threads, self._clock)
         self._workloads: OrderedDict[str, Workload] = OrderedDict()
         self._kept = _KeptCalls()
         facts = machine.fingerprint()
@@ -168,7 +168,7 @@ class CandidateRunner:
         )
         checked = perf_counter()
         watch = CoreWatch(self._cores)
-        throttled = self._share.repeated
+        stopped, faulted = self._slices.stopped, self._slices.faulted
         yardstick = self._yardstick.seconds()
         timing = self._time(calls, options, seed)
         drift = self._yardstick.seconds() / yardstick - 1.0
@@ -191,7 +191,8 @@ class CandidateRunner:
             "load": machine.load_average(),
             "calls": timing.calls[0],
             "constant_copies": copies,
-            "throttled_slices": self._share.repeated - throttled,
+            "throttled_slices": self._slices.stopped - stopped,
+            "faulted_slices": self._slices.faulted - faulted,
             "anchor_seconds": yardstick,
             "anchor_drift": round(drift, 5),
         }
@@ -236,11 +237,11 @@ class CandidateRunner:
         return timing
 
     def _noted(self, number: int, run: Run) -> Run:
-        """`run`, which notes that it is the turn of this number, and stays within the quota."""
+        """`run`, which notes that it is the turn of this number, and is undisturbed."""
 
         def run_noted(calls: int) -> float:
             self._in_flight.note(number)
-            return self._share.seconds(run, calls)
+            return self._slices.seconds(run, calls)
 
         return run_noted
 

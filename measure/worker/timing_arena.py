@@ -72,6 +72,7 @@ class TimingArena:
         if count > 1 and (self._others is None or self._others.nbytes < needed):
             self._drop_others()
             self._others = GuardedPages(needed, huge=needed >= _HUGE_FROM)
+            self._others.touch()
         if count == 1 or self._others is None:
             return [own]
         begin = self._others.address + (own - self._others.address) % PERIOD
@@ -99,8 +100,15 @@ class TimingArena:
         if self._pages is None or self._pages.nbytes < needed:
             self.close()
             self._pages = GuardedPages(needed, huge=needed >= _HUGE_FROM)
+            self._pages.touch()
         self._spans = spans
         self._margins = self._lay_canaries()
+
+    def touch(self) -> None:
+        """Have all pages there, as a model that was run before finds them."""
+        for pages in (self._pages, self._others):
+            if pages is not None:
+                pages.touch()
 
     def prepare(self, case: int, poison: int) -> None:
         """Have the inputs of a case there, and every byte of the output be `poison`."""

@@ -32,8 +32,8 @@ from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.cpu_quota import read_quota
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.machine import check_none_lost, on_cores
-from tunefarm.measure.worker.quota_share import QuotaShare
 from tunefarm.measure.worker.stability import relative_mad
+from tunefarm.measure.worker.undisturbed import UndisturbedSlices
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare, standing
 from tunefarm.tuner.interrupt import asked_to_stop
@@ -123,9 +123,9 @@ def interleaved_latencies(
     begin = now()
     calls = [calls_per_sample(program, options, now) for program in programs]
     samples: list[list[float]] = [[] for _ in programs]
-    share = QuotaShare(read_quota(), None)
+    undisturbed = UndisturbedSlices(read_quota(), None)
     slices = SliceClock(waits=options.serial and clock is None, now=now)
-    with closing(share), closing(slices):
+    with closing(undisturbed), closing(slices):
         for number in range(options.rounds):
             if number >= LEAST_ROUNDS and now() - begin > options.max_seconds:
                 break
@@ -134,9 +134,8 @@ def interleaved_latencies(
                     wait_until_idle(options.idle)
                 if options.settle or calls[i] > 1:
                     programs[i]()
-                samples[i].append(
-                    share.seconds(partial(_seconds, programs[i], slices), calls[i]) / calls[i]
-                )
+                run = partial(_seconds, programs[i], slices)
+                samples[i].append(undisturbed.seconds(run, calls[i]) / calls[i])
     return samples
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import subprocess
 import sys
@@ -56,6 +58,7 @@ def test_another_process_on_the_core_is_seen() -> None:
         spinner.communicate()
 
 
+COLD = {"idle_bytes": 1 << 30}  # outputs are written to many places
 QUICK = TimingOptions(samples=3, min_sample_seconds=1e-5, warmup_seconds=0.0, unstable_limit=9.0)
 
 
@@ -82,6 +85,41 @@ def measure(runner: CandidateRunner, *faults: str, options: TimingOptions = QUIC
     request = make_request(faults[0])
     built: list[BuiltCandidate] = [compile_fault(make_request(f), host_target()) for f in faults]
     return runner.run(request.kernel, request.workload_key, built, options).result
+
+
+def test_all_memory_is_there_before_the_first_slice(runner: CandidateRunner) -> None:
+    result = measure(runner, "none", "none", options=replace(QUICK, **COLD))
+    assert result.status is Status.OK, result.error
+    assert result.machine["faulted_slices"] == 0
+
+
+def test_slices_in_which_memory_was_missing_are_timed_again(
+    runner: CandidateRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the system has taken pages away: before every third slice they are dropped."""
+    libc = ctypes.CDLL(None)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    run = bound_call.BoundCall.run
+    slices: list[tuple[float, bool]] = []  # seconds per call, and whether pages were missing
+
+    def dropping(call: bound_call.BoundCall, calls: int) -> float:
+        if call._arena is None:  # it is checked
+            return run(call, calls)
+        if len(slices) % 3 == 0:
+            for place in call._arena.outputs(5)[1:]:
+                page = place // mmap.PAGESIZE * mmap.PAGESIZE
+                assert not libc.madvise(page, mmap.PAGESIZE, mmap.MADV_DONTNEED)
+        seconds = run(call, calls)
+        slices.append((seconds / calls, call._clock.faults > 0))
+        return seconds
+
+    monkeypatch.setattr(bound_call.BoundCall, "run", dropping)
+    enough = replace(QUICK, **COLD, samples=12, min_sample_seconds=1e-4)
+    result = measure(runner, "none", "none", options=enough)
+    assert result.status is Status.OK, result.error
+    missing = {seconds for seconds, faulted in slices if faulted}
+    assert result.machine["faulted_slices"] == len(missing) >= 4
+    assert missing.isdisjoint([*result.samples, *result.rivals[0]])
 
 
 def test_a_reference_is_loaded_once_and_every_candidate_anew(

@@ -13,8 +13,9 @@ import pytest
 
 from tests.measure.fake_machine import add_group2
 from tunefarm.compiler.errors import MeasureError
+from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.measure.cpu_quota import CpuQuota
-from tunefarm.measure.worker.quota_share import QuotaShare
+from tunefarm.measure.worker.undisturbed import UndisturbedSlices
 
 
 class Machine:
@@ -29,9 +30,9 @@ class Machine:
         self._count = 0
         self._write()
 
-    def share(self, threads: int | None) -> QuotaShare:
+    def share(self, threads: int | None) -> UndisturbedSlices:
         quota = CpuQuota(0.5, self._folder, (self._folder / "cpu.stat",))
-        return QuotaShare(quota, threads)
+        return UndisturbedSlices(quota, threads)
 
     def run(self, calls: int) -> float:
         stopped = len(self.slices) in self._stops or calls > self._most
@@ -50,9 +51,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_without_a_quota_each_slice_is_taken_once() -> None:
-    share = QuotaShare(None, 1)
+    share = UndisturbedSlices(None, 1)
     assert share.seconds(lambda calls: 2.0 * calls, 3) == 6.0
-    assert share.repeated == 0
+    assert share.stopped == 0
 
 
 def test_a_slice_that_was_stopped_is_taken_again(folder: Path) -> None:
@@ -60,7 +61,22 @@ def test_a_slice_that_was_stopped_is_taken_again(folder: Path) -> None:
     share = machine.share(1)
     assert share.seconds(machine.run, 4) == pytest.approx(0.004)
     assert share.seconds(machine.run, 4) == pytest.approx(0.004)
-    assert (machine.slices, share.repeated) == ([4, 4, 4], 1)
+    assert (machine.slices, share.stopped) == ([4, 4, 4], 1)
+
+
+def test_a_slice_with_page_faults_is_taken_again_unless_all_have_them() -> None:
+    clock = SliceClock(waits=False)
+    taken = iter([(3.0, 2), (4.0, 0), (8.0, 1), (7.0, 1), (6.0, 3), (7.5, 1), (9.5, 1), (9.0, 1)])
+
+    def run(_: int) -> float:
+        seconds, clock.faults = next(taken)
+        return seconds
+
+    slices = UndisturbedSlices(None, 1, clock)
+    assert slices.seconds(run, 1) == 4.0
+    assert slices.faulted == 1
+    assert slices.seconds(run, 1) == 6.0
+    assert slices.faulted == 7
 
 
 def test_slices_too_long_for_the_quota_become_shorter(folder: Path) -> None:
@@ -114,11 +130,11 @@ _IN_GROUP = """
 import os, sys, time
 from pathlib import Path
 from tunefarm.measure.cpu_quota import read_quota
-from tunefarm.measure.worker.quota_share import QuotaShare
+from tunefarm.measure.worker.undisturbed import UndisturbedSlices
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 quota = read_quota()
 assert quota is not None and quota.cpus == 0.05, quota
-share = QuotaShare(quota, 1)
+share = UndisturbedSlices(quota, 1)
 
 def work(calls):
     begin, cpu = time.perf_counter(), time.thread_time()
@@ -128,7 +144,7 @@ def work(calls):
 
 for _ in range(40):
     share.seconds(work, 1)
-print(share.repeated)
+print(share.stopped)
 """
 
 
