@@ -6,6 +6,7 @@ It begins in the tight guarded buffers, to be checked; to be timed, it enters an
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -143,8 +144,10 @@ class BoundCall:
         self._workspace_address = addresses["workspace"]
         constants = copies.addresses(max(1, count))
         self._checked = self._tables([{**addresses, **copy} for copy in constants])
+        if outputs > len(constants):  # so that no two calls in a row share a copy
+            outputs = -(-outputs // len(constants)) * len(constants)
         places = arena.outputs(outputs)
-        rows = range(max(len(constants), len(places)))
+        rows = range(math.lcm(len(constants), len(places)))
         self._timed = self._tables(
             [
                 {
@@ -175,18 +178,17 @@ class BoundCall:
     def run(self, calls: int) -> float:
         """Run the kernel `calls` times; the seconds that took.
 
-        Calls that share copies of the constants go on where the last one was, so that nobody finds
-        in the caches what another has just read. In an arena each slice is another load's; after
-        one with page faults all memory is there.
+        All calls of a workload go on where the last one was, so that nobody finds in the caches
+        what another has just read or written. In an arena each slice is another load's; after one
+        with page faults all memory is there.
         """
-        if self._arena is None or self._copies is None:
+        if self._arena is None:
             return self._run(self._timed, calls, 0)
-        turn = self._copies.turn % self._timed.rows
-        seconds = self._run(self._timed, calls, turn)
-        self._copies.turn = (turn + calls) % self._timed.rows
+        seconds = self._run(self._timed, calls, self.workload.turn % self._timed.rows)
+        self.workload.turn += calls
         if self._clock.faults:
             self._arena.touch()
-            self._copies.touch()
+            self.constants.touch()
         return seconds
 
     def run_checked(self, calls: int) -> None:

@@ -16,7 +16,6 @@ class ConstantCopies:
     def __init__(self, packed: Mapping[str, Array]) -> None:
         """`packed`: the constants by name, in the order of the kernel ABI; C-contiguous."""
         self._blocks: list[GuardedPages] = []
-        self.turn = 0  # the copy that the next call reads
         self.hold(packed)
 
     def hold(self, packed: Mapping[str, Array]) -> None:

@@ -19,7 +19,7 @@ from tunefarm.measure.worker.constant_copies import ConstantCopies
 from tunefarm.measure.worker.reference import Reference
 from tunefarm.measure.worker.timing_arena import TimingArena
 
-_MOST_COPIES = 16  # of a kernel's constants
+_MOST_COPIES = 16  # of a kernel's constants, and places of its output
 _MOST_COPIED_BYTES = 64 * 1024 * 1024
 _MOST_COPIED_LAYOUTS = 2  # besides those of a request
 _OWN_SHARE = 0.25
@@ -38,6 +38,7 @@ class Workload:
     def __init__(self, kernel: FusedKernel, reference: Reference) -> None:
         self.kernel = kernel
         self.reference = reference
+        self.turn = 0  # timed calls so far, which say what copies and places the next one has
         self._activations = {
             buffer.name: GuardedBuffer(buffer.type.bytes)
             for buffer in kernel.inputs

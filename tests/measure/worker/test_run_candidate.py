@@ -9,18 +9,28 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tests.measure.fault_kernels import compile_fault, make_request
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
+from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.measure.machine import Activity
-from tunefarm.measure.measurement import MeasureResult, Status
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.measure.sandbox.in_flight import InFlight
 from tunefarm.measure.worker import bound_call, run_candidate
-from tunefarm.measure.worker.build_candidate import BuiltCandidate
+from tunefarm.measure.worker.build_candidate import (
+    BuiltCandidate,
+    build_candidate,
+    unpack_candidates,
+)
 from tunefarm.measure.worker.run_candidate import CandidateRunner, CoreWatch
 from tunefarm.measure.worker.timer import TimingOptions
 
@@ -120,6 +130,36 @@ def test_slices_in_which_memory_was_missing_are_timed_again(
     missing = {seconds for seconds, faulted in slices if faulted}
     assert result.machine["faulted_slices"] == len(missing) >= 4
     assert missing.isdisjoint([*result.samples, *result.rivals[0]])
+
+
+@pytest.mark.parametrize(("copies", "places"), [(4, 5), (5, 4), (3, 1), (1, 3)])
+def test_no_call_reads_or_writes_what_the_one_before_has(
+    runner: CandidateRunner, monkeypatch: pytest.MonkeyPatch, copies: int, places: int
+) -> None:
+    kernel = kernel_of([f32(3, 64), f32(64, 48)], [("matmul", ["x0", "x1"], {})], ["x1"])
+    space = schedule_space(kernel, host_target(), 1)
+    schedule = space.schedule(space.default()).to_json()
+    key = workload_key(kernel)
+    request = MeasureRequest("cold", kernel_to_json(kernel), key, schedule, 1, rivals=(schedule,))
+    build = build_candidate(request, host_target())
+    monkeypatch.setattr(bound_call, "copies_needed", lambda *_: copies)
+    monkeypatch.setattr(bound_call, "outputs_needed", lambda *_: places)
+    called: list[tuple[int, int]] = []  # addresses of the constant and of the output
+    run = bound_call.BoundCall._run
+
+    def noted(call: bound_call.BoundCall, tables: Any, calls: int, turn: int) -> float:
+        if tables is call._timed and call._arena is not None:
+            for number in range(turn, turn + calls):
+                _, constant, output = tables.memory[3 * (number % tables.rows) :][:3]
+                called.append((constant, output))
+        return run(call, tables, calls, turn)
+
+    monkeypatch.setattr(bound_call.BoundCall, "_run", noted)
+    result = runner.run(request.kernel, key, unpack_candidates(build.candidates), QUICK).result
+    assert result.status is Status.OK, result.error
+    constants, outputs = ([pair[side] for pair in called] for side in (0, 1))
+    assert copies == 1 or all(a != b for a, b in pairwise(constants))
+    assert places == 1 or all(a != b for a, b in pairwise(outputs))
 
 
 def test_a_reference_is_loaded_once_and_every_candidate_anew(
