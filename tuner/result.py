@@ -16,13 +16,17 @@ from tunefarm.tuner.confirm.placement import moved_lines
 from tunefarm.tuner.confirm.whole_model import Exchanged
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.size_ranges import SizePlan
-from tunefarm.tuner.reports.gains import UNCHANGED, UNKNOWN_GAIN, ModelGain, headline
+from tunefarm.tuner.reports.gains import (
+    UNCHANGED,
+    UNKNOWN_GAIN,
+    ModelGain,
+    headline,
+    largest_gains,
+)
 from tunefarm.tuner.reports.report import (
-    KEY_CHARACTERS,
     TaskStatus,
     format_counts,
     format_duration,
-    format_ratio,
     format_seconds,
     format_share,
     task_to_json,
@@ -30,7 +34,6 @@ from tunefarm.tuner.reports.report import (
 from tunefarm.tuner.search.budget import End
 from tunefarm.tuner.search.session import Overhead
 
-_GAINS = 3  # kernels that are told with their reasons
 _BAR = 32  # characters of the longest bar of a drawing
 
 
@@ -376,24 +379,13 @@ def summary_lines(result: TuneResult, command: str) -> list[str]:
             )
         share = format_share(item.build.tuned_share)
         lines.append(f"for {item.cpu}: {share} of the estimated time is tuned; measured: {text}")
-    lines += gain_lines(result.tasks)
+    gains = largest_gains(result.tasks)
+    lines += ["largest gains:", *(f"  {line}" for line in gains)] if gains else []
     lines += moved_lines(result.tasks)
     if result.changed:
         lines.append(f"note: {changed_note(result.model, result.changed)}")
     lines.append(f"next: {command}")
     return lines
-
-
-def gain_lines(tasks: Sequence[TaskStatus]) -> list[str]:
-    """A line for each of the kernels that gained most of the model's time, and why."""
-    gained = [task for task in tasks if task.reason and task.high < task.default]
-    gained.sort(key=lambda task: task.occurrences * (task.latency.value - task.default))
-    lines = [
-        f"  {task.title} ({task.key[:KEY_CHARACTERS]}) {format_ratio(1.0 / task.confirmed)}: "
-        f"{task.reason}"
-        for task in gained[:_GAINS]
-    ]
-    return ["largest gains:", *lines] if lines else []
 
 
 def changed_note(model: str, difference: str) -> str:

@@ -17,6 +17,7 @@ from tunefarm.tuner.confirm.latency import ModelLatency
 from tunefarm.tuner.confirm.model_times import times_of_job
 from tunefarm.tuner.confirm.whole_model import Exchanged
 from tunefarm.tuner.records.size_ranges import SizePlan, SizeRange
+from tunefarm.tuner.reports.gains import largest_gains
 from tunefarm.tuner.reports.report import TaskStatus, task_to_json
 from tunefarm.tuner.reports.task_table import TaskTable
 from tunefarm.tuner.result import (
@@ -25,7 +26,6 @@ from tunefarm.tuner.result import (
     TargetResult,
     TrialCounts,
     TuneResult,
-    gain_lines,
     result_line,
     summary_lines,
 )
@@ -94,12 +94,14 @@ def test_the_largest_gains_are_told_with_their_reasons() -> None:
         replace(task, expected=task.default * task.confirmed, low=0.0, high=high)
         for task, high in ((small, 6e-4), (large, 8.5e-3), (doubtful, 9.5e-3), (KEPT, 1e-3))
     ]
-    assert gain_lines(tasks) == [
-        "largest gains:",
-        "  conv (large) 1.11x: tile 4x8 instead of 7x4",
-        "  conv (small) 2.00x: unroll 4 instead of 8",
+    gains = [
+        "conv (large) 1.11x: tile 4x8 instead of 7x4",
+        "conv (small) 2.00x: unroll 4 instead of 8",
     ]
-    assert gain_lines(tasks[2:]) == []
+    assert largest_gains(tasks) == gains
+    assert largest_gains(tasks[2:]) == []
+    text = "\n".join(summary_lines(replace(RESULT, tasks=tuple(tasks)), "tune build"))
+    assert "largest gains:\n  " + "\n  ".join(gains) in text
     assert task_to_json(large)["reason"] == large.reason
 
 

@@ -42,7 +42,7 @@ from tunefarm.tuner.pages.packed import packed, packed_text, visible
 from tunefarm.tuner.pages.roofline import rooflines
 from tunefarm.tuner.records.model_latencies import MeasuredModel
 from tunefarm.tuner.reports import size_curves
-from tunefarm.tuner.reports.gains import gain_class, headline
+from tunefarm.tuner.reports.gains import gain_class, headline, largest_gains
 from tunefarm.tuner.reports.job_state import JobState
 from tunefarm.tuner.reports.report import (
     format_counts,
@@ -178,19 +178,20 @@ def _visible(value: Any) -> Any:
 
 
 def _headline_of(contents: Contents) -> dict[str, Any] | None:
-    """The newest job's result in a line, what it is made of, and its curve; None without a job and
-    without a model that was measured."""
+    """The newest job's result in a line, what it is made of, its largest gains with their reasons,
+    and its curve; None without a job and without a model that was measured."""
     job = next(iter(contents.jobs), None)
     found = _measured(contents, job)
     if job is None and found is None:
         return None
-    history = () if job is None else JobState.of(job.progress).history
+    state = JobState() if job is None else JobState.of(job.progress)
     shown: dict[str, Any] = {
         "model": job.model_name if found is None and job is not None else "",
         "text": "the whole model was not measured yet",
         "class": "same",
         "details": [] if job is None else [_effort(job)],
-        "curve": best_curve(history),
+        "gains": largest_gains(state.tasks),
+        "curve": best_curve(state.history),
     }
     ratio = None if found is None else found.times.over_untuned
     if found is None or ratio is None:

@@ -14,7 +14,7 @@ NOISE = 0.02  # what a default latency, which has no interval, may be off
 MOST_MOMENTS = 200  # of a job's history
 _DIGITS = 6  # of a latency: more than is ever known of it
 _LATENCIES = ("default", "best", "expected", "low", "high", "claimed", "confirmed")
-_TEXTS = ("kernel", "nodes", "key", "target", "sizes", "ended")
+_TEXTS = ("kernel", "nodes", "key", "target", "sizes", "ended", "reason")
 _COUNTS = ("occurrences", "trials", "failures", "scattered")
 _COLUMNS = (*_TEXTS, *_COUNTS, *_LATENCIES)
 

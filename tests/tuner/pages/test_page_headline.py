@@ -82,6 +82,23 @@ def test_an_empty_database_has_no_headline(store: Store) -> None:
     assert 'class="headline ' not in page_of(store)
 
 
+def test_the_largest_gains_are_named_with_their_reasons(store: Store) -> None:
+    why = "tile 5x4 instead of 9x3 (7 % slower without), unroll 16 instead of 8"
+    gained = replace(
+        task(9),  # 1 ms, by default 2
+        nodes="stem <conv>",
+        confirmed=0.5,
+        reason=why,
+    )
+    job(store, None, JobState(tasks=(task(3), gained)))
+    page = html_of(parts_of(store, PageOptions()))
+    assert "<p>Largest gains:</p>" in page
+    line = f"stem <conv> ({gained.key[:8]}) 2.00x: {why}"
+    assert line in "".join(parsed(page).texts)
+    job(store, None, JobState(tasks=(task(3), replace(gained, high=2.1e-3))))
+    assert "Largest gains" not in page_of(store)
+
+
 def test_the_curve_of_the_newest_job_is_drawn(store: Store) -> None:
     history = (Moment(1.0, 5, 2e-3), Moment(9.0, 50, 1e-3))
     job(store, None, JobState(history=history))
