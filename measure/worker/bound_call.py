@@ -63,16 +63,19 @@ class _Load:
 class _Tables:
     """Pointer tables that calls alternate with: each row has the addresses of all buffers."""
 
-    memory: Any
-    rows: int
-    row_bytes: int
+    memory: npt.NDArray[np.int64]
 
     @staticmethod
-    def of(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> _Tables:
-        """Of rows with the addresses of the buffers by name, in the order of these names."""
-        count = len(rows) * len(names)
-        memory = (ctypes.c_void_p * count)(*(row[name] for row in rows for name in names))
-        return _Tables(memory, len(rows), 8 * len(names))
+    def of(names: Sequence[str], places: Mapping[str, Sequence[int]]) -> _Tables:
+        """Of buffers in the order of these names, each of which alternates between its places."""
+        rows = math.lcm(*(len(places[name]) for name in names))
+        columns = [np.resize(np.array(places[name], np.int64), rows) for name in names]
+        return _Tables(np.ascontiguousarray(np.stack(columns, axis=1)))
+
+    @property
+    def rows(self) -> int:
+        """Calls until the first row comes again."""
+        return len(self.memory)
 
 
 class BoundCall:
@@ -102,7 +105,7 @@ class BoundCall:
         self._arena: TimingArena | None = None
         self._copies: ConstantCopies | None = None
         self._right: dict[int, Array] = {}  # outputs that were found right, by case
-        self._timed = self._tables([{name: buffer.address for name, buffer in self._buffers}])
+        self._timed = self._tables({name: [buffer.address] for name, buffer in self._buffers})
         self._checked = self._timed
         self._candidate = candidate
         self._loads = [_Load.of(code, candidate.symbol)]
@@ -110,8 +113,8 @@ class BoundCall:
         self._runtime = runtime
         self._workspace_address = workspace.address
 
-    def _tables(self, rows: Sequence[Mapping[str, int]]) -> _Tables:
-        return _Tables.of([name for name, _ in self._buffers], rows)
+    def _tables(self, places: Mapping[str, Sequence[int]]) -> _Tables:
+        return _Tables.of([name for name, _ in self._buffers], places)
 
     @property
     def workspace_bytes(self) -> int:
@@ -143,21 +146,12 @@ class BoundCall:
         self._arena, self._copies = arena, copies
         self._workspace_address = addresses["workspace"]
         constants = copies.addresses(max(1, count))
-        self._checked = self._tables([{**addresses, **copy} for copy in constants])
+        buffers = {name: [address] for name, address in addresses.items()}
+        buffers |= {name: [copy[name] for copy in constants] for name in constants[0]}
+        self._checked = self._tables(buffers)
         if outputs > len(constants):  # so that no two calls in a row share a copy
             outputs = -(-outputs // len(constants)) * len(constants)
-        places = arena.outputs(outputs)
-        rows = range(math.lcm(len(constants), len(places)))
-        self._timed = self._tables(
-            [
-                {
-                    **addresses,
-                    **constants[row % len(constants)],
-                    "output": places[row % len(places)],
-                }
-                for row in rows
-            ]
-        )
+        self._timed = self._tables({**buffers, "output": arena.outputs(outputs)})
         objects = (self._candidate.object_code, repeat_call_object(host_target()))
         symbol = self._candidate.symbol
         while len(self._loads) < LOADS:
@@ -200,7 +194,7 @@ class BoundCall:
         load = self._loads[self._slices % len(self._loads)]
         self._slices += 1
         workspace, runtime = self._workspace_address, self._runtime
-        begin, count, stride = ctypes.addressof(tables.memory), tables.rows, tables.row_bytes
+        begin, count, stride = tables.memory.ctypes.data, tables.rows, tables.memory.strides[0]
         clock = self._clock
         clock.start()
         load.repeat(load.kernel, begin, workspace, runtime, calls, turn, count, stride)
