@@ -35,9 +35,12 @@ def honesty(model: str, repeat: int, minutes: float) -> None:
     print(_line("median", [median(column) for column in zip(*rows, strict=True)], minutes))
 
 
-def tuned(model: Path, database: Path, minutes: float, seed: int) -> Mapping[str, Any]:
+def tuned(
+    model: Path, database: Path, minutes: float, seed: int, precision: str = "default"
+) -> Mapping[str, Any]:
     """What `tune --json` says of a job."""
     options = ["--minutes", str(minutes), "--seed", str(seed), "--json", "-"]
+    options += ["--precision", precision]
     command = [sys.executable, "-c", ENTRY, "--model", str(model), "--db", str(database), *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     result: Mapping[str, Any] = json.loads(done.stdout)

@@ -3,13 +3,13 @@
     python -m tests.benchmarks.in_model jobs [MODEL ...] [--minutes 3] [--repeat 1]
     python -m tests.benchmarks.in_model kernels [MODEL ...] [--rounds 3]
 
-A MODEL is an ONNX file of fixed sizes, or the name of a network of the zoo. `jobs` tunes each in a
-fresh database and prints the interval of tuned against untuned, the sum of the kernels in the
-model's profile over the whole model, the search's figures over the profile's, and how many kernels
-were exchanged in the running model; jobs whose interval lies wholly below 1 are counted. `kernels`
-tunes nothing: it measures the default schedules as a search does, with the caches as the model
-leaves them and as they were taken to be before (weights cold, outputs warm), over their time in the
-model's profile. Rounds alternate between both and the profile.
+A MODEL is an ONNX file of fixed sizes, or the name of a network of the zoo; `--precision` is as in
+`tune`. `jobs` tunes each in a fresh database and prints the interval of tuned against untuned, the
+sum of the kernels in the model's profile over the whole model, the search's figures over the
+profile's, and how many kernels were exchanged in the running model; jobs whose interval lies wholly
+below 1 are counted. `kernels` tunes nothing: it measures the default schedules as a search does,
+with the caches as the model leaves them and as they were taken to be before (weights cold, outputs
+warm), over their time in the model's profile. Rounds alternate between both and the profile.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--precision", default="default")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         slower = 0
@@ -76,17 +77,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if not path.exists():
                 path = write_model(name, Path(folder) / f"{name}.onnx")
             if options.what == "kernels":
-                kernels(path, options.rounds)
+                kernels(path, options.rounds, options.precision)
                 continue
             for seed in range(options.repeat):
-                slower += job(path, Path(folder) / f"{path.stem}-{seed}.db", options.minutes, seed)
+                database = Path(folder) / f"{path.stem}-{seed}.db"
+                slower += job(path, database, options.minutes, seed, options.precision)
         if options.what == "jobs":
             print(f"jobs whose model is slower than untuned beyond doubt: {slower}")
 
 
-def job(path: Path, database: Path, minutes: float, seed: int) -> bool:
+def job(path: Path, database: Path, minutes: float, seed: int, precision: str) -> bool:
     """Print what a job came to; whether its model is slower than untuned."""
-    result = tuned(path, database, minutes, seed)
+    result = tuned(path, database, minutes, seed, precision)
     with Store.open(database) as store:
         measured = newest(store)
     assert measured is not None, "the model was not measured"
@@ -113,10 +115,11 @@ def job(path: Path, database: Path, minutes: float, seed: int) -> bool:
     return bool(high < 1.0)
 
 
-def kernels(path: Path, rounds: int) -> None:
+def kernels(path: Path, rounds: int, precision: str) -> None:
     """Print the time of default schedules as a search measures them over that in the profile."""
-    compiled = compile_model(str(path))
-    spec, settings = compiled.spec, load_settings("quick", environment={})
+    settings = load_settings("quick", {"compile.numerics": precision}, environment={})
+    compiled = compile_model(str(path), numerics=settings.compile.numerics)
+    spec = compiled.spec
     model = Executable(spec.of_tensors())
     inputs = aligned_inputs(model)
     distinct = {key: calls[0].kernel for key, calls in compiled.program.kernel_calls().items()}
