@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tests.measure.clock_traces import KINDS, against_itself
 from tunefarm.compiler import build
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.compiler.runtime.machine.slice_clock import SliceClock
 from tunefarm.compiler.runtime.spec.buffers import address_of
 from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
 from tunefarm.tuner.confirm import latency
@@ -64,6 +66,28 @@ def test_the_interval_of_a_build_and_itself_holds_1_and_is_narrow(
     found = [latency_of_meetings(meetings) for meetings in comparisons(kind, between, 1000)]
     assert sum(item.low > 1.0 or item.high < 1.0 for item in found) <= 100
     assert np.median([item.high / item.low - 1.0 for item in found]) <= width
+
+
+def test_models_have_all_their_memory_before_they_are_timed(tmp_path: Path) -> None:
+    """What is timed after a placed model's first call holds no page fault."""
+    large = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 4096, 64] x) => (float[1, 64, 4096] z)
+        { y = Transpose<perm = [0, 2, 1]>(x)  z = Softmax(y) }"""
+    )
+    onnx.save(large, tmp_path / "large.onnx")
+    built = build(str(tmp_path / "large.onnx"))
+    clock = SliceClock()
+    for program in latency.placed_programs([built, built]):
+        program()
+        faults = []
+        for _ in range(5):
+            clock.start()
+            program()
+            clock.seconds()
+            faults.append(clock.faults)
+        assert min(faults) == 0
+    clock.close()
 
 
 def test_one_placement_is_one_run_of_a_pair_however_many_its_rounds() -> None:
