@@ -44,7 +44,8 @@ def load_modules(modules: Iterable[str]) -> None:
 
         before = registered_functions()
         try:
-            imported = _import_file(module) if is_file else importlib.import_module(module)
+            load = _import_file if is_file else importlib.import_module  # noqa: TID251 - named by users
+            imported = load(module)
         except SettingsError as error:
             raise SettingsError(f"--functions {given}: {error.message}", hint=error.hint) from error
         except (Exception, SystemExit) as error:  # it is not ours

@@ -19,7 +19,7 @@ In the repository this is tuner/facade.py; installed it is tunefarm/__init__.py.
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib import import_module  # noqa: TID251 - imported when it is asked for
 from types import ModuleType
 from typing import TYPE_CHECKING
 

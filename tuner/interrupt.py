@@ -70,6 +70,7 @@ class SignalHandler:
         self._raised = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Take signal `number`, as a handler given to `signal.signal` does."""
         now = self._clock()
         if self.number is None:
             self.number, self._when = number, now

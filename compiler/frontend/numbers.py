@@ -45,10 +45,12 @@ class Numbers:
 
     @property
     def dtype(self) -> DType:
+        """The element type."""
         return self.value.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape as it is stored."""
         return self.value.shape
 
     def __add__(self, other: Operand) -> Numbers:

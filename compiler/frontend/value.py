@@ -46,10 +46,12 @@ class Value:
 
     @property
     def dtype(self) -> DType:
+        """The element type."""
         return self.type.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape as it is stored, padding included."""
         return self.type.shape
 
     @property

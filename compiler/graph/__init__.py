@@ -1,0 +1,1 @@
+"""Graph: types, folded constants, decomposed operators recognised, before it is planned."""

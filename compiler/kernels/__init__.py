@@ -1,0 +1,1 @@
+"""Fused kernels as tensor expressions: what is computed, not how."""

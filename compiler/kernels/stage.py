@@ -49,6 +49,7 @@ class Stage:
 
     @property
     def dtype(self) -> DType:
+        """The element type of the results."""
         return self.body.dtype
 
     @property
@@ -58,4 +59,5 @@ class Stage:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The extents of the spatial axes."""
         return tuple(axis.extent for axis in self.axes)

@@ -52,13 +52,13 @@ def make_token_file(path: Path) -> None:
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables, for this process and those that are started meanwhile."""
-    before = dict(os.environ)
-    os.environ.update(values)
+    before = dict(os.environ)  # noqa: TID251
+    os.environ.update(values)  # noqa: TID251
     try:
         yield
     finally:
         for name in values:
             if name in before:
-                os.environ[name] = before[name]
+                os.environ[name] = before[name]  # noqa: TID251
             else:
-                del os.environ[name]
+                del os.environ[name]  # noqa: TID251

@@ -163,7 +163,7 @@ def _start(
     ]
     wanted = Wanted(role, address, folder, is_loopback(host), tuple(ray))
     environment = {
-        **os.environ,
+        **os.environ,  # noqa: TID251
         **of_token_file(str(token_file)),
         "RAY_worker_niceness": str(options.niceness),
         "RAY_USAGE_STATS_ENABLED": "0",

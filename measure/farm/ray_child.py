@@ -67,7 +67,7 @@ def _start(wanted: Wanted) -> None:
     with ExitStack() as stack:
         if wanted.alone:
             host = wanted.address.rpartition(":")[0]
-            os.environ[LOOPBACK_ALONE] = "0"  # Ray's daemons look, this process has looked
+            os.environ[LOOPBACK_ALONE] = "0"  # noqa: TID251 - Ray's daemons look, we have
             names: Mapping[str, Any] = {
                 "resolve_ip_for_localhost": lambda _: lambda name: name,
                 "get_node_ip_address": lambda _: lambda *_: host,

@@ -135,7 +135,7 @@ class RayBackend:
                 wanted = Wanted("head", f"{_LOOPBACK}:0", self.folder, True, arguments)
             else:
                 wanted = Wanted("driver", address, self.folder, alone)
-            launch(wanted, {**os.environ, **variables})
+            launch(wanted, {**os.environ, **variables})  # noqa: TID251
             if self._reaper is not None:
                 self._reaper.note()
                 self.daemons = ray_daemons(self._tag)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
+from importlib import import_module  # noqa: TID251 - a process is told by name what to do
 from typing import Any
 
 from tunefarm.compiler.errors import MeasureError

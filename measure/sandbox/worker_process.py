@@ -267,7 +267,7 @@ def _environment(threads: int) -> dict[str, str]:
     """The worker's environment: as many OpenMP threads as asked."""
     counts = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {
-        **os.environ,
+        **os.environ,  # noqa: TID251
         **counts,
         "OMP_NUM_THREADS": str(threads),
     }

@@ -200,6 +200,7 @@ class BoostedTrees:
 
     @property
     def trained(self) -> bool:
+        """Whether there is a model to predict with."""
         return bool(self._boosters)
 
     def fit(self, data: TrainingData) -> None:

@@ -33,6 +33,7 @@ class RetryPolicy:
         self._stopped = True
 
     def __call__(self, error: DatabaseUnavailableError) -> bool:
+        """Wait and report; whether to try again."""
         if isinstance(error, DatabaseMovedError):  # and the store goes on
             self._progress.message(error.message)
             return True

@@ -103,6 +103,7 @@ class Finder:
         return name if found is None else found
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a value."""
         return self.graph.types[name].shape
 
     def size(self, name: str) -> int:
@@ -110,6 +111,7 @@ class Finder:
         return self.graph.types[name].size
 
     def dtype(self, name: str) -> DType:
+        """The element type of a value."""
         return self.graph.types[name].dtype
 
     def constant(self, name: str) -> Array | None:

@@ -167,6 +167,7 @@ class TilePlan(TileLoops):
     """What is decided for n candidates, and the steps and the shape that follow from it."""
 
     def steps(self) -> list[Step]:
+        """The steps of the one candidate that the choices are values of."""
         context, roles, values = self.context, self.context.roles, self.values
         (tiles,) = self.tiles
         output, anchor = context.kernel.output.name, context.kernel.anchor
@@ -322,4 +323,5 @@ class TilePlan(TileLoops):
         ]
 
     def shape(self) -> NestShape:
+        """The loop shapes of all candidates, as arrays of n."""
         return tile_shape(self)

@@ -1,3 +1,5 @@
+"""A step: sum parts of a reduction by themselves, then the parts."""
+
 from __future__ import annotations
 
 import itertools
