@@ -103,6 +103,7 @@ class Compiled:
         return {key: item.chosen for key, item in self.schedules.items()}
 
 
+# Long: the pipeline is one flat list of stages, and what it takes is said once.
 def compile_model(
     model: Model,
     choose_schedule: ChooseSchedule | None = None,

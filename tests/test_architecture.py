@@ -5,6 +5,7 @@ Both are run on sources that break each rule, too.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -39,6 +40,8 @@ LEFT_BY_TOOLS = {
     ".venv",
     ".venv-test",
 }
+FUNCTION_LINES = 60
+"""Of a function that says no reason to have more; ruff limits the ways through it."""
 IMPORT = re.compile(r"^ *(?:from|import) ([\w.]+)", re.MULTILINE)
 
 
@@ -267,6 +270,36 @@ def test_breach_of_a_lint_rule_is_found(
 )
 def test_what_is_allowed_passes(repository: Path, name: str, source: str) -> None:
     assert lint(repository, name, source) == []
+
+
+def long_functions(source: str) -> list[str]:
+    """Functions of more than `FUNCTION_LINES` lines, without a comment above that says why."""
+    lines, found = source.splitlines(), []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef) or node.end_lineno is None:
+            continue
+        first = min(node.lineno, *(each.lineno for each in node.decorator_list), node.end_lineno)
+        is_long = node.end_lineno - node.lineno >= FUNCTION_LINES
+        if is_long and not lines[first - 2].lstrip().startswith("# Long: "):
+            found.append(node.name)
+    return found
+
+
+def test_long_functions_say_why(repository: Path) -> None:
+    for package in PACKAGES:
+        for path in (repository / package).rglob("*.py"):
+            source = path.read_text()
+            if source.count("\n") > FUNCTION_LINES:
+                assert long_functions(source) == [], path
+
+
+@pytest.mark.parametrize(
+    ("above", "lines", "found"),
+    [("", 60, []), ("", 61, ["f"]), ("# Long: a text.\n", 61, []), ("# A text.\n", 61, ["f"])],
+)
+def test_a_function_above_60_lines_is_found(above: str, lines: int, found: list[str]) -> None:
+    body = "    pass\n" * (lines - 1)
+    assert long_functions(f"{above}@decorated\ndef f():\n{body}") == found
 
 
 def test_no_module_is_imported_by_a_computed_name(repository: Path) -> None:

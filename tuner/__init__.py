@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tunefarm.tuner.result import TuneResult
 
 
+# Long: one parameter for each setting, all described.
 def tune(
     model: str | PathLike[str],
     *,
@@ -141,6 +142,7 @@ def choose(
     )
 
 
+# Long: one parameter for each setting, all described.
 def build(
     model: str | PathLike[str],
     *,

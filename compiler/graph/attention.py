@@ -146,7 +146,6 @@ class _Finder:
         key = self._as_it_lies(key, (rank - 1, rank - 2))
         value = self._as_it_lies(value, (rank - 1,))
         last, perm = self._result(product)
-        empty = "" if guarded is None else guarded[0]
         match = self._shared(
             Match(
                 last,
@@ -159,15 +158,19 @@ class _Finder:
                 found.masked,
                 found.softcap,
                 "" if sunk is None else sunk.sink,
-                empty,
+                "" if guarded is None else guarded[0],
                 ends,
                 zeroed=numbers is not None,
             )
         )
-        # Two products with a few rows each read keys and values as they lie.
-        few = scores[-2] < FEWEST_QUERIES
-        pays = match.groups or not few if dtype not in self.summed else match.groups and few
-        return match if pays else None
+        return match if self._pays(match, dtype, scores[-2]) else None
+
+    def _pays(self, match: Match, dtype: DType, queries: int) -> bool:
+        """Whether one kernel takes less: two products of a few rows read keys, values in place."""
+        few = queries < FEWEST_QUERIES
+        if dtype in self.summed:
+            return bool(match.groups) and few
+        return bool(match.groups) or not few
 
     def _filled(self, name: str, value: str, last: int) -> tuple[str, Ends]:
         """A value before its axis `last` from behind is filled, and what of it is not."""

@@ -96,14 +96,7 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
     if len(kernel.stages) != 6:
         return None
     scores, largest, exponential, total, weighted, output = kernel.stages
-    combiners = tuple(stage.combiner for stage in kernel.stages)
-    if combiners != ("sum", "max", "", "sum", "sum", "") or kernel.anchor != weighted.name:
-        return None
-    if any(len(s.reduce_axes) > 1 or s.accumulates is not DType.F32 for s in kernel.stages[:-1]):
-        return None
-    if output.dtype is not DType.F32 and not is_narrow(output.dtype):
-        return None
-    if len(scores.axes) < 2 or output.axes != weighted.axes:
+    if not _has_attentions_stages(kernel):
         return None
     *batch, queries, keys = scores.axes
     rows = (*batch, queries)
@@ -122,10 +115,7 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
     if any(load.indices != own for load in loads(largest.body) if load.buffer == scores.name):
         return None
     summed, product = _summed(scores.body)
-    factors, inputs = (
-        _factors(replace(scores, body=product)),
-        {buffer.name for buffer in kernel.inputs},
-    )
+    factors, inputs = _factors(replace(scores, body=product)), {each.name for each in kernel.inputs}
     exists, both = _values(weighted)
     if factors is None or both is None or both[0] != weight:
         return None
@@ -156,6 +146,19 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
         zeroed=exponential.body == bodies[1],
         sunk=any(load.buffer == largest.name for load in loads(output.body)),
     )
+
+
+def _has_attentions_stages(kernel: FusedKernel) -> bool:
+    """Whether six stages combine, and are of types, as those of an attention."""
+    *summed, weighted, output = kernel.stages
+    combiners = tuple(stage.combiner for stage in kernel.stages)
+    if combiners != ("sum", "max", "", "sum", "sum", "") or kernel.anchor != weighted.name:
+        return False
+    if any(len(s.reduce_axes) > 1 or s.accumulates is not DType.F32 for s in (*summed, weighted)):
+        return False
+    if output.dtype is not DType.F32 and not is_narrow(output.dtype):
+        return False
+    return len(summed[0].axes) >= 2 and output.axes == weighted.axes
 
 
 def _axes(load: Load) -> frozenset[str]:

@@ -377,6 +377,7 @@ def _rows(matrix: Matrix, row: Expr, term: Callable[[int], Expr]) -> Expr:
     return result
 
 
+# Long: five stages, each with the closure that reads the one before.
 def _stages(
     anchor: Stage, source: str, conv: BlockedConv, m: int, by_rows_of_tiles: bool
 ) -> tuple[Stage, ...]:

@@ -66,11 +66,7 @@ def call_outlined(
     if worth is not None:
         little = writer.emit(f"xor i1 {worth}, true")
         serial = writer.emit(f"or i1 {serial}, {little}")
-    wide = writer.emit(f"sext i32 {threads} to i64")
-    wanted = writer.emit(f"mul i64 {wide}, {loop.chunks}")
-    smaller = writer.emit(f"icmp slt i64 {wanted}, {extent}")
-    capped = writer.emit(f"select i1 {smaller}, i64 {wanted}, i64 {extent}")
-    chunks = writer.emit(f"select i1 {serial}, i64 1, i64 {capped}")
+    chunks = _chunks(writer, loop, extent, threads, serial)
     variables = [f"i64 {value}" for value in outside]
     values = ["ptr %buffers", "ptr %workspace", "i64 0", f"i64 {chunks}", *variables]
     for slot, stored in zip(slots, values, strict=True):
@@ -88,6 +84,15 @@ def call_outlined(
     if over:
         writer.line(f"br label %{over}")
         writer.begin_block(over)
+
+
+def _chunks(writer: FunctionWriter, loop: For, extent: str, threads: str, serial: str) -> str:
+    """In how many chunks the loop is shared out: one if the bool `serial` holds."""
+    wide = writer.emit(f"sext i32 {threads} to i64")
+    wanted = writer.emit(f"mul i64 {wide}, {loop.chunks}")
+    smaller = writer.emit(f"icmp slt i64 {wanted}, {extent}")
+    capped = writer.emit(f"select i1 {smaller}, i64 {wanted}, i64 {extent}")
+    return writer.emit(f"select i1 {serial}, i64 1, i64 {capped}")
 
 
 def outline(loop: For, name: str, writer: FunctionWriter, body: Body, outside: int = 0) -> str:

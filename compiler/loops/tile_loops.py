@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from tunefarm.compiler.errors import ScheduleError
@@ -59,29 +60,16 @@ def tile_loops(loops: StageLoops, leaves: Leaves, held: Memory, shapes: Shapes, 
     """
     state, tiled = loops.state, loops.state.tiled
     assert tiled is not None
-    factors = narrow_factors(state.stage.body)
-    if factors is None or not all(isinstance(factor, Load) for factor in factors):
-        raise ScheduleError(f"the factors of {state.name} are not read as they are")
+    of_rows, of_lanes = _factor_loads(state, tiled.rows)
     first = next(i for i, axis in enumerate(state.order) if axis in state.reduce)
     inner = state.order[first : -len(tiled.loops)]
     summed = tuple(axis for axis in inner if axis in state.reduce)
     blocks = tuple(axis for axis in inner if axis not in state.reduce)
     extents = {axis: _extent(state, axis, env) for axis in (*blocks, *tiled.loops)}
     rows, groups, steps, lanes, terms = (extents.get(axis, 1) for axis in tiled)
-    roots = {axis: _root(state, axis) for axis in (*blocks, tiled.rows, tiled.lanes)}
-
-    def made(side: str, load: Load, shape: tuple[int, int]) -> _Factor:
-        read = {name for item in load.indices for name in axes_of(item)}
-        own = tuple(axis for axis in blocks if roots[axis] in read)
-        counts = tuple(extents[axis] for axis in own)
-        memory = Memory(f"{held.name}.{side}", load.dtype, (*counts, *shape))
-        return _Factor(memory, own, load)
-
-    loads = [factor for factor in factors if isinstance(factor, Load)]
-    if roots[tiled.rows] not in {name for item in loads[0].indices for name in axes_of(item)}:
-        loads.reverse()
-    left = made("left", loads[0], (rows, groups * steps * terms))
-    right = made("right", loads[1], (groups * steps, lanes * terms))
+    made = partial(_factor, state, held.name, {axis: extents[axis] for axis in blocks})
+    left = made("left", of_rows, (rows, groups * steps * terms))
+    right = made("right", of_lanes, (groups * steps, lanes * terms))
     if terms * left.memory.dtype.bytes != TERM_BYTES:
         raise ScheduleError(f"{terms} terms of {left.memory.dtype} are not {TERM_BYTES} bytes")
     counts = tuple(extents[axis] for axis in blocks)
@@ -91,17 +79,14 @@ def tile_loops(loops: StageLoops, leaves: Leaves, held: Memory, shapes: Shapes, 
     def zero(env: Env) -> Body:
         return (TileZero(sums.name, _places(blocks, env)),)
 
-    def load_left(env: Env) -> Body:
-        along = {tiled.groups: steps * terms, tiled.steps: terms, tiled.terms: 1}
-        source, stride = place.rows(left.load, env, tiled.rows, along)
-        tile = left.tile(env)
+    def load(factor: _Factor, rows: str, along: Mapping[str, int], env: Env) -> Body:
+        source, stride = place.rows(factor.load, env, rows, along)
+        tile = factor.tile(env)
         return (TileLoad(tile.buffer, tile.indices, source, stride),)
 
-    def load_right(env: Env) -> Body:
-        along = {tiled.lanes: terms, tiled.terms: 1}
-        source, stride = place.rows(right.load, env, tiled.steps, along)
-        tile = right.tile(env)
-        return (TileLoad(tile.buffer, tile.indices, source, stride),)
+    terms_of_left = {tiled.groups: steps * terms, tiled.steps: terms, tiled.terms: 1}
+    load_left = partial(load, left, tiled.rows, terms_of_left)
+    load_right = partial(load, right, tiled.steps, {tiled.lanes: terms, tiled.terms: 1})
 
     def dot(env: Env) -> Body:
         return (TileDot(sums.name, _places(blocks, env), left.tile(env), right.tile(env)),)
@@ -126,6 +111,37 @@ def tile_loops(loops: StageLoops, leaves: Leaves, held: Memory, shapes: Shapes, 
     for memory in (right.memory, left.memory, sums):
         body = (Allocate(memory, Scope.TILE, body),)
     return body
+
+
+def _factor_loads(state: StageState, rows: str) -> list[Load]:
+    """The loads of both factors, first that of the factor which has the tiles' rows.
+
+    Raises ScheduleError where a factor is more than a load.
+    """
+    factors = narrow_factors(state.stage.body)
+    if factors is None or not all(isinstance(factor, Load) for factor in factors):
+        raise ScheduleError(f"the factors of {state.name} are not read as they are")
+    loads = [factor for factor in factors if isinstance(factor, Load)]
+    return loads if _root(state, rows) in _axes_read(loads[0]) else loads[::-1]
+
+
+def _axes_read(load: Load) -> set[str]:
+    """The axes that a load's place depends on."""
+    return {name for item in load.indices for name in axes_of(item)}
+
+
+def _factor(
+    state: StageState,
+    sums: str,
+    blocks: Mapping[str, int],
+    side: str,
+    load: Load,
+    shape: tuple[int, int],
+) -> _Factor:
+    """Tiles of `shape` for a factor: one for each of those `blocks`, by extent, that it reads."""
+    own = tuple(axis for axis in blocks if _root(state, axis) in _axes_read(load))
+    counts = tuple(blocks[axis] for axis in own)
+    return _Factor(Memory(f"{sums}.{side}", load.dtype, (*counts, *shape)), own, load)
 
 
 def _extent(state: StageState, axis: str, env: Env) -> int:

@@ -152,6 +152,7 @@ def _put_together(
     return result if cache.place(result) else None
 
 
+# Long: constants are dropped between steps, so as not to be in memory twice.
 def _compiled(
     request: BuildRequest,
     target: Target,

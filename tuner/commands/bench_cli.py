@@ -50,6 +50,7 @@ def default_build(request: BuildRequest) -> Executable | None:
     return build_loaded(replace(request, settings=changed))[0]
 
 
+# Long: one parameter for each option.
 def bench(
     model: ModelOption,
     db: DbOption = None,

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 _C_FORMS = ("c", "object")
 
 
+# Long: one parameter for each option.
 def build(
     model: ModelOption,
     output: Annotated[

@@ -92,6 +92,7 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+# Long: one parameter for each option.
 @app.callback()
 def tune(
     context: typer.Context,

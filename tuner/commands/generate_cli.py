@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _TOKENIZER = "tokenizer.json"
 
 
+# Long: one parameter for each option.
 def generate(
     artifact: Annotated[str, typer.Argument(metavar="FILE", help="Artifact of tune build.")],
     prompt_ids: Annotated[

@@ -34,6 +34,7 @@ VARIANTS = "variants"
 """The stage of artifacts."""
 
 
+# Long: one parameter for each option.
 def inspect(
     model: ModelOption,
     stage: Annotated[

@@ -72,14 +72,7 @@ def inspect_model(
     of single kernels those are dumped that `kernel` names. Raises SettingsError for an unknown
     stage or kernel, and for a kernel of the graph or the plan.
     """
-    if stage not in PROGRAMS:
-        near = difflib.get_close_matches(stage, STAGES_TO_INSPECT, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(STAGES_TO_INSPECT)}"
-        raise SettingsError(f"unknown stage {stage!r}", hint=hint)
-    if stage in ("graph", "plan") and kernel is not None:
-        raise SettingsError(f"the {stage} has no kernels yet", hint="choose a later stage")
-    if dump_after is not None:
-        check_stage(dump_after, STAGES)
+    _check_request(stage, kernel, dump_after)
     target, options, limits = target_of(settings), settings.compile, limits_of(settings)
     imported = import_model(model, shapes, limits)
     lowered = lower_model(imported, settings, PrecisionOptions(), target, store)
@@ -88,8 +81,7 @@ def inspect_model(
         options = options.model_copy(update={"numerics": "default"})
     texts: dict[str, str] = {}
     observe = texts.__setitem__ if stage == "graph" else None
-    applied = _applied_plan(imported, lowered, settings, target, store)
-    plan = applied.plan
+    plan = (applied := _applied_plan(imported, lowered, settings, target, store)).plan
     program = kernels_of(
         graph, target, dump_after=observe, limits=limits, numerics=lowered.numerics, plan=plan
     )
@@ -122,6 +114,18 @@ def inspect_model(
         f"{_heading(item, key, len(calls[key]), nodes[key])}\n{show(key, item)}"
         for key, item in selected.items()
     )
+
+
+def _check_request(stage: str, kernel: str | None, dump_after: str | None) -> None:
+    """Raise SettingsError for an unknown stage, and for a kernel of a stage that has none."""
+    if stage not in PROGRAMS:
+        near = difflib.get_close_matches(stage, STAGES_TO_INSPECT, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"stages: {', '.join(STAGES_TO_INSPECT)}"
+        raise SettingsError(f"unknown stage {stage!r}", hint=hint)
+    if stage in ("graph", "plan") and kernel is not None:
+        raise SettingsError(f"the {stage} has no kernels yet", hint="choose a later stage")
+    if dump_after is not None:
+        check_stage(dump_after, STAGES)
 
 
 def _heading(kernel: FusedKernel, key: str, calls: int, nodes: str) -> str:

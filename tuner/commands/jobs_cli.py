@@ -43,6 +43,7 @@ jobs = typer.Typer(
 _LONGEST_MINUTES = 60.0 * 24 * 366
 
 
+# Long: one parameter for each option.
 @jobs.command(
     "add",
     cls=Command,

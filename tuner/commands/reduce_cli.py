@@ -30,6 +30,7 @@ _CHECKS = ("onnxruntime", "reference", "build", "stages")
 _FUNCTION = re.compile(r"(.+\.py):\w+")
 
 
+# Long: one parameter for each option.
 def reduce(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="ONNX model that fails.")],
     check: Annotated[

@@ -19,6 +19,7 @@ from tunefarm.tuner.commands.options import (
 )
 
 
+# Long: one parameter for each option.
 def run(
     artifact: Annotated[str, typer.Argument(metavar="FILE", help="Artifact of tune build.")],
     input: Annotated[

@@ -35,6 +35,7 @@ SHOWN = 0.97
 """The share of the recorded speed that the verdict is about where none is required."""
 
 
+# Long: one parameter for each option.
 def verify(
     model: ModelOption,
     db: DbOption = None,

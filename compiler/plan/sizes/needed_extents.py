@@ -115,13 +115,9 @@ def needed_extents(
                 begin = offset // program.types[source].dtype.bytes
                 kept = frozenset(limit for limit in own if _fits(limit, begin, size, whole))
                 add_read(source, _Read(kept))
-            case JoinCall(inputs=sources):
-                begin, whole = 0, program.types[call.output].size
-                for source in sources:
-                    size = program.types[source].size
-                    kept = frozenset(limit for limit in own if _fits(limit, begin, whole, size))
-                    add_read(source, _Read(kept))
-                    begin += size
+            case JoinCall():
+                for value, read in _reads_of_join(program, call, own):
+                    add_read(value, read)
             case FunctionCall():
                 for value, read in _reads_of_function(call):
                     add_read(value, read)
@@ -216,6 +212,17 @@ def _limits_of(dims: Dims, names: Mapping[Size, SizeName]) -> frozenset[ValueLim
                 found.add(ValueLimit(stride, extent, *names[true]))
             stride *= extent
     return frozenset(found)
+
+
+def _reads_of_join(
+    program: KernelProgram, call: JoinCall, own: frozenset[ValueLimit]
+) -> Iterator[tuple[str, _Read]]:
+    """How far each part of a join is read, of which `own` says how far it is needed."""
+    begin, whole = 0, program.types[call.output].size
+    for source in call.inputs:
+        size = program.types[source].size
+        yield source, _Read(frozenset(limit for limit in own if _fits(limit, begin, whole, size)))
+        begin += size
 
 
 def _reads_of_function(call: FunctionCall) -> Iterator[tuple[str, _Read]]:

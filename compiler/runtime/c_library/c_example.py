@@ -64,6 +64,7 @@ static void write_file(const char *path, const void *memory, size_t bytes)
 """
 
 
+# Long: a text with places for names.
 def example_text(interface: CInterface) -> str:
     """A program of standard C11 that uses every part of the interface."""
     name, macro, signature = interface.name, interface.macro, interface.signature

@@ -27,6 +27,7 @@ class FunctionsCode:
     after: str = ""
 
 
+# Long: a text with places for names.
 def functions_code(interface: CInterface, programs: Sequence[ExecutableSpec]) -> FunctionsCode:
     """The pieces for programs of a model, whose functions all have symbols."""
     spec = programs[0]

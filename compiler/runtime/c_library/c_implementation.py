@@ -99,6 +99,7 @@ static int any(const int64_t *flags, size_t count)
 """
 
 
+# Long: a text with places for names.
 def implementation_text(interface: CInterface, programs: Sequence[ExecutableSpec]) -> str:
     """GNU C11 that defines the interface's functions; `interface` is that of the programs."""
     linked, foreign = linked_programs(programs), functions_code(interface, programs)

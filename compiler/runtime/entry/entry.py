@@ -99,11 +99,39 @@ def entry_ir(
         body.text(report_ir(slots))
     if sizes_table_ir(foreign):
         body.line(sizes_table_ir(foreign))
+    _emit_steps(body, steps, slots, tiles is not None, bool(flushing), clocked)
+    if tiles is not None:
+        body.line("call void @run_tiles.end()")
+    if flushing:
+        body.line("call void @run_floats.set(i64 %floats)")
+    body.line("ret void")
+    floats = float_state_ir(flushing, "run_floats") if flushing else ""
+    set_up = "" if tiles is None else set_up_ir(tiles, "run_tiles")
+    facts = "".join(facts_ir(*item) for item in enumerate(foreign))
+    declarations = "\n".join(
+        f"declare void @{symbol}(ptr, ptr, ptr)" for symbol in _distinct(c.symbol for c in calls)
+    )
+    return (
+        f"{_seal_ir(seal)}{floats}{set_up}{facts}{declarations}\n"
+        "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n"
+        f"define void @{ENTRY_SYMBOL}"
+        "(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %runtime) {\n"
+        f"{body}\n}}\n"
+    )
+
+
+def _emit_steps(
+    body: _Body,
+    steps: Sequence[RunStep],
+    slots: FunctionSlots | None,
+    tiled: bool,
+    flushing: bool,
+    clocked: bool,
+) -> None:
+    """Write the steps in order; functions that are not ours are called as their caller left us."""
     pointer = partial(_pointer, body)
     loops = _EntryLoops(body, pointer, steps)
-    left_out: dict[
-        int, AbstractContextManager[None]
-    ] = {}  # by loop: where it is left out as a whole
+    left_out: dict[int, AbstractContextManager[None]] = {}  # by loop: where all of it is left out
     calls_made = 0
     if clocked:
         body.line(tick_ir(len(steps)))
@@ -124,7 +152,7 @@ def entry_ir(
             with body.guarded(step.guards):
                 _emit_buffers(body, step.buffers)
                 code = call_ir(calls_made, step, slots, index)
-                code = code if tiles is None else _without_tiles(code)
+                code = _without_tiles(code) if tiled else code
                 code = _with_callers_floats(code) if flushing else code
                 if step.axes:
                     opened = OpenCall(body, pointer, calls_made, step, slots.extents)
@@ -136,24 +164,6 @@ def entry_ir(
             calls_made += 1
         if clocked:
             body.line(tick_ir(index))
-    if tiles is not None:
-        body.line("call void @run_tiles.end()")
-    if flushing:
-        body.line("call void @run_floats.set(i64 %floats)")
-    body.line("ret void")
-    floats = float_state_ir(flushing, "run_floats") if flushing else ""
-    set_up = "" if tiles is None else set_up_ir(tiles, "run_tiles")
-    facts = "".join(facts_ir(*item) for item in enumerate(foreign))
-    declarations = "\n".join(
-        f"declare void @{symbol}(ptr, ptr, ptr)" for symbol in _distinct(c.symbol for c in calls)
-    )
-    return (
-        f"{_seal_ir(seal)}{floats}{set_up}{facts}{declarations}\n"
-        "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n"
-        f"define void @{ENTRY_SYMBOL}"
-        "(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %runtime) {\n"
-        f"{body}\n}}\n"
-    )
 
 
 def _seal_ir(seal: bytes) -> str:

@@ -8,7 +8,7 @@ we know.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -115,16 +115,7 @@ def plan_memory(
             first = loops.begin(call.loop) if isinstance(call, LoopEnd) else step
             for name in written_by(call):
                 made_by.setdefault(storage[name].root, first)
-    locations = {name: Location(Place.INPUT, i) for i, name in enumerate(program.inputs)}
-    copies: list[tuple[str, int]] = []
-    for number, name in enumerate(program.outputs):
-        root = storage[name].root
-        is_whole = program.types[name].bytes == program.types[root].bytes
-        if root in made_by and root not in locations and is_whole:
-            locations[root] = Location(Place.OUTPUT, number)
-        else:
-            copies.append((name, number))
-
+    locations, copies = _ports(program, storage, made_by)
     last_used = _last_uses(program, storage)
     last_used.update((storage[name].root, len(program.calls)) for name, _ in copies)
     loops.keep_alive(made_by, last_used)
@@ -157,6 +148,22 @@ def plan_memory(
         workspaces=tuple(scratch_offsets.get(step) for step in range(len(program.calls))),
         copies=tuple(copies),
     )
+
+
+def _ports(
+    program: KernelProgram, storage: Mapping[str, Stored], made: Container[str]
+) -> tuple[dict[str, Location], list[tuple[str, int]]]:
+    """Where inputs and outputs are, and the outputs that are copied from where they are made."""
+    locations = {name: Location(Place.INPUT, i) for i, name in enumerate(program.inputs)}
+    copies = []
+    for number, name in enumerate(program.outputs):
+        root = storage[name].root
+        is_whole = program.types[name].bytes == program.types[root].bytes
+        if root in made and root not in locations and is_whole:
+            locations[root] = Location(Place.OUTPUT, number)
+        else:
+            copies.append((name, number))
+    return locations, copies
 
 
 def _check_run(buffers: Sequence[BufferLife], ports: int, allowance: ResourceBudget) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.kernels.kernel import (
@@ -61,9 +61,7 @@ def run_steps(
     loops: list[LoopBegin] = []  # those that the call is within
     for number, call in enumerate(program.calls):
         if isinstance(call, LoopBegin):
-            limit, first, *initial = (
-                optional(number, position, value) for position, value in enumerate(call.inputs)
-            )
+            limit, first, *initial = (optional(number, *item) for item in enumerate(call.inputs))
             copies = tuple(
                 copy(place, state)
                 for place, state in zip(initial, call.states, strict=True)
@@ -79,26 +77,23 @@ def run_steps(
         if isinstance(call, FunctionCall):
             inputs = [optional(number, *item) for item in enumerate(call.inputs)]
             sizes = inputs.pop() if call.axes else None
-            steps.append(
-                FunctionStep(
-                    links.index(_link(call)),
-                    (*inputs, *map(plan.location, call.outputs)),
-                    call.called,
-                    len(call.outputs),
-                    call.arguments,
-                    call.source,
-                    conditions(call),
-                    call.axes,
-                    sizes,
-                    plan.workspaces[number],
-                )
-            )
+            link, buffers = links.index(_link(call)), (*inputs, *map(plan.location, call.outputs))
+            about = (call.called, len(call.outputs), call.arguments, call.source, conditions(call))
+            memory = (call.axes, sizes, plan.workspaces[number])
+            steps.append(FunctionStep(link, buffers, *about, *memory))
         if not isinstance(call, KernelCall):
             continue
-        buffers = [operand(number, *item) for item in enumerate(call.inputs)]
-        buffers.append(plan.location(call.output))
+        operands = (operand(number, *item) for item in enumerate(call.inputs))
+        read_and_written = (*operands, plan.location(call.output))
         symbol, workspace = compiled[call.key].symbol, plan.workspaces[number]
-        steps.append(CallStep(symbol, tuple(buffers), workspace, conditions(call)))
+        steps.append(CallStep(symbol, read_and_written, workspace, conditions(call)))
+    return (*steps, *_output_copies(program, constants, plan))
+
+
+def _output_copies(
+    program: KernelProgram, constants: PackedConstants, plan: MemoryPlan
+) -> Iterator[CopyStep]:
+    """The copies of outputs that are made elsewhere; of those without elements there are none."""
     for name, output in plan.copies:
         if not program.types[name].bytes:
             continue
@@ -107,8 +102,7 @@ def run_steps(
             if name in constants.outputs
             else plan.location(name)
         )
-        steps.append(CopyStep(source, Location(Place.OUTPUT, output), program.types[name].bytes))
-    return tuple(steps)
+        yield CopyStep(source, Location(Place.OUTPUT, output), program.types[name].bytes)
 
 
 def _again(

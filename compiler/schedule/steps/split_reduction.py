@@ -45,12 +45,7 @@ class SplitReduction(Step):
         stage = scheduled.untouched_stage(
             self.stage, "a reduction must be split before other steps touch the stage"
         )
-        extents = {axis.name: axis.extent for axis in stage.reduce_axes}
-        if self.axis not in extents:
-            raise ScheduleError(f"{self.axis} is no reduce axis of {stage.name}")
-        if self.lanes < 1:
-            raise ScheduleError("there must be at least 1 lane")
-        extent = extents[self.axis]
+        extent = self._extent(stage)
         blocks, rest = divmod(extent, self.lanes)
         beyond = rest > 0 and self.masked
         if beyond:
@@ -104,3 +99,12 @@ class SplitReduction(Step):
             combined = binary(operation, combined, Load(term.dtype, leftover.name, spatial))
         made.append(Stage(stage.name, stage.axes, (), "", cast(stage.dtype, combined)))
         return scheduled.with_stages(stage.name, *made)
+
+    def _extent(self, stage: Stage) -> int:
+        """The extent of the axis that is split. Raises ScheduleError if it cannot be."""
+        extents = {axis.name: axis.extent for axis in stage.reduce_axes}
+        if self.axis not in extents:
+            raise ScheduleError(f"{self.axis} is no reduce axis of {stage.name}")
+        if self.lanes < 1:
+            raise ScheduleError("there must be at least 1 lane")
+        return extents[self.axis]
