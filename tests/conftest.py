@@ -48,7 +48,6 @@ _SAMPLED = (
     "tests/compiler/plan/",
     "tests/compiler/runtime/",
     "tests/compiler/schedule/",
-    "tests/compiler/test_emitted_code.py",
     "tests/contracts/test_store_contract.py",
     "tests/db/test_damage.py",
     "tests/db/test_disk_faults.py",
