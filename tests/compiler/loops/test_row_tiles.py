@@ -6,7 +6,7 @@ import pytest
 
 from tunefarm.compiler.expr.nodes import Load, integer
 from tunefarm.compiler.kernels.kernel import ValidExtent
-from tunefarm.compiler.loops.row_tiles import Rows, is_rare, worth_cutting
+from tunefarm.compiler.loops.row_tiles import FEW, MIN_LONE_TILE_ROWS, Rows, is_rare, worth_cutting
 from tunefarm.compiler.loops.size_conditions import Condition, greatest_of
 from tunefarm.compiler.types.dtypes import DType
 
@@ -39,3 +39,19 @@ def test_few_rows_behind_many_are_computed_whole(place: int, worth: bool) -> Non
     rows = Rows(frozenset({"ow"}), 1, 7)
     assert worth_cutting(Condition((), place, 1, WIDTH), rows) is worth
     assert worth_cutting(Condition((("ow.o", 7),), place, 1, WIDTH), rows)
+
+
+@pytest.mark.parametrize(
+    ("factor", "count", "place", "worth"),
+    [
+        (2, 7, FEW * 14 - 1, True),
+        (2, 7, FEW * 14, False),
+        (1, MIN_LONE_TILE_ROWS, 0, True),
+        (1, MIN_LONE_TILE_ROWS - 1, 0, False),
+    ],
+)
+def test_a_tile_alone_is_cut_where_it_has_many_rows_among_the_first(
+    factor: int, count: int, place: int, worth: bool
+) -> None:
+    rows = Rows(frozenset({"ow"}), factor, count)
+    assert worth_cutting(Condition((), place, 1, WIDTH), rows) is worth

@@ -143,6 +143,12 @@ def test_a_product_divided_by_a_factor_is_the_other(factors: list[int], number: 
     assert quotient(BATCH * (rows * columns), rows * columns) == BATCH
 
 
+def test_numbers_are_divided_where_nothing_is_left() -> None:
+    assert quotient(6, 2) == 3
+    assert quotient(7, 2) is None
+    assert quotient(6, 0) is None and quotient(LENGTH, 0) is None
+
+
 def test_a_size_says_what_it_is() -> None:
     assert str(2 * BATCH * LENGTH + 1) == "2*batch*length + 1"
     assert isinstance(BATCH, Size)

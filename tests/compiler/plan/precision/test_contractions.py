@@ -43,6 +43,17 @@ def test_identities_hang_on_what_is_computed_and_not_on_names_or_extents_of_inpu
     assert len(set(identities(graph()).values())) == 6  # with the absent operand
 
 
+def test_the_order_of_attributes_is_none_of_an_identity() -> None:
+    found = graph()
+    *others, last = found.nodes
+    attributes = {"transpose_a": False, "transpose_b": True}
+    one, other = (
+        replace(found, nodes=(*others, replace(last, attributes=order)))
+        for order in (attributes, dict(reversed(attributes.items())))
+    )
+    assert keys(one) == keys(other)
+
+
 def test_other_attributes_are_another_contraction_and_nothing_before_them() -> None:
     first, second = keys(graph())
     found = graph()
