@@ -4,9 +4,9 @@
     python -m tests.mutation --only compiler/loops/region.py:41:4
 
 Each mutant changes one expression or leaves out one statement, in a copy of the sources. The tests
-of that file run first, then those of its folder, then those of the whole compiler; the first one
-that fails, or takes too long, kills the mutant. A survivor is a missing test, or changes nothing
-that a user could see: `EQUIVALENT` says why, for each of those.
+of that file run first, then those of its folder and those that import it, then all of the
+compiler; the first one that fails, or takes too long, kills the mutant. A survivor is a missing
+test, or changes nothing that a user could see: `EQUIVALENT` says why, for each of those.
 """
 
 from __future__ import annotations
@@ -192,12 +192,25 @@ def draw(count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
     return list(drawn.values())
 
 
-def stages_of(file: str, root: Path = ROOT, *, near: bool = False) -> list[str]:
-    """The tests that may find a fault of a file, the nearest first."""
+def stages_of(file: str, root: Path = ROOT, *, near: bool = False) -> list[tuple[str, ...]]:
+    """The tests that may find a fault of a file, the nearest first: its own, those of its folder,
+    those that import it, the golden code, and unless only `near` ones are asked for all others.
+    """
     mirrored = Path("tests") / file
     own = mirrored.with_name(f"test_{mirrored.name}")
-    stages = [own, mirrored.parent, GOLDEN_CODE, *([] if near else [WHOLE_COMPILER])]
-    return list(dict.fromkeys(path.as_posix() for path in stages if (root / path).exists()))
+    module = f"tunefarm.{file.removesuffix('.py').replace('/', '.')}"
+    importing = [
+        path.relative_to(root).as_posix()
+        for path in sorted((root / WHOLE_COMPILER).rglob("test_*.py"))
+        if f"{module} import" in path.read_text(encoding="utf-8")
+    ]
+    stages = [(own.as_posix(),), tuple(importing), (GOLDEN_CODE.as_posix(),)]
+    if mirrored.parent != WHOLE_COMPILER:
+        stages.insert(1, (mirrored.parent.as_posix(),))
+    if not near:
+        stages.append((WHOLE_COMPILER.as_posix(),))
+    there = [tuple(path for path in stage if (root / path).exists()) for stage in stages]
+    return list(dict.fromkeys(filter(None, there)))
 
 
 def copy_sources(folder: Path) -> dict[str, str]:
@@ -243,12 +256,12 @@ class Trials:
         path.write_text(source, encoding="utf-8")
         shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
 
-    def _failing(self, stage: str) -> str | None:
+    def _failing(self, stage: Sequence[str]) -> str | None:
         """The first test of a stage that fails, or the stage that takes too long; else None."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no"]
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
-                [*command, "-m", self.marked, stage],
+                [*command, "-m", self.marked, *stage],
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -259,7 +272,7 @@ class Trials:
             try:
                 status = process.wait(self.seconds)
             except subprocess.TimeoutExpired:
-                return f"{stage} (more than {self.seconds:g} s)"
+                return f"{stage[0]} (more than {self.seconds:g} s)"
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
@@ -269,7 +282,7 @@ class Trials:
         if status in (0, _NO_TESTS):
             return None
         failed = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        return failed[0].split(" ")[1] if failed else f"{stage} (ended with {status})"
+        return failed[0].split(" ")[1] if failed else f"{stage[0]} (ended with {status})"
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -293,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", help="FILE:LINE:COLUMN, instead of a draw")
     parser.add_argument("--nightly", action="store_true", help="run the nightly tests too")
     parser.add_argument(
-        "--near", action="store_true", help="only tests of the folder and of the golden code"
+        "--near", action="store_true", help="only a file's nearest tests, and the golden code"
     )
     parser.add_argument("--stage-seconds", type=float, default=900.0)
     parser.add_argument("--at-least", type=float, default=0.9, help="share that is to be killed")

@@ -79,13 +79,15 @@ def test_every_area_has_sources() -> None:
 
 
 def test_the_nearest_tests_run_first() -> None:
-    near = stages_of("compiler/types/sizes.py", near=True)
-    assert near == [
-        "tests/compiler/types/test_sizes.py",
-        "tests/compiler/types",
-        "tests/compiler/test_emitted_code.py",
-    ]
-    assert stages_of("compiler/types/sizes.py") == [*near, "tests/compiler"]
+    golden = ("tests/compiler/test_emitted_code.py",)
+    own, folder, importing, *last = stages_of("compiler/types/sizes.py", near=True)
+    assert own == ("tests/compiler/types/test_sizes.py",)
+    assert folder == ("tests/compiler/types",)
+    assert {*own, "tests/compiler/types/test_dims.py"} < {*importing}
+    assert last == [golden]
+    assert stages_of("compiler/types/sizes.py")[3:] == [golden, ("tests/compiler",)]
+    assert stages_of("compiler/limits.py", near=True)[0] == ("tests/compiler/test_limits.py",)
+    assert ("tests/compiler",) not in stages_of("compiler/limits.py", near=True)
 
 
 @pytest.fixture

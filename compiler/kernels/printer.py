@@ -138,8 +138,7 @@ def _expression_lines(expr: Expr) -> list[str]:
 def _format_row(row: list[Any], texts: list[tuple[str, int]]) -> tuple[str, int]:
     match row[0]:
         case "const":
-            text = str(row[2])
-            return text, _ATOM if not text.startswith("-") else 7
+            return str(row[2]), _ATOM
         case "index":
             return row[1], _ATOM
         case "load":

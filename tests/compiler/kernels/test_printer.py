@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from tunefarm.compiler.expr.nodes import (
+    Load,
     add,
     all_of,
     binary,
@@ -54,10 +55,13 @@ def test_kernel_reads_like_its_definition() -> None:
 
 def test_parentheses_follow_precedence() -> None:
     a, b, c = index("a"), index("b"), index("c")
+    load = Load(DType.F32, "x", (a,))
     assert format_expression(mul(add(a, b), c)) == "(a + b) * c"
     assert format_expression(sub(a, sub(b, c))) == "a - (b - c)"
     assert format_expression(sub(sub(a, b), c)) == "a - b - c"
     assert format_expression(binary("max", add(a, b), c)) == "max(a + b, c)"
+    assert format_expression(mul(const(-2.5, DType.F32), load)) == "-2.5 * x[a]"
+    assert format_expression(sub(load, const(-2.5, DType.F32))) == "x[a] - -2.5"
 
 
 def test_long_shared_expression_is_printed_once() -> None:
