@@ -10,6 +10,7 @@ import pytest
 
 from tests.mutation import (
     AREAS,
+    EQUIVALENT,
     ROOT,
     Mutant,
     Outcome,
@@ -134,3 +135,10 @@ def test_too_many_survivors_fail_the_command(
     assert main(["--mutants", "4", "--at-least", "0.6"]) == 1
     assert "all: 2 of 4 killed" in capsys.readouterr().out
     assert main(["--mutants", "4", "--at-least", "0.5"]) == 0
+
+
+def test_what_is_called_equivalent_is_a_mutant_of_today() -> None:
+    files = {name.partition(":")[0] for name in EQUIVALENT}
+    there = {str(m) for file in files for m in mutants_of("", file, (ROOT / file).read_text())}
+    assert EQUIVALENT.keys() <= there
+    assert all(EQUIVALENT.values())

@@ -148,7 +148,7 @@ def _is_quantisable(graph: Graph, node: Node) -> bool:
 
 
 def _digest(value: object) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(value, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:IDENTITY_CHARACTERS]
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.compiler.schedule.small_kernels import f32, kernel_of
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
 from tunefarm.compiler.kernels.merge_axes import merge_axes
-from tunefarm.compiler.kernels.roles import with_roles
+from tunefarm.compiler.kernels.roles import channel_block, with_roles
 from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
 from tunefarm.compiler.kernels.split_rows import split_rows
 from tunefarm.compiler.kernels.workload_key import workload_key
@@ -54,6 +54,12 @@ def plain(operator: str, inputs: list[TensorType], attributes: dict[str, Attribu
 def test_roles_follow_from_indices(kernel: FusedKernel, expected: str) -> None:
     found = roles(with_roles(kernel, 8))
     assert found == dict(item.split("=") for item in expected.split())
+
+
+def test_channels_lie_in_blocks_where_a_constant_has_them_in_one_axis() -> None:
+    assert channel_block(CONV) == 8
+    assert channel_block(plain("conv", [f32(1, 4, 7, 9), f32(6, 2, 3, 3)], {"groups": 2})) == 0
+    assert channel_block(plain("matmul", [f32(3, 13, 19), f32(3, 19, 40)], {})) == 0
 
 
 @pytest.mark.parametrize(
