@@ -185,6 +185,18 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """The file of a tiny network: convolution, product, softmax."""
+    import onnx
+
+    from tests.end_to_end.tiny_model import tiny_model
+
+    path = tmp_path / "tiny.onnx"
+    onnx.save(tiny_model(), path)
+    return path
+
+
+@pytest.fixture
 def unwritable_folder() -> Iterator[Path]:
     """A folder that this process may read but not write, even where tests run as root."""
     folder = Path(tempfile.mkdtemp(prefix="tunefarm-"))

@@ -72,13 +72,6 @@ def tune(
     return CommandLine(tmp_path, capsys)
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.onnx"
-    onnx.save(tiny_model(), path)
-    return path
-
-
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """The tiny model tuned once, by the local runner."""

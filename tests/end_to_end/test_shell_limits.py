@@ -16,7 +16,6 @@ from onnx import helper
 
 from tests.compiler.frontend.onnx_models import model as model_of
 from tests.compiler.frontend.onnx_models import tensor
-from tests.end_to_end.tiny_model import tiny_model
 
 _SECONDS = 300.0
 _UNDER = """
@@ -25,13 +24,6 @@ for name, value in json.loads(sys.argv[1]).items():
     resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
 os.execv(sys.executable, [sys.executable, "-m", "tunefarm.tuner.commands.entry", *sys.argv[2:]])
 """
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.onnx"
-    onnx.save(tiny_model(), path)
-    return path
 
 
 def tune_under(

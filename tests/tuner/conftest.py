@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.db.examples import populate
 from tests.db.ready_schema import ready_schema
 from tests.in_process_import import importing_in_process
 from tunefarm.db.store import Store
@@ -24,3 +25,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
     """Of a new file."""
     with Store.open(tmp_path / "tuning.db") as store:
         yield store
+
+
+@pytest.fixture
+def populated(store: Store) -> None:
+    """The workloads and targets that trials of the tests are of are in `store`."""
+    populate(store)

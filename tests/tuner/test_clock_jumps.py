@@ -6,13 +6,12 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
-from tests.db.examples import KEY, populate
+from tests.db.examples import KEY
 from tunefarm.configs.clock import since_boot
 from tunefarm.db import processes, queries, schema
 from tunefarm.db.queue import add_entry, entries, take_entry
@@ -21,6 +20,8 @@ from tunefarm.db.work import CLAIM_SECONDS, claim, close_lost_jobs, renew_lease
 from tunefarm.tuner.commands.job_status import resuming, time_left, time_taken
 from tunefarm.tuner.records.job_command import JobCommand
 from tunefarm.tuner.reports.job_state import JobState
+
+pytestmark = pytest.mark.usefixtures("populated")
 
 HOURS = (-3.0, 3.0)
 
@@ -48,13 +49,6 @@ app(["jobs", "run", "--minutes", "10", "--db", sys.argv[2], "--json", sys.argv[3
 summary = json.load(open(sys.argv[3]))
 print(json.dumps([found[0], summary["ended"] - summary["began"]]))
 """
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.db") as store:
-        populate(store)
-        yield store
 
 
 @pytest.fixture(params=HOURS, ids=["back", "forward"])

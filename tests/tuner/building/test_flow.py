@@ -32,13 +32,6 @@ from tunefarm.tuner.records.trials import task_key
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.onnx"
-    onnx.save(tiny_model(), path)
-    return path
-
-
-@pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return load_settings(None, {"cache.folder": str(tmp_path / "cache")}, environment={})
 

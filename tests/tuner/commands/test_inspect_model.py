@@ -7,7 +7,6 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.end_to_end.tiny_model import tiny_model
 from tests.tuner.building.test_recorded_plan import PLAIN_CONV, Setting
 from tests.tuner.plans.branch_net import branch_net
 from tunefarm.compiler.errors import SettingsError
@@ -26,13 +25,6 @@ from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.commands.inspect_model import inspect_model
 from tunefarm.tuner.records.graph_choice import GraphChoice
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.onnx"
-    onnx.save(tiny_model(), path)
-    return path
 
 
 @pytest.fixture

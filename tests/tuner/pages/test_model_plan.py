@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.db.examples import latency, populate
+from tests.db.examples import latency
 from tests.tuner.pages.made_up import graph_plan
 from tests.tuner.pages.parsed import parsed
 from tests.tuner.records.test_model_latencies import TIMES
@@ -31,6 +29,8 @@ from tunefarm.tuner.records.model_latencies import (
     Ratio,
 )
 
+pytestmark = pytest.mark.usefixtures("populated")
+
 
 def step(name: str, key: str, layout: str, *reads: int, value: str = "v") -> ProgramStep:
     return ProgramStep(name, key, value, tuple(name.split("_and_")), layout, reads)
@@ -45,13 +45,6 @@ BY_RULES = replace(
     steps=(ModelStep("conv", "k2", 2e-4), ModelStep("conv", "k3", 1e-4, (0,))),
     graphs=ModelGraphs(RULES),
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.db") as store:
-        populate(store)
-        yield store
 
 
 def kept(store: Store, times: ModelTimes, number: int = 1) -> LatencyRecord:

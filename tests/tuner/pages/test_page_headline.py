@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from tests.db.examples import KEY, latency, populate, trial
+from tests.db.examples import KEY, latency, trial
 from tests.tuner.commands.live_jobs import task
 from tests.tuner.pages.parsed import parsed
 from tests.tuner.records.test_model_latencies import TIMES
@@ -19,12 +17,7 @@ from tunefarm.tuner.pages.page import html_of, json_of, page_of, parts_of
 from tunefarm.tuner.records.model_latencies import Ratio
 from tunefarm.tuner.reports.job_state import JobState, Moment
 
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.db") as store:
-        populate(store)
-        yield store
+pytestmark = pytest.mark.usefixtures("populated")
 
 
 def job(store: Store, ratio: Ratio | None, state: JobState | None = None) -> None:

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from tests.db.examples import KEY, failed, populate, trial
+from tests.db.examples import KEY, failed, trial
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.plan.choices.estimate import Estimate
 from tunefarm.db.records import BestRecord, TaskKey, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.plans.costs import SEARCHED, KernelCosts
 
+pytestmark = pytest.mark.usefixtures("populated")
+
 ESTIMATES = {"a": 1e-3, "b": 2e-3, "c": 4e-3, "b2": 8e-3}
 DEVIATION = 0.5
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.db") as store:
-        populate(store)
-        yield store
 
 
 def key_of(name: str) -> TaskKey:

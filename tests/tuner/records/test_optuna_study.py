@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 
-from tests.db.examples import failed, paired, populate, trial
+from tests.db.examples import failed, paired, trial
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db.store import Store
 from tunefarm.tuner.records.optuna_study import export_studies
 
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.db") as store:
-        populate(store)
-        yield store
+pytestmark = pytest.mark.usefixtures("populated")
 
 
 def read(path: Path) -> optuna.Study:
