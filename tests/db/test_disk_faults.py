@@ -28,10 +28,10 @@ FAILING_CALLS = 3
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (cc)")
-@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["full", "failing"])
 def test_every_write_waits_for_the_disk(error: int, step: int, tmp_path: Path) -> None:
-    """Every call that changes the database's files fails once; by default every third one."""
+    """Every call that changes the database's files fails once; by day every twelfth."""
     library = tmp_path / "disk_faults.so"
     command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"]
     subprocess.run(command, check=True)

@@ -371,7 +371,7 @@ def test_loop_without_condition_input_runs_all_trips() -> None:
     check(loop("Loop", ["three", "", "x"], body=body), {"x": random(2), "xs": random(3, 2)})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data(), operator=st.sampled_from(("MaxPool", "AveragePool", "LpPool")))
 def test_pool_whose_windows_are_longer_than_the_data(data: st.DataObject, operator: str) -> None:
     kernel = data.draw(st.lists(st.integers(2, 5), min_size=2, max_size=2))

@@ -201,7 +201,7 @@ def _by_leaves(trees: int, leaves: int, targets: int, seed: int) -> dict[str, An
     dtype=st.sampled_from(["float32", "float64"]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_trees_grown_by_leaves_agree_with_onnxruntime(
     trees: int, leaves: int, targets: int, rows: int, dtype: str, seed: int
 ) -> None:

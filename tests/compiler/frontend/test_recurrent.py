@@ -115,7 +115,7 @@ def _assert_close(actual: list[Any], expected: list[Any]) -> None:
         np.testing.assert_allclose(output, wanted, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(drawn=layers(), constants=st.booleans())
 def test_layers_agree_with_onnxruntime(drawn: Drawn, constants: bool) -> None:
     proto = drawn.proto(constants)

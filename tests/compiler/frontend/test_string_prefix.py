@@ -196,7 +196,7 @@ def built() -> tuple[onnx.ModelProto, Executable]:
 @given(
     st.lists(
         st.lists(st.sampled_from([*POOL, "THE", "Été", "xyz", "!", ""]), max_size=6).map(" ".join)
-        | st.text(max_size=12),
+        | st.text(st.characters(exclude_categories=["Cs"]), max_size=12),  # as UTF-8 has them
         min_size=1,
         max_size=9,
     )

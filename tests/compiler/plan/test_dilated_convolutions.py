@@ -51,7 +51,7 @@ def is_split(graph: Graph, is_direct: bool = False) -> bool:
     batch=st.integers(1, 2),
     uneven=st.integers(0, 1),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_every_split_means_the_same(
     dilations: tuple[int, int],
     begins: tuple[int, int],

@@ -203,7 +203,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return maker.graph(*draw(st.lists(st.sampled_from(made), min_size=1, max_size=3, unique=True)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(graphs())
 def test_drawn_graphs_mean_the_same(graph: Graph) -> None:
     shared(graph)

@@ -111,7 +111,7 @@ def run(product: Product, target: Target | None = None) -> Doubles:
     return run_guarded(product.kernel, schedule, product.inputs, target).output.astype(np.float64)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_every_schedule_multiplies_data_rounded_by_row_and_block(data: st.DataObject) -> None:
     bits = data.draw(st.sampled_from((4, 8, 2)), "bits")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +56,16 @@ def test_wide_planes_are_computed_by_winograd(model: Path, shapes: Any) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("height", [1, 7, 8, 9, 26])
-def test_any_width_gives_what_onnxruntime_gives(model: Path, height: int, threads: int) -> None:
+def test_any_size_gives_what_onnxruntime_gives(model: Path, threads: int) -> None:
     bounds = {"h": ("1..26",), "w": (f"1..{WIDE}",)}
     dynamic = compiler.build(model, shapes=bounds, threads=threads)
+    static = compiler.build(model, shapes={"h": (26,), "w": (WIDE,)}, threads=threads)
     other = onnxruntime.InferenceSession(model)
     dynamic.run({"x": np.full((1, 2, 26, WIDE), np.nan, np.float32)})  # no result has any of it
-    rng = np.random.default_rng(height)
-    for width in (1, 3, 31, 32, 33, 64, 223, WIDE):
+    rng = np.random.default_rng(0)
+    for height, width in product((1, 7, 8, 9, 26), (1, 3, 31, 32, 33, 64, 223, WIDE)):
         x = rng.standard_normal((1, 2, height, width)).astype(np.float32)
         expected: Any = other.run(None, {"x": x})[0]
-        found: Any = dynamic.run({"x": x})["y"]
-        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
-    static = compiler.build(model, shapes={"h": (height,), "w": (WIDE,)}, threads=threads)
-    found = static.run({"x": x})["y"]
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+        for built in (dynamic, static) if x.shape[2:] == (26, WIDE) else (dynamic,):
+            found: Any = built.run({"x": x})["y"]
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)

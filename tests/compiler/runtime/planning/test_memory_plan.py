@@ -235,7 +235,7 @@ def programs(draw: st.DrawFn) -> tuple[KernelProgram, list[int]]:
     return a_program(["x0", "x1"], outputs, calls, sizes, ["c"]), workspaces
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(programs())
 def test_executing_a_plan_never_reads_overwritten_memory(
     case: tuple[KernelProgram, list[int]],
