@@ -112,6 +112,15 @@ def test_a_little_scalar_work_beside_vectors_is_nothing() -> None:
     assert scalar_work(LoopNest("k", (X,), Y, (few,)), TARGET) == ""
 
 
+def test_scalar_work_is_weighed_against_all_of_the_vectors() -> None:
+    """What is the same for all lanes is an operand of vectors too."""
+    scalar = Update("y", (integer(0),), "sum", x(index("row")))
+    many = For("row", 0, 1700, LoopKind.SERIAL, (scalar,))
+    few, more = nest(x(AT)).body, nest(mul(x(AT), const(2.0, DType.F32))).body
+    assert scalar_work(LoopNest("k", (X,), Y, (many, *few)), TARGET)
+    assert scalar_work(LoopNest("k", (X,), Y, (many, *more)), TARGET) == ""
+
+
 def test_naive_schedule_is_scalar_work_and_the_default_one_is_not() -> None:
     kernel = matmul_kernel(64, 64, 64)
     assert scalar_work(lower(kernel, naive_schedule()), TARGET)

@@ -41,17 +41,10 @@ def test_few_rows_behind_many_are_computed_whole(place: int, worth: bool) -> Non
     assert worth_cutting(Condition((("ow.o", 7),), place, 1, WIDTH), rows)
 
 
-@pytest.mark.parametrize(
-    ("factor", "count", "place", "worth"),
-    [
-        (2, 7, FEW * 14 - 1, True),
-        (2, 7, FEW * 14, False),
-        (1, MIN_LONE_TILE_ROWS, 0, True),
-        (1, MIN_LONE_TILE_ROWS - 1, 0, False),
-    ],
-)
-def test_a_tile_alone_is_cut_where_it_has_many_rows_among_the_first(
-    factor: int, count: int, place: int, worth: bool
-) -> None:
-    rows = Rows(frozenset({"ow"}), factor, count)
-    assert worth_cutting(Condition((), place, 1, WIDTH), rows) is worth
+def test_a_tile_alone_is_cut_where_it_has_many_rows_among_the_first() -> None:
+    def cut(factor: int, count: int, place: int) -> bool:
+        rows = Rows(frozenset({"ow"}), factor, count)
+        return worth_cutting(Condition((), place, 1, WIDTH), rows)
+
+    assert cut(2, 7, FEW * 14 - 1) and not cut(2, 7, FEW * 14)
+    assert cut(1, MIN_LONE_TILE_ROWS, 0) and not cut(1, MIN_LONE_TILE_ROWS - 1, 0)
