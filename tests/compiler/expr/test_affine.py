@@ -294,3 +294,14 @@ def test_within_one_turn_of_the_divisor_a_quotient_is_known(d: int, low: int, ex
     if low // d == (low + extent) // d:
         assert quotient == Affine(low // d, ())
         assert rest.plus(Affine(low // d * d, ())) == affine(x, ranges)
+
+
+def test_range_of_a_division_by_a_variable() -> None:
+    ranges = {"i": (0, 20), "n": (2, 5), "below": (-3, 20)}
+    i, n, below = index("i"), index("n"), index("below")
+    assert expr_range(binary("mod", i, n), ranges) == (0, 4)
+    assert expr_range(binary("floordiv", i, n), ranges) == (0, 20)
+    for op in ("mod", "floordiv"):
+        for left, right in ((below, n), (i, below)):
+            low, high = expr_range(binary(op, left, right), ranges)
+            assert low < -3 and high > 20  # nothing is known

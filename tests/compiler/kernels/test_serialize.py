@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +52,14 @@ def test_round_trip_through_strict_json() -> None:
     kernel = _every_expression()
     text = json.dumps(kernel_to_json(kernel), allow_nan=False)
     assert kernel_from_json(json.loads(text)) == kernel
+
+
+def test_a_kernel_that_leaves_the_rest_says_so_and_others_nothing() -> None:
+    kernel = replace(_every_expression(), leaves_rest=True)
+    data = kernel_to_json(kernel)
+    assert data["leaves_rest"] is True  # keys of workloads depend on it
+    assert kernel_from_json(data) == kernel
+    assert "leaves_rest" not in kernel_to_json(_every_expression())
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, 0.1, -0.0, 1e-45, 3.4028235e38])
