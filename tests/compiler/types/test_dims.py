@@ -10,16 +10,18 @@ from hypothesis import strategies as st
 
 from tunefarm.compiler.types.dims import (
     Dims,
+    Factor,
     extent_of,
     joined,
     regrouped,
+    reshaped,
     shared_padding,
     split,
     true_shape,
     whole,
     whole_dims,
 )
-from tunefarm.compiler.types.sizes import Symbol
+from tunefarm.compiler.types.sizes import Dimension, Symbol
 
 N, TWICE = Symbol.of("n", 1, 8), 2 * Symbol.of("m", 1, 4)
 
@@ -43,6 +45,29 @@ def test_factors_are_shared_out_to_the_axes_of_another_shape(
     dims: Dims, shape: tuple[int, ...], expected: Dims | None
 ) -> None:
     assert regrouped(dims, shape) == expected
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "expected", "divisible"),
+    [
+        ((((N, 8),), ((6, 6),)), (N, 2, 3), (((N, 8),), ((2, 2),), ((3, 3),)), []),
+        ((((N, 8),), ((6, 6),)), (6 * N,), (((6 * N, 48),),), []),
+        ((((N, 8),), ((6, 6),)), (N, 6, 1), (((N, 8),), ((6, 6),), ((1, 1),)), []),
+        ((((N, 8),), ((6, 6),)), (2 * N, 3), (((2 * N, 16),), ((3, 3),)), []),
+        ((((1, 4),), ((6, 6),)), (1, 6), (((1, 1),), ((6, 24),)), []),
+        ((((TWICE, 8),),), (TWICE // 2, 2), (((TWICE // 2, 4),), ((2, 2),)), []),
+        ((((N, 8),),), (N // 2, 2), (((N // 2, 4),), ((2, 2),)), [(N, 2)]),
+    ],
+)
+def test_a_true_shape_says_where_factors_lie_and_what_must_divide(
+    dims: Dims, shape: tuple[Dimension, ...], expected: Dims, divisible: list[Factor]
+) -> None:
+    assert reshaped(dims, shape) == (expected, divisible)
+
+
+def test_a_shape_of_other_elements_is_none() -> None:
+    for shape in ((7,), (N, 4), (N, 6, 2), (N,)):
+        assert reshaped((((N, 8),), ((6, 6),)), shape) is None
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=4), st.data())
