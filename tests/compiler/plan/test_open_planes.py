@@ -143,7 +143,8 @@ def test_planes_of_any_size_give_what_is_there(
     channels: int, steps: list[Step], sizes: list[tuple[int, int, int]]
 ) -> None:
     proto = _network(steps, channels)
-    executable = Executable(compile_model(import_model_proto(proto, {"v0": _bounds(channels)})).spec)
+    graph = import_model_proto(proto, {"v0": _bounds(channels)})
+    executable = Executable(compile_model(graph).spec)
     session = exact_session(proto)
     executable.run({"v0": np.full((2, channels, GREATEST, GREATEST), np.nan, np.float32)})
     rng = np.random.default_rng(1)
