@@ -189,7 +189,10 @@ class _Limiter:
         begins = _joined("max", (item.first_round(variable) for item in starts))
         limit = _joined("min", (item.rounds(variable) for item in ends))
         limited = replace(loop, limit=limit, begins=begins)
-        full = self._whole(loop, inner) if loop.kind is LoopKind.SERIAL else None
+        serial = loop.kind is LoopKind.SERIAL
+        if serial and (rows := self._rows_that_end_apart(loop, inner)):
+            return self._parts(limited, rows, facts, inner, held)
+        full = self._whole(loop, inner) if serial else None
         if full is None:
             body = self.body(loop.body, facts, inner, held)
             return (replace(limited, body=body),)
@@ -209,6 +212,41 @@ class _Limiter:
         rest = self.body(loop.body, facts, inner, held)
         return main, Let(variable, first, (If(left, rest),))
 
+    def _rows_that_end_apart(self, loop: For, ranges: Ranges) -> Facts:
+        """Conditions of selects in an innermost loop whose unrolled rows have different rounds.
+
+        So it is below a diagonal, k - i < sizes[0]. Empty where all rows end in the same round.
+        """
+        if not _is_innermost(loop):
+            return {}
+        inside, ends = self._bound_inside(loop), self.needed.of_body(loop.body)
+        found: Facts = {}
+        apart = False
+        for item in self._select_conditions(loop, {**ranges, **inside}):
+            factor, low = item.coefficient(loop.variable), _lowest(item, inside)
+            if factor and low.key in ends and ends[low.key].constant >= low.constant:
+                found[item.key] = item
+                apart |= any(item.coefficient(name) * factor < 0 for name in inside)
+        return found if apart else {}
+
+    def _parts(self, loop: For, rows: Facts, facts: Facts, ranges: Ranges, held: bool) -> Body:
+        """The rounds in which all of these conditions hold, and those before and after them."""
+        variable, inside = loop.variable, self._bound_inside(loop)
+        strict = [_highest(item, inside) for item in rows.values()]
+        starts = (item.first_round(variable) for item in strict if item.coefficient(variable) < 0)
+        ends = (item.rounds(variable) for item in strict if item.coefficient(variable) > 0)
+        first, last = _joined("max", starts), _joined("min", ends)
+        some = self.body(loop.body, facts, ranges, held)
+        all_rows = self.body(loop.body, {**facts, **rows}, ranges, held)
+        begins, limit = _both("max", loop.begins, first), _both("min", loop.limit, last)
+        parts = [replace(loop, begins=begins, limit=limit, body=all_rows)]
+        if first is not None:
+            early = _both("min", loop.limit, first)
+            parts.insert(0, replace(loop, limit=early, body=some))
+        if last is not None:
+            parts.append(replace(loop, begins=_both("max", begins, last), body=some))
+        return tuple(parts)
+
     def _bound_inside(self, loop: For) -> dict[str, tuple[int, int]]:
         """The ranges of the loops in a loop."""
         return {
@@ -223,11 +261,9 @@ class _Limiter:
         And whether all rounds before the limit are whole ones; None where that is not so, and the
         rest would be more than one round, or nothing is won.
         """
+        if not _is_innermost(loop):
+            return None
         inside = self._bound_inside(loop)
-        if any(isinstance(s, For) and s.kind in _RUNS for s in walk(loop.body)):
-            return None
-        if any(isinstance(statement, Let | If) for statement in walk(loop.body)):
-            return None
         ends = self.needed.of_body(loop.body)
         found: Facts = {}
         exact = True
@@ -269,6 +305,14 @@ class _Limiter:
         return (made,)
 
 
+def _is_innermost(loop: For) -> bool:
+    """Whether a loop has no others but unrolled ones inside, and nothing on a condition."""
+    return not any(
+        isinstance(inner, Let | If) or (isinstance(inner, For) and inner.kind in _RUNS)
+        for inner in walk(loop.body)
+    )
+
+
 def _folded(statement: Stmt, known: Facts, ranges: Ranges) -> Stmt:
     if not isinstance(statement, Store | Update):
         return statement
@@ -294,3 +338,7 @@ def _joined(op: str, values: Iterable[Expr]) -> Expr | None:
     for value in dict.fromkeys(values):
         result = value if result is None else binary(op, result, value)
     return result
+
+
+def _both(op: str, first: Expr | None, second: Expr | None) -> Expr | None:
+    return _joined(op, (value for value in (first, second) if value is not None))
