@@ -28,6 +28,7 @@ from tunefarm.compiler.expr.nodes import (
     Load,
     Select,
     add,
+    all_of,
     binary,
     const,
     index,
@@ -37,6 +38,7 @@ from tunefarm.compiler.expr.nodes import (
     sub,
     unary,
 )
+from tunefarm.compiler.expr.parts import conjuncts
 from tunefarm.compiler.expr.walk import axes_of, loads, substitute, transform
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Stage
@@ -69,6 +71,7 @@ class Attention:
     key: Load
     value: Load
     exists: Expr | None  # of a key, where the number of keys is dynamic
+    seen: tuple[Expr, ...]  # conditions of queries and keys, where a query sees some in front of it
     summed: tuple[Expr, ...]  # conditions of features, where only so many are there
     zeroed: bool  # weights of rows that have no largest number are 0
     sunk: bool  # the result is divided by more than the sum: it reads the largest score, too
@@ -116,7 +119,8 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
         return None
     summed, product = _summed(scores.body)
     factors, inputs = _factors(replace(scores, body=product)), {each.name for each in kernel.inputs}
-    exists, both = _values(weighted)
+    seen, term = _summed(weighted.body)
+    exists, both = _values(replace(weighted, body=term))
     if factors is None or both is None or both[0] != weight:
         return None
     query, key = factors
@@ -142,6 +146,7 @@ def attention_of(kernel: FusedKernel) -> Attention | None:
         key,
         both[1],
         exists,
+        tuple(part for condition in seen for part in conjuncts(condition)),
         summed,
         zeroed=exponential.body == bodies[1],
         sunk=any(load.buffer == largest.name for load in loads(output.body)),
@@ -305,6 +310,23 @@ class _Blocks:
         rows = (index(BLOCK), index(KEY), index(self.parts.columns.name))
         return self._of(VALUES, (*stack, *rows))
 
+    def _seen(self, body: Expr, neutral: float, block: bool = False) -> Expr:
+        """What is reduced over keys, `neutral` where a query sees none: so that loops end there.
+
+        Of a `block` some are seen if the first one is, or the last one in a window.
+        """
+        first = mul(index(BLOCK), integer(self.size))
+        conditions = []
+        for part in self.parts.seen:
+            place = self.position
+            if block:
+                below = isinstance(part, Binary) and part.op == "lt"
+                place = first if below else add(first, integer(self.size - 1))
+            conditions.append(substitute(part, {self.parts.keys.name: place}))
+        if not conditions:
+            return body
+        return select(all_of(*conditions), body, const(neutral, DType.F32))
+
     def _exponential(self, shift: Expr) -> Stage:
         body = weight_of(self._of(MASKED, self.own), shift, self.parts.zeroed)
         return Stage(self.parts.exponential.name, self.axes, (), "", body)
@@ -315,11 +337,13 @@ class _Blocks:
         reduce = (Axis(BLOCK, self.count), Axis(KEY, self.size))
         row = (*self.outer, index(parts.queries.name))
         weight = self._of(parts.exponential.name, self.own)
+        largest = self._seen(self._of(MASKED, self.own), -math.inf)
+        weighted = self._seen(mul(weight, self._values()), 0)
         return [
-            replace(parts.largest, reduce_axes=reduce, body=self._of(MASKED, self.own)),
+            replace(parts.largest, reduce_axes=reduce, body=largest),
             self._exponential(self._of(parts.largest.name, row)),
-            replace(parts.total, reduce_axes=reduce, body=weight),
-            replace(parts.weighted, reduce_axes=reduce, body=mul(weight, self._values())),
+            replace(parts.total, reduce_axes=reduce, body=self._seen(weight, 0)),
+            replace(parts.weighted, reduce_axes=reduce, body=weighted),
         ]
 
     def online(self) -> list[Stage]:
@@ -336,14 +360,26 @@ class _Blocks:
         factor = self._of(FACTOR, self.row)
         product = self._of(PRODUCT, (*self.row, index(parts.columns.name)))
         joined = weight_of(top, self._of(parts.largest.name, row), parts.zeroed)
-        return [
-            Stage(TOP, rows, (key,), "max", self._of(MASKED, self.own)),
+        part = mul(factor, self._of(PART, self.row))
+        parts_of_block = (
+            Stage(TOP, rows, (key,), "max", self._seen(self._of(MASKED, self.own), -math.inf)),
             Stage(SHIFT, rows, (), "", select(nothing, const(0, DType.F32), top)),
             self._exponential(self._of(SHIFT, self.row)),
-            Stage(PART, rows, (key,), "sum", weight),
-            Stage(PRODUCT, (*rows, parts.columns), (key,), "sum", mul(weight, self._values())),
-            replace(parts.largest, reduce_axes=(block,), body=top),
+            Stage(PART, rows, (key,), "sum", self._seen(weight, 0)),
+            Stage(
+                PRODUCT,
+                (*rows, parts.columns),
+                (key,),
+                "sum",
+                self._seen(mul(weight, self._values()), 0),
+            ),
+        )
+        largest = self._seen(top, -math.inf, block=True)
+        total, weighted = (self._seen(body, 0, block=True) for body in (part, mul(factor, product)))
+        return [
+            *parts_of_block,
+            replace(parts.largest, reduce_axes=(block,), body=largest),
             Stage(FACTOR, rows, (), "", joined),
-            replace(parts.total, reduce_axes=(block,), body=mul(factor, self._of(PART, self.row))),
-            replace(parts.weighted, reduce_axes=(block,), body=mul(factor, product)),
+            replace(parts.total, reduce_axes=(block,), body=total),
+            replace(parts.weighted, reduce_axes=(block,), body=weighted),
         ]

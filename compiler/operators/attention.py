@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, unary
+from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub, unary
 from tunefarm.compiler.kernels.attention import weight_of
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.fill import check_sizes, exists
+from tunefarm.compiler.operators.fill import check_sizes, is_within
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
@@ -70,7 +70,12 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     batch = broadcast_shapes(query[:-2], key[:-2], value[:-2])
     scores = (*batch, query[-2], key[-2])
     if attributes.integer("filled") >= 0:
-        check_sizes(attributes, types.present(len(types) - 1), "filled")
+        position = len(types) - 1 - attributes.flag("causal")
+        check_sizes(attributes, types.present(position), "filled")
+    if attributes.flag("causal"):
+        bounds = types.present(len(types) - 1)
+        fits = bounds.dtype is DType.I64 and bounds.shape in ((1,), (2,))
+        check(fits, f"{bounds} is no bound of keys, nor two")
     end = _masks_end(attributes, len(types))
     if attributes.flag("sink"):
         sink, rows = types.present(end), (*scores[:-1], 1)
@@ -93,7 +98,8 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
 
 def _masks_end(attributes: Attributes, count: int) -> int:
     """The number of operands up to the last mask."""
-    return count - (attributes.integer("filled") >= 0) - attributes.flag("sink")
+    sizes = (attributes.integer("filled") >= 0) + attributes.flag("causal")
+    return count - sizes - attributes.flag("sink")
 
 
 def _element(tensor: Tensor, perm: Shape, indices: Sequence[Expr], shape: Shape) -> Expr:
@@ -126,6 +132,7 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
         "scores", [*outer, rows, columns], product, reduce=[("k", queries[1])], combiner="sum"
     )
     is_key, zeroed = _keys(attributes, use), attributes.flag("zeroed")
+    is_seen = _seen(attributes, use)
     masked = _masked(attributes, use, scores, [*outer, rows, columns], is_key)
     largest = builder.stage(
         "max", [*outer, rows], lambda *i: masked[i], reduce=[columns], combiner="max"
@@ -149,7 +156,8 @@ def _attention(attributes: Attributes, use: Use) -> Tensor:
         element = _element(value, perms[2], (*stack, n, d), (*batch, *values))
         if is_key is not None:
             element = select(is_key(n), element, const(0, use.dtype))
-        return mul(weight, element)
+        term = mul(weight, element)
+        return term if is_seen is None else select(is_seen(m, n), term, const(0, use.dtype))
 
     products = builder.stage(
         "weighted", [axes[axis] for axis in order], weighted, reduce=[columns], combiner="sum"
@@ -182,14 +190,26 @@ def _divisor(
 IsKey: TypeAlias = Callable[[Expr], Expr]
 """Whether there is a key of this number."""
 
+IsSeen: TypeAlias = Callable[[Expr, Expr], Expr]
+"""Whether the query of a number sees the key of another one."""
+
 
 def _keys(attributes: Attributes, use: Use) -> IsKey | None:
     """The keys, where they are dynamic."""
     number, since = attributes.integer("filled"), attributes.integer("since")
     if number < 0:
         return None
-    sizes = use.input(len(use.inputs) - 1)
-    return lambda key: exists(key, sizes, number, since)
+    sizes = use.input(len(use.inputs) - 1 - attributes.flag("causal"))
+    return lambda key: is_within(key, sizes, number, since)
+
+
+def _seen(attributes: Attributes, use: Use) -> IsSeen | None:
+    """The keys that a query sees, where that is only some in front of it."""
+    if not attributes.flag("causal"):
+        return None
+    bounds = use.input(len(use.inputs) - 1)
+    since = 1 if bounds.shape[0] > 1 else -1
+    return lambda query, key: is_within(sub(key, query), bounds, 0, since)
 
 
 def _masked(
@@ -203,8 +223,8 @@ def _masked(
     scale, outside = attributes.floating("scale"), attributes.floating("masked")
     softcap = attributes.floating("softcap")
     end = _masks_end(attributes, len(use.inputs))
-    masks = [use.input(position) for position in range(3, end)]
-    if scale == 1.0 and not softcap and not masks and is_key is None:
+    masks, is_seen = [use.input(position) for position in range(3, end)], _seen(attributes, use)
+    if scale == 1.0 and not softcap and not masks and is_key is None and is_seen is None:
         return scores
 
     def body(*indices: Expr) -> Expr:
@@ -221,6 +241,9 @@ def _masked(
                 score = add(score, element)
         if is_key is not None:
             score = select(is_key(indices[-1]), score, const(-math.inf, use.dtype))
+        if is_seen is not None:
+            seen = is_seen(indices[-2], indices[-1])
+            score = select(seen, score, const(-math.inf, use.dtype))
         return score
 
     return use.builder.stage("masked", axes, body)
@@ -249,6 +272,7 @@ register(
             "masked": -math.inf,
             "filled": -1,
             "since": -1,
+            "causal": False,
             "zeroed": False,
             "sink": False,
         },
@@ -256,11 +280,12 @@ register(
         ends_in_cast=True,
     )
 )
-"""`attention(query, key, value, mask…)`; with `filled` the last operand is a vector of sizes, and
-keys from number `sizes[filled]` on, and those before `sizes[since]` where that is not -1, are
-padding, and so are their values. Where it is `zeroed`, weights that are NaN, as those of a query
-whose keys are all masked by -inf, are 0. With a `softcap` scores are softcap * tanh(scale Q K')
-before masks. With a `sink` the operand behind the masks is one more score of each row, that no
-value belongs to; where it is so much larger than the others that its weight by them is infinite,
-theirs are 0.
+"""`attention(query, key, value, mask…)`. Where it is `causal` the last operand is a vector of one
+bound or two: query m sees key n only if n - m is below the first, and not below the second. With
+`filled` the operand before that is a vector of sizes, and keys from number `sizes[filled]` on, and
+those before `sizes[since]` where that is not -1, are padding, and so are their values. Where it is
+`zeroed`, weights that are NaN, as those of a query whose keys are all masked by -inf, are 0. With a
+`softcap` scores are softcap * tanh(scale Q K') before masks. With a `sink` the operand behind the
+masks is one more score of each row, that no value belongs to; where it is so much larger than the
+others that its weight by them is infinite, theirs are 0.
 """

@@ -44,8 +44,8 @@ def check_sizes(attributes: Attributes, sizes: TensorType, name: str) -> None:
     check(-1 <= attributes.integer("since") < sizes.shape[0], f"{sizes} has no such element")
 
 
-def exists(place: Expr, sizes: Tensor, number: int, since: int) -> Expr:
-    """Whether an index is below one size and, with `since`, not below another one."""
+def is_within(place: Expr, sizes: Tensor, number: int, since: int) -> Expr:
+    """Whether a place is below one size and, with `since`, not below another one."""
     ends = [binary("lt", place, sizes[(integer(number),)])]
     if since >= 0:
         ends.append(binary("ge", place, sizes[(integer(since),)]))
@@ -83,7 +83,7 @@ def _fill(attributes: Attributes, use: Use) -> Tensor:
             place = binary("floordiv", place, integer(inner))
         if factor and factor * inner < use.shape[axis]:
             place = binary("mod", place, integer(factor))
-        return select(exists(place, sizes, number, since), data[indices], value)
+        return select(is_within(place, sizes, number, since), data[indices], value)
 
     return use.pointwise("filled", body)
 

@@ -14,7 +14,8 @@ from tunefarm.compiler.kernels.attention import attention_of, block_attention
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.verify import verify_kernel
-from tunefarm.compiler.types.tensor_type import Array, Attribute
+from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
 KEYS = 13
 
@@ -106,3 +107,27 @@ def test_other_kernels_are_no_attention() -> None:
     assert attention_of(softmax) is None
     with pytest.raises(ScheduleError, match="no attention"):
         block_attention(softmax, 1, 1, False)
+
+
+@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("bounds", [(9,), (1,), (9, 3), (1, -2)])
+def test_blocks_keep_the_bounds_of_keys(bounds: tuple[int, ...], online: bool) -> None:
+    operands = [f32(2, 5, 4), f32(2, KEYS, 4), f32(2, KEYS, 6)]
+    operands.append(TensorType(DType.I64, (len(bounds),)))
+    kernel = kernel_of(operands, [("attention", ["x0", "x1", "x2", "x3"], {"causal": True})])
+    parts = attention_of(kernel)
+    assert parts is not None
+    assert len(parts.seen) == len(bounds)
+    inputs = {**inputs_for(kernel), "in3": np.array(bounds, np.int64)}
+    places = np.arange(KEYS) - np.arange(5)[:, None]
+    seen = (places < bounds[0]) & (places >= bounds[-1] if len(bounds) > 1 else True)
+    plain = [f32(2, 5, 4), f32(2, KEYS, 4), f32(2, KEYS, 6), TensorType(DType.BOOL, (5, KEYS))]
+    masked = kernel_of(plain, [("attention", ["x0", "x1", "x2", "x3"], {})])
+    expected = evaluate_kernel(masked, {**inputs, "in3": seen})
+    np.testing.assert_allclose(
+        np.asarray(evaluate_kernel(kernel, inputs)).astype(float),
+        np.asarray(expected).astype(float),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    _assert_equal(block_attention(kernel, 4, 4, online), kernel, inputs)

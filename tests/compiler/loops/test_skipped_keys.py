@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of
+from tests.compiler.schedule.small_kernels import f32, inputs_for, kernel_of, run_kernel
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.loops import interpret as interpreter
@@ -29,7 +31,7 @@ def _attention(queries: int, keys: int, since: int) -> FusedKernel:
 
 
 def _scores(
-    kernel: FusedKernel, ends: tuple[int, int], sketch: int, monkeypatch: pytest.MonkeyPatch
+    kernel: FusedKernel, ends: tuple[int, ...], sketch: int, monkeypatch: pytest.MonkeyPatch
 ) -> int:
     """How many scores the default schedule of a sketch computes, whose results are right."""
     target = host_target()
@@ -70,3 +72,50 @@ def test_a_window_begins_where_its_first_key_is(
     for end, begin in ((201, 169), (512, 480), (32, 0), (20, -12)):
         scores = _scores(kernel, (end, begin), sketch, monkeypatch)
         assert queries * (end - max(begin, 0)) <= scores <= queries * 192
+
+
+def _causal(queries: int, keys: int, bounds: int) -> FusedKernel:
+    operands = [f32(queries, FEATURES), f32(keys, FEATURES), f32(keys, FEATURES)]
+    operands.append(TensorType(DType.I64, (bounds,)))
+    attributes: dict[str, Any] = {"scale": 0.5, "causal": True}
+    return kernel_of(operands, [("attention", ["x0", "x1", "x2", "x3"], attributes)])
+
+
+@pytest.mark.parametrize("sketch", [0, 1])
+def test_keys_above_the_diagonal_are_left_out(sketch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries, keys = 32, 128
+    kernel = _causal(queries, keys, 1)
+    for past in (0, 48):
+        seen = queries * past + queries * (queries + 1) // 2
+        scores = _scores(kernel, (past + 1,), sketch, monkeypatch)
+        assert seen <= scores <= queries * (past + queries + 16)
+
+
+@pytest.mark.parametrize("sketch", [0, 1])
+def test_keys_before_a_window_are_left_out(sketch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries, past, window = 16, 112, 5
+    kernel = _causal(queries, past + queries, 2)
+    scores = _scores(kernel, (past + 1, past + 1 - window), sketch, monkeypatch)
+    assert queries * window <= scores <= queries * (queries + window + 32)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    queries=st.integers(1, 40),
+    keys=st.integers(1, 150),
+    last=st.integers(0, 60),
+    window=st.one_of(st.none(), st.integers(1, 80)),
+    choices=st.randoms(use_true_random=False),
+)
+def test_bounds_of_keys_mean_the_same_under_drawn_schedules(
+    queries: int, keys: int, last: int, window: int | None, choices: Any
+) -> None:
+    kernel = _causal(queries, keys, 1 if window is None else 2)
+    bounds = [last + 1] if window is None else [last + 1, last + 1 - window]
+    inputs = {**inputs_for(kernel), kernel.inputs[3].name: np.array(bounds, np.int64)}
+    expected = np.asarray(evaluate_kernel(kernel, inputs)).astype(float)
+    sees_some = np.isfinite(expected).all(axis=1)  # a window may begin behind the last key
+    for sketch in attention_sketches(kernel, host_target(), 1):
+        schedule = sketch.build({c.name: choices.choice(c.values) for c in sketch.choices})
+        found = run_kernel(kernel, schedule, inputs).astype(float)
+        np.testing.assert_allclose(found[sees_some], expected[sees_some], rtol=1e-4, atol=1e-5)
