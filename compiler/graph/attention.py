@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tunefarm.compiler.graph import dead_code
+from tunefarm.compiler.graph.causal_masks import HIDDEN, Diagonals, MaskReader
 from tunefarm.compiler.graph.emit_attention import (
     Ends,
     Mask,
@@ -43,6 +44,7 @@ from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 
 FEWEST_QUERIES = 4  # of a head with keys of its own
+FEWEST_KEYS = 32  # of which some are left out: with fewer, what is saved is not worth the code
 _TYPES = frozenset((DType.F32, DType.F16, DType.BF16))
 
 
@@ -103,6 +105,7 @@ class _Finder:
         self.producers = {node.output: node for node in graph.nodes}
         self.uses = use_counts(graph)
         self.readers = consumers(graph)
+        self.masks = MaskReader(graph, self.producers)
 
     def match(self, product: Node) -> Match | None:
         """The attention whose product of weights and values this node is, or None."""
@@ -146,6 +149,7 @@ class _Finder:
         key = self._as_it_lies(key, (rank - 1, rank - 2))
         value = self._as_it_lies(value, (rank - 1,))
         last, perm = self._result(product)
+        masks, seen = self._seen(found, scores)
         match = self._shared(
             Match(
                 last,
@@ -154,8 +158,9 @@ class _Finder:
                 value,
                 perm,
                 found.scale * (query_scale * key_scale),
-                found.masks,
+                masks,
                 found.masked,
+                seen,
                 found.softcap,
                 "" if sunk is None else sunk.sink,
                 "" if guarded is None else guarded[0],
@@ -171,6 +176,28 @@ class _Finder:
         if dtype in self.summed:
             return bool(match.groups) and few
         return bool(match.groups) or not few
+
+    def _seen(self, found: _Scores, shape: tuple[int, ...]) -> tuple[tuple[Mask, ...], Diagonals]:
+        """The masks without those that only hide keys by their number, and what these show."""
+        if shape[-2] == 1 or shape[-1] < FEWEST_KEYS:
+            return found.masks, Diagonals()
+        left, seen = list[Mask](), Diagonals()
+        for mask in found.masks:
+            if self._dtype(mask.value) is DType.BOOL:
+                own = self.masks.of_bools(mask.value, not mask.inverted)
+                own = replace(own, finite=found.masked > -math.inf)
+                own = own if found.masked <= HIDDEN else Diagonals(whole=False)
+            else:
+                own = self.masks.of_numbers(mask.value)
+            joined = seen.both(own)
+            if not own or not own.whole or (seen and not joined.whole):
+                left.append(mask)
+            seen = joined
+        if not seen.last or (left and seen.finite):  # what hides by a number needs the first key
+            seen = replace(seen, first=())
+        if not seen.last:
+            return found.masks, Diagonals()
+        return tuple(left), seen
 
     def _filled(self, name: str, value: str, last: int) -> tuple[str, Ends]:
         """A value before its axis `last` from behind is filled, and what of it is not."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from tunefarm.compiler.graph.causal_masks import HIDDEN, Diagonals, Offset
 from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
 
@@ -51,6 +53,7 @@ class Match:
     scale: float
     masks: tuple[Mask, ...]
     masked: float
+    seen: Diagonals = field(default_factory=Diagonals)  # bounds of the keys that a query sees
     softcap: float = 0.0  # scores are softcap * tanh(scale * score) before masks; 0: they are not
     sink: str = ""  # one more score of each row, without a value: [..., rows or 1, 1]
     empty: str = ""  # where rows of weights are zeros, however they are masked; "": nowhere
@@ -62,6 +65,7 @@ class Match:
 def emit_attention(rewriter: Rewriter, match: Match) -> None:
     """The operator and, where heads share keys, views that give groups an axis of their own."""
     masks = [_mask(rewriter, match, mask) for mask in match.masks]
+    bounds = (_bounds(rewriter, match, masks),) if match.seen else ()
     masks += [_sink(rewriter, match)] if match.sink else []
     query, key, value, perm = match.query, match.key, match.value, match.perm
     shape = rewriter.graph.types[match.last.output].shape
@@ -81,7 +85,7 @@ def emit_attention(rewriter: Rewriter, match: Match) -> None:
         perm = _split_perm(perm, head)
     ends = match.ends
     sizes = (ends.sizes,) if ends.sizes else ()
-    inputs = (query.value, key.value, value.value, *masks, *sizes)
+    inputs = (query.value, key.value, value.value, *masks, *sizes, *bounds)
     attributes: dict[str, Attribute] = {
         "query_perm": query.perm,
         "key_perm": key.perm,
@@ -92,6 +96,7 @@ def emit_attention(rewriter: Rewriter, match: Match) -> None:
         **({"softcap": match.softcap} if match.softcap else {}),
         **({"filled": ends.number} if ends.sizes else {}),
         **({"since": ends.since} if ends.since >= 0 else {}),
+        **({"causal": True} if match.seen else {}),
         **({"zeroed": True} if match.zeroed else {}),
         **({"sink": True} if match.sink else {}),
     }
@@ -139,6 +144,76 @@ def _mask(rewriter: Rewriter, match: Match, mask: Mask) -> str:
     if not mask.inverted:
         return mask.value
     return rewriter.emit("not", (rewriter.value(mask.value),), like=match.last)
+
+
+def _bounds(rewriter: Rewriter, match: Match, masks: list[str]) -> str:
+    """The bounds of key number - query number: below the first one, not below the second.
+
+    Where other masks may hide all keys of a query by a finite number, these count alike: then none
+    is left out.
+    """
+    seen, like = match.seen, match.last
+    parts = [_extreme(rewriter, match, tuple(item.plus(Offset(1)) for item in seen.last), "max")]
+    if seen.first:
+        parts.append(_extreme(rewriter, match, seen.first, "min"))
+    if masks and seen.finite:
+        shape = rewriter.types[rewriter.value(match.key.value)].shape
+        every = rewriter.constant(np.array([shape[match.key.perm[-2]]]), f"{like.output}_keys")
+        shown = (_shows_first(rewriter, match, masks),)
+        parts = [rewriter.emit("where", (*shown, parts[0], every), {}, like=like)]
+    if len(parts) == 1:
+        return parts[0]
+    return rewriter.emit("concat", tuple(parts), {"axis": 0}, like=like)
+
+
+def _extreme(rewriter: Rewriter, match: Match, offsets: tuple[Offset, ...], name: str) -> str:
+    """The largest (`max`) or smallest (`min`) of offsets over all matrices, i64[1]."""
+    like, results = match.last, list[str]()
+    for offset in offsets:
+        total = rewriter.constant(np.array([offset.constant]), f"{like.output}_offset")
+        for sign, term in offset.terms:
+            value = rewriter.value(term)
+            if rewriter.types[value].dtype is not DType.I64:
+                value = rewriter.emit("cast", (value,), {"to": str(DType.I64)}, like=like)
+            if rewriter.types[value].size > 1:
+                largest = (sign > 0) == (name == "max")
+                axes = tuple(range(len(rewriter.types[value].shape)))
+                operator = "reduce_max" if largest else "reduce_min"
+                given: dict[str, Attribute] = {"axes": axes, "keepdims": False}
+                value = rewriter.emit(operator, (value,), given, like=like)
+            value = _viewed(rewriter, match, value, (1,))
+            total = rewriter.emit("add" if sign > 0 else "sub", (total, value), {}, like=like)
+        results.append(total)
+    first, *rest = results
+    for other in rest:
+        first = rewriter.emit(name, (first, other), {}, like=like)
+    return first
+
+
+def _shows_first(rewriter: Rewriter, match: Match, masks: list[str]) -> str:
+    """Whether no mask hides the first key from any query, bool[1]."""
+    like, shown = match.last, ""
+    for name in masks:
+        value = rewriter.value(name)
+        type = rewriter.types[value]
+        rank = len(type.shape)
+        part: dict[str, Attribute] = {
+            "shape": (*type.shape[:-1], 1),
+            "starts": (0,) * rank,
+            "steps": (1,) * rank,
+        }
+        value = rewriter.emit("slice", (value,), part, like=like)
+        if type.dtype is not DType.BOOL:
+            low = rewriter.constant(np.array(HIDDEN, type.dtype.numpy), f"{like.output}_hidden")
+            value = rewriter.emit("greater", (value, low), {}, like=like)
+        value = rewriter.emit("cast", (value,), {"to": str(DType.I64)}, like=like)
+        axes = tuple(range(rank))
+        given: dict[str, Attribute] = {"axes": axes, "keepdims": False}
+        value = rewriter.emit("reduce_min", (value,), given, like=like)
+        value = rewriter.emit("cast", (value,), {"to": str(DType.BOOL)}, like=like)
+        value = _viewed(rewriter, match, value, (1,))
+        shown = value if not shown else rewriter.emit("and", (shown, value), {}, like=like)
+    return shown
 
 
 def _sink(rewriter: Rewriter, match: Match) -> str:
