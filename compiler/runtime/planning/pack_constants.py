@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,9 +24,10 @@ from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
 from tunefarm.compiler.runtime.planning.memory_plan import storage_of
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
+from tunefarm.compiler.runtime.spec.executable_spec import aligned
 from tunefarm.compiler.types.denormals import flush_in_place
 from tunefarm.compiler.types.numerics import FLUSH, KEEP, Denormals
-from tunefarm.compiler.types.packing import Packing
+from tunefarm.compiler.types.packing import NewArray, Packing
 from tunefarm.compiler.types.tensor_type import Array
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ def pack_constants(
     }
     total = sum(_packed_bytes(program.constants[use[0]], use[1], use[2]) for use in numbers)
     (allowance or ResourceBudget()).check_bytes("the packed constants of the model", total)
-    arrays = in_threads(lambda use: _packed(program.constants[use[0]], *use[1:]), numbers)
+    arrays = _all_packed(program.constants, list(numbers))
     packings = tuple(_packing(program.constants[use[0]], *use[1:3]) for use in numbers)
     return PackedConstants(tuple(arrays), packings, reads, outputs)
 
@@ -127,16 +129,41 @@ def _packed_bytes(
     return math.prod(packed) * layout.dtype(array.dtype).itemsize
 
 
+def _all_packed(constants: Mapping[str, Array], uses: Sequence[_Use]) -> list[Array]:
+    """Aligned copies in one piece of memory.
+
+    NumPy asks for large pages for pieces of 4 MiB: weights of a decoder are smaller one by one, and
+    reading them from small pages takes up to twice as long where a hypervisor translates, too.
+    """
+    sizes = [aligned(_packed_bytes(constants[use[0]], *use[1:3])) for use in uses]
+    memory = aligned_empty((sum(sizes),), np.dtype(np.uint8))
+    starts = accumulate(sizes, initial=0)
+
+    def packed(item: tuple[_Use, int]) -> Array:
+        use, start = item
+        return _packed(
+            constants[use[0]],
+            *use[1:],
+            lambda shape, dtype: np.ndarray(shape, dtype, memory, start),
+        )
+
+    return in_threads(packed, zip(uses, starts, strict=False))
+
+
 def _packed(
-    array: Array, shape: tuple[int, ...] | None, layout: ConstantLayout | None, flush: bool
+    array: Array,
+    shape: tuple[int, ...] | None,
+    layout: ConstantLayout | None,
+    flush: bool,
+    empty: NewArray,
 ) -> Array:
-    """An aligned copy of a constant in its layout."""
+    """A copy of a constant in its layout, in an array that `empty` makes."""
     if shape is not None and layout is not None:
-        packed = layout.pack(array.reshape(shape), aligned_empty)
+        packed = layout.pack(array.reshape(shape), empty)
         if flush:
             flush_in_place(packed)
     else:
-        packed = aligned_empty(array.shape, array.dtype)
+        packed = empty(array.shape, array.dtype)
         np.copyto(packed, array)
     packed.flags.writeable = False
     return packed
