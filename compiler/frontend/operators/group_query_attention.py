@@ -24,6 +24,7 @@ from tunefarm.compiler.frontend.operators.sized_group_query import (
     CacheForm,
     group_query_scores,
     sized_group_query_attention,
+    windowed_group_query_attention,
 )
 from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
@@ -59,6 +60,8 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
             graph.run_time.require_equal(width, query.shape[-1], f"node {graph.source!r}")
     _refuse(node)
     forms = tuple(_cache_form(node, at, past[at], sizes, graph) for at in (0, 1))
+    if node.integer("sliding_window_cache", 0):
+        return windowed_group_query_attention(node, (query, key, value), past, forms, graph)
     if any(item is not None and 0 in item.shape for item in past):
         past = None, None
     if not all(is_unpadded(item.dims[2]) for item in (query, *caches)):
@@ -82,8 +85,6 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
 def _refuse(node: OnnxNode) -> None:
     if node.integer("qk_output", 0) or node.wants(3):
         raise node.unsupported("the scores as an output")
-    if node.integer("sliding_window_cache", 0):
-        raise node.unsupported("a cache of a sliding window")
     if any(node.optional(position) is not None for position in range(14, len(node.inputs))):
         raise node.unsupported("norms of queries and keys")
 

@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.contributed_attention import (
@@ -92,6 +94,78 @@ def sized_group_query_attention(
         count = graph.size(size_of(query.dims[2]))
         how = replace(how, ends=ends_of(places.past, count, window, graph))
     return [joined_heads(attended(query, all_keys, all_values, how, graph), graph), keys, values]
+
+
+def windowed_group_query_attention(
+    node: OnnxNode,
+    operands: tuple[Value, Value, Value],
+    past: tuple[Value | None, Value | None],
+    forms: Sequence[CacheForm],
+    graph: GraphBuilder,
+) -> Sequence[Value]:
+    """As `group_query_attention`, over caches that hold the last tokens from their first row on.
+
+    New tokens go behind those that are held, all are attended to, and what is kept moves to the
+    front: how many are kept follows from how many tokens there were (`_held`).
+    """
+    window, (query, key, value) = node.integer("local_window_size", -1), operands
+    caches = [item for item in past if item is not None]
+    if len(caches) < 2 or not 0 < window <= min(item.shape[2] for item in caches):
+        raise node.invalid("a cache of a sliding window is given, at least as long as the window")
+    if query.shape[0] > 1 or node.optional(10) is not None:
+        raise node.unsupported("a cache of a sliding window for a batch, or with a bias")
+    if not node.integer("causal", 1) or not all(is_unpadded(item.dims[2]) for item in caches):
+        raise node.unsupported("a cache of a sliding window that is not causal or of fixed length")
+    room, tokens = caches[0].shape[2], query.shape[2]
+    last = graph.cast(graph.reshape(node.input(5), (1,)), DType.I64)
+    total = graph.emit("add", last, graph.scalar(1, DType.I64))
+    count = graph.size(size_of(query.dims[2]))
+    given = graph.cast(graph.reshape(node.input(6), ()), DType.I64)
+    first = graph.emit("equal", given, count)
+    before = graph.emit("sub", total, count)
+    before = graph.emit("where", first, graph.scalar(0, DType.I64), before)
+    if node.integer("do_rotary", 0):
+        placed = _Places(before, query.dims[2])
+        query, key = (_rotated(node, item, placed, graph) for item in (query, key))
+    held, kept = (_held(item, room, window, graph) for item in (before, total))
+    width = room + tokens
+    joined = [
+        _behind(cache, form.stored(now, graph), held, count, graph)
+        for cache, form, now in zip(caches, forms, (key, value), strict=True)
+    ]
+    keys, values = (
+        repeated_heads(form.read(item, query.dtype, graph), query.shape[1], graph)
+        for form, item in zip(forms, joined, strict=True)
+    )
+    places = _Places(held, joined[0].dims[2])
+    how = group_query_scores(node, query, None, _visible(query, places, window, graph), graph)
+    how = replace(how, ends=ends_of(held, count, window, graph))
+    gone = graph.emit("sub", graph.emit("sub", total, before), kept)
+    rows = graph.emit("add", graph.emit("add", gone, held), graph.constant(np.arange(room)))
+    rows = graph.emit("clip", rows, min=0, max=width - 1)
+    after = [graph.emit("gather", item, rows, axis=2) for item in joined]
+    return [joined_heads(attended(query, keys, values, how, graph), graph), *after]
+
+
+def _held(total: Value, room: int, window: int, graph: GraphBuilder) -> Value:
+    """How many of so many tokens a cache of a sliding window holds, [1].
+
+    All while they fit; later they leave it in pieces of room - window + 1, so that the window
+    stays.
+    """
+    piece = room - window + 1
+    beyond = graph.emit("sub", total, graph.scalar(room, DType.I64))
+    beyond = graph.emit("max", beyond, graph.scalar(0, DType.I64))
+    beyond = graph.emit("add", beyond, graph.scalar(piece - 1, DType.I64))
+    pieces = graph.emit("div", beyond, graph.scalar(piece, DType.I64))
+    return graph.emit("sub", total, graph.emit("mul", pieces, graph.scalar(piece, DType.I64)))
+
+
+def _behind(cache: Value, now: Value, held: Value, count: Value, graph: GraphBuilder) -> Value:
+    """New keys or values behind those of a cache that are held, in a longer buffer."""
+    zeros = graph.emit("expand", graph.scalar(0, cache.dtype), shape=as_whole(now, 2, graph).shape)
+    longer = graph.concat([cache, zeros], 2)
+    return graph.emit("cache_update", longer, now, held, None, count, axis=2, ends=True)
 
 
 def _places(node: OnnxNode, query: Value, cache: Value | None, graph: GraphBuilder) -> _Places:

@@ -180,7 +180,6 @@ def test_becomes_the_one_operator(name: str) -> None:
     [
         ({"k_quant_type": "PER_TENSOR"}, "a quantised cache of another type"),
         ({"qk_output": 1}, "the scores as an output"),
-        ({"sliding_window_cache": 1}, "a cache of a sliding window"),
     ],
 )
 def test_what_is_not_known_is_refused(attributes: dict[str, Any], reason: str) -> None:
@@ -260,5 +259,75 @@ def test_other_quantised_caches_are_refused(changes: dict[str, Any], reason: str
     kinds = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
     attributes = {**QUANTISED, **kinds, **changes}
     model = model_of("GroupQueryAttention", feeds, ("y", "k2", "v2"), (), **attributes)
+    with pytest.raises(ImportModelError, match=reason):
+        import_model_proto(model)
+
+
+def _windowed(parts: tuple[int, ...], room: int) -> list[dict[str, Any]]:
+    """Feeds of steps of so many tokens each, without their caches; the first one has zeros."""
+    feeds, total = [], 0
+    for seed, tokens in enumerate(parts):
+        total += tokens
+        case = Case(1, tokens, total - tokens, room)
+        feeds.append(case.feeds(seed, tables=True))
+        feeds[-1] |= {"cos": Case(1, 1, 0, 1).feeds(tables=True)["cos"]}
+        feeds[-1] |= {"sin": Case(1, 1, 0, 1).feeds(tables=True)["sin"]}
+    return feeds
+
+
+def _held(total: int, room: int, window: int) -> int:
+    piece = room - window + 1
+    return total if total <= room else total - piece * -(-(total - room) // piece)
+
+
+@pytest.mark.parametrize("rotary", [0, 1])
+@pytest.mark.parametrize(("room", "window"), [(8, 5), (6, 6), (9, 1)])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_cache_of_a_sliding_window(room: int, window: int, rotary: int, dynamic: bool) -> None:
+    """Step after step onnxruntime's caches go in: prompts longer than the cache, then tokens."""
+    attributes: dict[str, Any] = {
+        "num_heads": HEADS,
+        "kv_num_heads": GROUPS,
+        "do_rotary": rotary,
+        "local_window_size": window,
+        "sliding_window_cache": 1,
+    }
+    outputs, built = ("y", "k2", "v2"), dict[int, Any]()
+    steps, total = _windowed((11, 1, 1, 3, 1, 1, 1), room), 0
+    caches = {name: np.zeros((1, GROUPS, room, WIDTH), np.float32) for name in ("pk", "pv")}
+    for feeds in steps:
+        feeds |= caches
+        tokens = feeds["q"].shape[1]
+        total += tokens
+        model = model_of("GroupQueryAttention", feeds, outputs, ("cos", "sin"), **attributes)
+        expected = by_onnxruntime(model, feeds)
+        if dynamic:
+            for info in model.graph.input:
+                if info.name in ("q", "k", "v"):
+                    info.type.tensor_type.shape.dim[1].dim_param = "s"
+        key = 0 if dynamic else tokens
+        if key not in built:
+            sizes = {"s": ("1..11",)} if dynamic else None
+            built[key] = build(import_model_proto(model, sizes))
+        executable = built[key]
+        found = list(executable.run({name: feeds[name] for name in executable.inputs}).values())
+        np.testing.assert_allclose(found[0], expected[0], rtol=2e-4, atol=3e-5)
+        held = _held(total, room, window)
+        for ours, theirs in zip(found[1:], expected[1:], strict=True):
+            np.testing.assert_allclose(ours[:, :, :held], theirs[:, :, :held], rtol=1e-5)
+        caches = dict(zip(("pk", "pv"), expected[1:], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (Case(1, 1, 3, 4), "at least as long as the window"),
+        (Case(1, 5, 0, 0), "at least as long as the window"),
+        (Case(2, 1, 3, 8), "a cache of a sliding window for a batch"),
+    ],
+)
+def test_other_caches_of_a_sliding_window_are_refused(case: Case, reason: str) -> None:
+    given_: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": GROUPS, "local_window_size": 5}
+    model = model_of("GroupQueryAttention", case.feeds(), **given_, sliding_window_cache=1)
     with pytest.raises(ImportModelError, match=reason):
         import_model_proto(model)
