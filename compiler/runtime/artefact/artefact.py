@@ -33,6 +33,7 @@ import json
 import mmap
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -476,9 +477,10 @@ def _mapped(path: Path) -> Array:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise not_an_artefact(path)
-            return np.frombuffer(
-                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8
-            )
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            with suppress(OSError, AttributeError):  # Linux's, from which weights are read faster
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            return np.frombuffer(memory, dtype=np.uint8)
     except (OSError, ValueError) as error:
         from tunefarm.configs.file_kinds import kind_of  # what is right needs none of it
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,18 @@ def test_constants_are_mapped_read_only_and_aligned(path: Path) -> None:
     np.testing.assert_array_equal(loaded.constants[0], WEIGHT)
     assert address_of(loaded.constants[0]) % ALIGNMENT == 0
     assert not loaded.constants[0].flags.writeable
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no large pages here"
+)
+def test_constants_are_mapped_in_large_pages_where_there_are_some(path: Path) -> None:
+    loaded = artefact.read(path)
+    assert loaded.constants
+    maps = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    flags = [after.split("\n")[0] for part, after in pairwise(maps) if str(path) in part]
+    assert flags
+    assert all(" hg" in text for text in flags)
 
 
 def test_model_still_runs_when_its_file_is_removed_or_replaced(path: Path) -> None:
