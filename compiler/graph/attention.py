@@ -121,8 +121,7 @@ class _Finder:
         uses = 1 if numbers is None else 2
         if softmax is None or softmax.operator != "softmax" or self.uses[softmax.output] != uses:
             return None
-        scores = self._shape(softmax.output)
-        rank = len(scores)
+        rank = len(self._shape(softmax.output))
         axis = complete_attributes(softmax).integer("axis")
         dtype = self._dtype(product.output)
         if axis != rank - 1 or rank < 2 or dtype not in self.types:
@@ -143,11 +142,10 @@ class _Finder:
         if values[1] not in (Ends(), ends):
             return None
         value = Operand(values[0], _last_swapped(rank) if turned_values else plain_order(rank))
-        if any(len(self._shape(operand.value)) != rank for operand in (query, key, value)):
+        operands = ((query, (rank - 1,)), (key, (rank - 1, rank - 2)), (value, (rank - 1,)))
+        if any(len(self._shape(operand.value)) != rank for operand, _ in operands):
             return None
-        query = self._as_it_lies(query, (rank - 1,))
-        key = self._as_it_lies(key, (rank - 1, rank - 2))
-        value = self._as_it_lies(value, (rank - 1,))
+        query, key, value = (self._as_it_lies(operand, axes) for operand, axes in operands)
         last, perm = self._result(product)
         masks, seen = self._seen(found, scores)
         match = self._shared(
