@@ -46,6 +46,7 @@ class MeasureRequest:
     `options["samples"]` rounds, in an order drawn from `seed`.
 
     `target` is the key of the target that it is built for and timed on; "": the runner's only one.
+    `numerics` names the precision whose code it is (`tunefarm.compiler.types.numerics`).
 
     `sizes` are the run-time sizes of its model that it is checked and timed at; none: the maximum.
 
@@ -63,6 +64,7 @@ class MeasureRequest:
     seed: int = 0
     placements: tuple[list[int], ...] = ()
     target: str = ""
+    numerics: str = "default"
     sizes: tuple[int, ...] = ()
 
     @property

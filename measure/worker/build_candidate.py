@@ -100,14 +100,22 @@ COMPILE = "tunefarm.measure.worker.build_candidate:compile_candidate"
 
 
 def compile_candidate(request: MeasureRequest, target: Target) -> BuiltCandidate:
-    """Compile the request's kernel under its schedule; raises what the compiler raises."""
+    """Compile the request's kernel under its schedule to what a build of its precision runs.
+
+    Raises what the compiler raises, ScheduleError among others for a schedule whose sums are not in
+    the order that the precision fixes.
+    """
     from tunefarm.compiler.kernels.serialize import kernel_from_json
     from tunefarm.compiler.llvm import compile_kernel
     from tunefarm.compiler.schedule.schedule import Schedule
+    from tunefarm.compiler.schedule.spaces import SpaceCache
     from tunefarm.compiler.types.numerics import Algorithm
 
-    kernel = kernel_from_json(request.kernel)
-    compiled = compile_kernel(kernel, Schedule.from_json(request.schedule), target)
+    kernel, schedule = kernel_from_json(request.kernel), Schedule.from_json(request.schedule)
+    spaces = SpaceCache(target, request.threads, request.numerics)
+    spaces.check(kernel, schedule)
+    fixed = spaces.numerics.fixes_order
+    compiled = compile_kernel(kernel, schedule, spaces.code_target, fixed_rounding=fixed)
     return BuiltCandidate(
         compiled.symbol,
         compiled.object_code,

@@ -33,7 +33,7 @@ class BuildRole:
         self._compile: Compile = by_name(settings.compile or COMPILE)
         self._target = Target.from_json(settings.target)
         self._in_flight = InFlight(settings.in_flight)
-        self._kept: OrderedDict[tuple[str, str], BuiltCandidate] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, str], BuiltCandidate] = OrderedDict()
 
     def answer(self, message: Message) -> Message:
         """Build the candidate of a request."""
@@ -56,7 +56,8 @@ class BuildRole:
 
     def _compile_once(self, request: MeasureRequest, target: Target) -> BuiltCandidate:
         """Compile a schedule, unless it is among the latest that were."""
-        key = request.workload_key, json.dumps(request.schedule, sort_keys=True)
+        schedule = json.dumps(request.schedule, sort_keys=True)
+        key = request.workload_key, request.numerics, schedule
         found = self._kept.pop(key, None)
         if found is None:
             found = self._compile(request, target)

@@ -104,13 +104,14 @@ class Setting:
         self.progress = Messages()
         self.pauses = Pauses()
         self.batch = 4
+        self.numerics = "default"
 
     def tasks(self, model: BoostedTrees, *kinds: tuple[FusedKernel, ScheduleSpace, int]) -> None:
         self.store.add([TargetRecord(TARGET.key, TARGET.to_json())])
         self.made: list[TuningTask] = []
         for kernel, space, occurrences in kinds:
             extract = FeatureExtractor(space, kernel, TARGET)
-            key = TaskKey(workload_key(kernel), TARGET.key, 1, "default", "1")
+            key = TaskKey(workload_key(kernel), TARGET.key, 1, self.numerics, "1")
             value = kernel_to_json(kernel)
             self.store.add([WorkloadRecord(key.workload, kernel.name, value)])
             problem = SearchProblem(space, scorer(model, extract), 0, features=extract.of_rows)

@@ -195,6 +195,7 @@ class Finalists:
             seed=self._seed + self.number,
             placements=final.task.timed_at,
             target=final.task.key.target,
+            numerics=final.task.key.numerics,
         )
         self._pending[request.request_id] = final, numbers, self._clock()
         final.under_way += 1

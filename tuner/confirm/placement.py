@@ -108,6 +108,7 @@ class PlacementCheck:
             seed=self._seed + self._number,
             placements=tuple(placement.to_json() for placement in two_placements(task)),
             target=task.key.target,
+            numerics=task.key.numerics,
         )
 
 

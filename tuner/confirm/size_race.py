@@ -101,6 +101,7 @@ class SizeRace:
             seed=self._seed + self._number,
             placements=task.timed_at,
             target=task.key.target,
+            numerics=task.key.numerics,
             sizes=self._points[place].sizes,
         )
 

@@ -15,7 +15,7 @@ from tunefarm.compiler.schedule.space import ScheduleSpace
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.configs.settings import Settings
-from tunefarm.db.records import TargetRecord, WorkloadRecord
+from tunefarm.db.records import TargetRecord, TaskKey, WorkloadRecord
 from tunefarm.db.store import Store
 from tunefarm.measure.farm.runner import Runner
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
@@ -111,11 +111,15 @@ class DefaultTrials:
             options=timing_options(self._settings),
             seed=self._settings.search.seed + self._number,
             target=self._target.key,
+            numerics=self._key(key).numerics,
         )
         return _Asked(key, space, default), request
 
-    def _take(self, results: Sequence[MeasureResult], pending: dict[str, _Asked]) -> list[str]:
+    def _key(self, workload: str) -> TaskKey:
         compile = self._settings.compile
+        return task_key(workload, self._target, compile.threads, compile.numerics)
+
+    def _take(self, results: Sequence[MeasureResult], pending: dict[str, _Asked]) -> list[str]:
         records, keys = [], []
         for result in results:
             asked = pending.pop(result.request_id)
@@ -123,7 +127,7 @@ class DefaultTrials:
             keys.append(asked.key)
             records.append(
                 trial_record(
-                    task_key(asked.key, self._target, compile.threads, compile.numerics),
+                    self._key(asked.key),
                     result,
                     sketch=candidate.sketch,
                     choices=asked.space.choices(candidate),

@@ -244,6 +244,7 @@ def _results(
                 schedule=record.schedule,
                 threads=key.threads,
                 options=_QUICK,
+                numerics=key.numerics,
             )
         )
     results: dict[int, MeasureResult] = {}

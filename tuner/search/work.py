@@ -78,6 +78,7 @@ class Work:
             seed=seed,
             placements=task.timed_at,
             target=task.key.target,
+            numerics=task.key.numerics,
         )
 
 

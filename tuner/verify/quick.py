@@ -257,6 +257,7 @@ class _Check:
             rivals=(nominee.schedule,),
             seed=pair.asked,
             target=pair.key.target,
+            numerics=pair.key.numerics,
         )
         self._pending[request.request_id] = pair
         return request

@@ -21,6 +21,7 @@ from tunefarm.tuner.confirm.race import RaceOptions
 from tunefarm.tuner.model.cost_model import BoostedTrees
 from tunefarm.tuner.records.trials import best_record, is_confirmed, record_to_apply
 from tunefarm.tuner.search.budget import End, Limits
+from tunefarm.tuner.search.monitor import FINAL
 from tunefarm.tuner.search.session import MAX_MACHINERY_FAILURES
 from tunefarm.tuner.search.tasks import plan
 
@@ -42,6 +43,14 @@ def test_every_result_is_in_the_store(setting: Setting) -> None:
     assert best.choices == {"tile": 9}
     assert best.machine == {"cpu": "made-up"}
     assert best.conditions == {"load": 0.5}
+
+
+def test_every_request_names_the_precision_of_its_job(setting: Setting) -> None:
+    setting.numerics = "deterministic"
+    setting.run(Limits(trials=10), TILES)
+    setting.confirm()
+    assert {request.numerics for request in setting.runner.requests} == {"deterministic"}
+    assert FINAL in setting.runner.requests[-1].request_id
 
 
 def test_the_default_schedule_is_measured_first(setting: Setting) -> None:
