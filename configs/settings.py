@@ -220,6 +220,8 @@ class DatabaseSettings(_Section):
     """A file name or an SQLAlchemy URL."""
     layers: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """More databases that builds ask, after that of `url`, in this order: only read."""
+    shipped: bool = True
+    """Whether builds ask the records that come with the package, behind all others."""
 
 
 class Settings(_Section):
@@ -350,6 +352,11 @@ def completion_asked(variable: str) -> str:
 def names_database(settings: Settings) -> bool:
     """Whether a file, the environment or the caller said which database, not the default alone."""
     return "url" in settings.database.model_fields_set
+
+
+def has_database(settings: Settings) -> bool:
+    """Whether a database was named, or the usual one is there."""
+    return names_database(settings) or Path(settings.database.url).exists()
 
 
 def cache_folder(settings: Settings) -> Path | None:

@@ -154,9 +154,10 @@ def check_source(store: Store, source: Store) -> None:
 
 
 def add_records(
-    store: Store, records: Iterable[Record], addition: int, added: Added | None = None
+    store: Store, records: Iterable[Record], addition: int | None, added: Added | None = None
 ) -> Added:
-    """Add the records that the store does not hold yet, in their order.
+    """Add the records that the store does not hold yet, in their order, as those of an addition, or
+    without one as its own.
 
     What a record refers to must come before it, as in `records_of`.
     """

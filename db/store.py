@@ -54,6 +54,7 @@ class Store:
         self.upgrade_note = ""  # a line that says so, and where the backup is
         self.patience: Patience | None = None
         self.layers: tuple[Store, ...] = ()  # what builds ask after it, see `DatabaseSettings`
+        self.is_shipped = False  # it comes with the package
         self.moved = ""  # where the database is that was renamed or saved while it was in use
         self.lost = ""  # a line about one that was deleted or replaced, and has been saved
         self.backend = backend

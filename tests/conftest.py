@@ -179,9 +179,11 @@ def repository() -> Path:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep compiled kernels out of the user's cache; child processes inherit it."""
+def builds_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep compiled kernels out of the user's cache, and builds alike on all CPUs: those that
+    records are shipped for too. Child processes inherit both."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["TUNEFARM_DATABASE__SHIPPED"] = "false"
 
 
 @pytest.fixture

@@ -164,8 +164,8 @@ def build(
 ) -> Executable:
     """Build a model from the best records of `db`; kernels without one run default schedules.
 
-    The default of `db` is the configured database, else tuning.db; if there is none the model is
-    built untuned. If no kernel is tuned, an `UntunedWarning` gives the reason.
+    The default of `db` is the configured database, else tuning.db; if there is none, the records
+    that come with the package. If no kernel is tuned, an `UntunedWarning` gives the reason.
 
     The recorded graph optimization plan is applied unless `plan` is "rules". Of several `targets`
     the best that this machine can run is loaded. `precision` is as in `tune`, or "auto" (`numerics`

@@ -15,9 +15,9 @@ from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.session.inference_session import InferenceSession as BuiltSession
 from tunefarm.compiler.types.extents import Shapes, with_fixed
 from tunefarm.compiler.types.numerics import one_precision
-from tunefarm.configs.settings import load_settings
+from tunefarm.configs.settings import has_database, load_settings
 from tunefarm.measure.cpus import run_threads
-from tunefarm.tuner.building.in_memory import build_and_note, has_database
+from tunefarm.tuner.building.in_memory import build_and_note
 from tunefarm.tuner.building.request import BuildRequest
 
 

@@ -161,10 +161,11 @@ class Fleet:
         store.finish_job(job.id, "finished")
 
     def settings(self, database: str = "tuning.db", **more: Any) -> Settings:
-        """Settings of a build from a database of this folder, with a cache of its own."""
+        """Settings of a build from a database of this folder alone, with a cache of its own."""
         values = {
             "database.url": str(self.path / database),
             "cache.folder": str(self.path / "cache"),
+            "database.shipped": False,
         }
         return load_settings(None, {**values, **more}, environment={})
 

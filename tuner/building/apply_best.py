@@ -172,7 +172,12 @@ class Records:
             accept_nominees=accept_nominees,
         )
         self.choose = choose_from(
-            store, target, threads, numerics, predict=True, applicable=self.applicable
+            store,
+            target,
+            threads,
+            numerics,
+            predict=not store.is_shipped,  # what is shipped was confirmed, for its own kernels
+            applicable=self.applicable,
         )
 
     def chosen(self, kernels: Mapping[str, FusedKernel]) -> dict[str, ScheduleChoice | None]:

@@ -92,12 +92,11 @@ class BuildCache:
         made_from += [compile.numerics, compile.denormals]
         if modules := modules_digests():  # what their type rules say is part of the model
             made_from.append(modules)
-        if request.untuned:  # its graph is decided by estimates
+        if request.untuned or request.asks_only_shipped:  # its graph is decided by estimates
             made_from.append([_UNTUNED, request.settings.search.plan, str(compile.threads)])
         self._request = request
         self._cache = ContentCache(folder)
-        self._database = None if request.untuned else request.settings.database.url
-        self._layers = request.settings.database.layers
+        self._databases = request.databases
         self._records: object = None  # their stamp, when nothing was found
         self._kernels_key = cache_key("kernels", *made_from)
         memory, plan = request.settings.limits.memory, request.settings.search.plan
@@ -273,20 +272,20 @@ class BuildCache:
 
     def _can_list(self) -> bool:
         """Whether the database can be written, so that what failed once need not fail again."""
-        return self._database is not None and os.access(self._database, os.W_OK)
+        return self._request.is_listed and os.access(self._databases[0], os.W_OK)
 
     def _records_digest(self) -> str | None:
         """Of all databases that are asked; None where one of them cannot be told by its bytes."""
-        if self._database is None:
+        if not self._databases:
             return _UNTUNED
-        found = [file_digest(url) for url in (self._database, *self._layers)]
+        found = [file_digest(url) for url in self._databases]
         known = [digest for digest in found if digest is not None]
         return ",".join(known) if len(known) == len(found) else None
 
     def _records_stamp(self) -> object:
-        if self._database is None:
+        if not self._databases:
             return _UNTUNED
-        found = [records_stamp(url) for url in (self._database, *self._layers)]
+        found = [records_stamp(url) for url in self._databases]
         return None if None in found else tuple(found)
 
 

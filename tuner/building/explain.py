@@ -77,7 +77,7 @@ def explain_build(request: BuildRequest, result: BuildResult) -> list[Explanatio
     reports = [(item.target, item.report) for item in result.programs if not item.fallback]
     reports = reports or [(target_of(settings).key, result.report)]
     found: list[Explanation] = []
-    with open_records(settings.database, untuned=False) as store:
+    with open_records(request.databases) as store:
         assert store is not None
         for target in targets_of(settings):
             applicable = ApplicableRecords(

@@ -59,7 +59,7 @@ def build(request: BuildRequest, digest: Future[str | None] | None = None) -> Bu
     graph = Future(lambda: _read(request) if is_read and known.result() is None else None)
     from tunefarm.tuner.building.record import open_records
 
-    with open_records(request.settings.database, untuned=request.untuned) as store:
+    with open_records(request.databases) as store:
         if request.is_several:
             return _several(request, store, parent)
         model, result = known.result(), None
@@ -79,7 +79,7 @@ def build(request: BuildRequest, digest: Future[str | None] | None = None) -> Bu
 
 def _listed(request: BuildRequest, target: Target, result: BuildResult) -> BuildResult:
     """The result, once it is in the database that it was made from."""
-    if not result.digest or not request.listed or request.untuned:
+    if not result.digest or not request.is_listed:
         return result
     from tunefarm.tuner.building.record import record_build
 
@@ -94,7 +94,7 @@ def _several(
     from tunefarm.tuner.building.several import build_several
 
     result = parent.name_in(build_several(request, store, graph))
-    if not result.digest or not request.listed or request.untuned:
+    if not result.digest or not request.is_listed:
         return result
     return replace(result, not_listed=record_programs(request, result))
 

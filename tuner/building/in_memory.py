@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 from tunefarm.compiler.errors import UntunedWarning
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.kernel_report import TUNED
-from tunefarm.configs.settings import Settings, names_database
+from tunefarm.configs.settings import has_database
 from tunefarm.tuner.building.flow import build_loaded
 from tunefarm.tuner.building.request import BuildRequest
 
@@ -30,17 +29,12 @@ def build_in_memory(request: BuildRequest, *, stacklevel: int) -> Executable:
     return executable
 
 
-def has_database(settings: Settings) -> bool:
-    """Whether a database was named, or the usual one is there."""
-    return names_database(settings) or Path(settings.database.url).exists()
-
-
 def build_and_note(request: BuildRequest) -> tuple[Executable, str]:
     """What `build_in_memory` builds, and the text of its warning, "" for none."""
-    settings = request.settings
-    url = settings.database.url
-    without = not has_database(settings)
-    executable, result = build_loaded(replace(request, untuned=without))
+    url = request.settings.database.url
+    without = not has_database(request.settings)
+    without_any = without and not request.asks_only_shipped
+    executable, result = build_loaded(replace(request, untuned=without_any))
     sources = [kernel.schedule_source for kernel in executable.kernels]
     left = "; ".join(dict.fromkeys(map(str, result.unapplied)))
     if sources and TUNED not in sources:

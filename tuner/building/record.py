@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from tunefarm import compiler
 from tunefarm.compiler.errors import DatabaseError, SettingsError
 from tunefarm.compiler.target import Target, host_target
-from tunefarm.configs.settings import DatabaseSettings, Settings
+from tunefarm.configs.settings import Settings
 from tunefarm.db.records import BuildRecord, PlanRecord, TargetRecord
 from tunefarm.measure.machine import cpu_name
 from tunefarm.tuner.building.report import BuildReport
-from tunefarm.tuner.building.request import BuildRequest, BuildResult
+from tunefarm.tuner.building.request import BuildRequest, BuildResult, is_shipped
 from tunefarm.tuner.from_settings import targets_of
 
 if TYPE_CHECKING:
@@ -28,26 +28,27 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_records(database: DatabaseSettings, *, untuned: bool) -> Iterator[Store | None]:
-    """The database to build from, and its layers, open for reading; None for untuned builds.
+def open_records(databases: Sequence[str]) -> Iterator[Store | None]:
+    """The first of these databases, and the others as its layers, open for reading; None of none.
 
     Raises DatabaseError, and SettingsError for a file that is not there.
     """
-    if untuned:
+    if not databases:
         yield None
         return
-    for url in (database.url, *database.layers):
+    for url in databases:
         if not os.path.exists(url) and "://" not in url:
             hint = "tune MODEL makes one; without one: --untuned, or in Python no db="
-            hint = hint if url == database.url else "it is one of the layers: database.layers"
+            hint = hint if url == databases[0] else "it is one of the layers: database.layers"
             raise SettingsError(f"no such database: {url}", hint=hint)
     from tunefarm.db.store import Store
 
     with ExitStack() as stack:
-        urls = (database.url, *database.layers)
-        store, *layers = (
-            stack.enter_context(Store.open(url, create=False, read_only=True)) for url in urls
-        )
+        stores = []
+        for url in databases:
+            stores.append(stack.enter_context(Store.open(url, create=False, read_only=True)))
+            stores[-1].is_shipped = is_shipped(url)
+        store, *layers = stores
         store.layers = tuple(layers)
         yield store
 

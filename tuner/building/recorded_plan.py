@@ -70,8 +70,8 @@ def plan_to_apply(
 ) -> PlanToApply:
     """What was last chosen for a model, by its graph as it was imported, under these settings.
 
-    Nothing where they have the rules decide; without a store, estimates. One that was chosen on
-    another CPU, or comes from elsewhere, only with `accept_nominees`.
+    Nothing where they have the rules decide; without a store of the user's, estimates. One that was
+    chosen on another CPU, or comes from elsewhere, only with `accept_nominees`.
     """
     if not settings.searches_plans:
         return PlanToApply()
@@ -90,7 +90,7 @@ def plan_to_apply(
     if found is None:
         other = model_queries.newest_plan(store, model_hash, target.key, threads, kind, None)
         if other is None or not other.plan.get("decisions"):
-            return PlanToApply()
+            return PlanToApply(by_estimates=store.is_shipped)
         note = (
             f"the recorded plan ({other.plan.get('described', other.id)}) is of version "
             f"{other.compiler_version} of the compiler, this is {compiler.VERSION}: the rules "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunefarm.compiler.types.extents import Shapes
 from tunefarm.configs.errors import SettingsError
-from tunefarm.configs.settings import Settings
+from tunefarm.configs.settings import Settings, has_database
 from tunefarm.tuner.building.report import (
     BuildReport,
     ProgramReport,
@@ -18,7 +18,8 @@ from tunefarm.tuner.building.report import (
     require_verified,
 )
 from tunefarm.tuner.building.size_values import programs_of
-from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.calibration.options import CHOSEN, PrecisionOptions
+from tunefarm.tuner.from_settings import targets_of
 from tunefarm.tuner.reports.report import format_share
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ CODE_TEXTS = ("llvm", "asm")
 FORMS = (ARTEFACT, *CODE_TEXTS, OBJECT, LIBRARY, "graph")
 OF_SEVERAL = (ARTEFACT, OBJECT, LIBRARY)
 """The forms that may hold more than one program."""
+SHIPPED = Path(__file__).parents[1] / "records" / "shipped"
+"""The databases that come with the package, one for each target, by its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,13 @@ class BuildRequest:
     """A model that is to be built to `output`, a file or, for LIBRARY, a folder, in one of FORMS.
 
     `shapes` fixes or bounds symbolic dimensions; where it has values, there is a program for each.
-    `untuned` builds take no database, others that of the settings, in which the artifact is
+    `untuned` builds take no database, others `databases`, in the first of which the artifact is
     `listed`. `require_tuned` is the share of the estimated time that must run tuned. With
     `fallback` an artifact gets variants for CPUs that cannot run the first. `dump_after` names a
     stage of the compiler whose program is printed (see `tunefarm.compiler.pipeline`): then nothing
     is taken from caches. `precision` has the calibration data of int8, or asks for a point of what
     was chosen for the model. `compiler` is the C compiler for C forms, None: one for the target.
-    With
-    `kernels` these have each kernel as a function too. Records that nobody has met on this CPU
+    With `kernels` these have each kernel as a function too. Records that nobody has met on this CPU
     apply only if it may `accept_nominees`; with `require_verified` there must be none of a kernel.
     `parent` is the artifact that this one is to replace; None is the one at the output, if any.
 
@@ -106,6 +108,35 @@ class BuildRequest:
             require_verified(report)
 
     @property
+    def databases(self) -> tuple[str, ...]:
+        """The databases that the build asks, in this order; none of an untuned one.
+
+        Where nobody has named one, and the usual one is not there, those that come with the package
+        are all, and without these the usual one, which is missed. Choices of precisions, and layers
+        that are named, are not looked for without a database of the user's.
+        """
+        if self.untuned:
+            return ()
+        settings = self.settings
+        asked = (settings.database.url, *settings.database.layers)
+        files = [SHIPPED / f"{target.key}.db" for target in targets_of(settings)]
+        shipped = [str(file) for file in files if settings.database.shipped and file.exists()]
+        is_alone = not (has_database(settings) or settings.database.layers)
+        if shipped and is_alone and settings.compile.numerics not in CHOSEN:
+            return tuple(shipped)
+        return (*asked, *shipped)
+
+    @property
+    def asks_only_shipped(self) -> bool:
+        """Whether the only databases are those that come with the package."""
+        return all(map(is_shipped, self.databases)) and not self.untuned
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the build is listed in the database that it is made from."""
+        return self.listed and not self.untuned and not self.asks_only_shipped
+
+    @property
     def is_several(self) -> bool:
         """Whether more than one program is to be built, apart from fallbacks."""
         return len(self.settings.compile.targets) > 1 or len(programs_of(self.shapes)) > 1
@@ -125,6 +156,11 @@ class BuildRequest:
         from tunefarm.tuner.building.emit import check_c
 
         return check_c(self)
+
+
+def is_shipped(database: str) -> bool:
+    """Whether a database comes with the package."""
+    return Path(database).parent == SHIPPED
 
 
 @dataclass(frozen=True, slots=True)

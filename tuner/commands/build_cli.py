@@ -182,8 +182,8 @@ def build(
 ) -> None:
     """Compile a model with the best schedules of the tuning log, and list its kernels.
 
-    The tuning log is the database --db, which tune MODEL writes. To build without one:
-    tune build MODEL --untuned --output PATH.
+    The tuning log is the database --db, which tune MODEL writes. Without one the records that come
+    with the package are used. To build without any: tune build MODEL --untuned --output PATH.
     """
     load_modules(functions or ())
     set_verbosity(quiet, verbose)

@@ -92,7 +92,7 @@ def inspect(
         "compile.denormals": denormals,
     }
     settings = load_settings(config, values)
-    with open_records(settings.database, untuned=db is None) as store:
+    with open_records(() if db is None else (settings.database.url,)) as store:
         text = inspect_model(
             model,
             stage,

@@ -5,7 +5,8 @@ this database's own jobs, or a check (`tunefarm.tuner.verify.quick`), have measu
 this name, with this version of the compiler:
 
     own, measured on this CPU                         confirmed here
-    own, for another target than this machine's       confirmed on the CPU that measured it
+    own, for another target than this machine's   ┐
+    shipped with the package, of this CPU         ┴─  confirmed on the CPU that measured it
     measured on another CPU of the target         ┐
     imported, merged, or added as a pack          ├─  nominee, until a check has met it
     of another compiler version, if it replays    ┘
@@ -217,7 +218,7 @@ class _Source:
         claim = self._claim(found, None)
         if claim.confirmed and (settled := queries.best(self.store, key, self.own)) is not None:
             claim = replace(claim, unchanged=is_unchanged(settled[0].low, settled[0].high))
-        is_here = is_host or claim.cpu in ("", cpu_name())
+        is_here = (is_host or claim.cpu in ("", cpu_name())) and not self.store.is_shipped
         standing = CONFIRMED_HERE if is_here else CONFIRMED_ON.format(claim.cpu)
         return KernelRecords(claim, claim.confirmed or len(schedules) > 1, standing)
 

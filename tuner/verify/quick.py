@@ -22,7 +22,7 @@ from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.runtime.execution.executable import load
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import Target
-from tunefarm.configs.settings import Settings
+from tunefarm.configs.settings import Settings, names_database
 from tunefarm.configs.temporary_folders import make_folder
 from tunefarm.db.records import (
     BestRecord,
@@ -133,9 +133,10 @@ def verify_quick(
     try:
         path = str(folder / "tuned.tuned")
         asked = replace(request, output=path, listed=False)
-        Store.open(settings.database.url, create=False).close()  # it can be written
+        create = not names_database(settings)
+        Store.open(settings.database.url, create=create).close()  # it can be written
         result = build(asked)
-        check = _Check(settings, target, make_runner or _local_runner)
+        check = _Check(asked, target, make_runner or _local_runner)
         met = check.run(result, notify)
         if not any(item.applies for item in met):
             return QuickCheck(request.name, tuple(met), None, check.open)
@@ -176,9 +177,10 @@ class _Check:
 
     _store: Store
 
-    def __init__(self, settings: Settings, target: Target, make_runner: MakeRunner) -> None:
+    def __init__(self, request: BuildRequest, target: Target, make_runner: MakeRunner) -> None:
         self.open = 0
-        self._settings, self._target, self._make_runner = settings, target, make_runner
+        self._settings, self._databases = request.settings, request.databases
+        self._target, self._make_runner = target, make_runner
         self._kernels: dict[str, FusedKernel] = {}
         self._defaults: dict[str, TrialRecord] = {}  # recorded, by workload
         self._pending: dict[str, _Pair] = {}
@@ -191,7 +193,7 @@ class _Check:
     def _run(self, built: BuildResult, notify: Callable[[str], None]) -> list[Met]:
         compile = self._settings.compile
         names = {use.report.key: use.report.title for use in built.report.kernels}
-        with open_records(self._settings.database, untuned=False) as reading:
+        with open_records(self._databases) as reading:
             assert reading is not None
             applicable = ApplicableRecords(
                 reading, self._target, compile.threads, compile.numerics, layers=reading.layers

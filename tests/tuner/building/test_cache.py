@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tunefarm.compiler.content_cache import ContentCache
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
 from tunefarm.compiler.pipeline import kernels_of
-from tunefarm.configs.settings import DatabaseSettings, Settings, load_settings
+from tunefarm.configs.settings import Settings, load_settings
 from tunefarm.db import model_queries
 from tunefarm.db.store import Store
 from tunefarm.tuner.building import cache, record
@@ -39,9 +39,9 @@ class Builder:
         with Store.open(self.db) as store:
             remember(store, self.kernels[0], 1)
 
-        def counted(database: DatabaseSettings, *, untuned: bool) -> Any:
+        def counted(databases: Sequence[str]) -> Any:
             self.lookups += 1
-            return open_records(database, untuned=untuned)
+            return open_records(databases)
 
         monkeypatch.setattr(record, "open_records", counted)
 
