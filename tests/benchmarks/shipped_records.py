@@ -3,7 +3,7 @@
     python -m tests.benchmarks.shipped_records make FOLDER [--minutes 3] [--threads 1 2]
         [--models resnet18 …] [--targets host …]
     python -m tests.benchmarks.shipped_records write FOLDER/work.db
-    python -m tests.benchmarks.shipped_records check FOLDER
+    python -m tests.benchmarks.shipped_records check FOLDER [--models …] [--threads …]
     python -m tests.benchmarks.shipped_records gain MODEL WORK.db [--threads 1] [--minutes 1]
 
 `make` tunes networks of the zoo, each with each number of threads for each target, in
@@ -85,14 +85,14 @@ def make(
     write(folder / "work.db")
 
 
-def check(folder: Path) -> None:
+def check(folder: Path, models: Sequence[str], threads: Sequence[int]) -> None:
     """Let the records that are shipped meet the default schedules here, and write those that are
     faster under this version of the compiler."""
     folder.mkdir(parents=True, exist_ok=True)
     database = folder / "checked.db"
     Store.open(database).close()
-    for name in MODELS:
-        for count in THREADS:
+    for name in models:
+        for count in threads:
             values = {"database.url": str(database), "compile.threads": count}
             request = BuildRequest(model_in(folder, name), "", load_settings(None, values))
             found = verify_quick(request, lambda _: None)
@@ -164,14 +164,14 @@ def gain(name: str, database: Path, threads: int, minutes: float) -> None:
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="shipped_records", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    asked = commands.add_parser("make")
-    asked.add_argument("folder", type=Path)
-    asked.add_argument("--models", nargs="+", default=MODELS)
-    asked.add_argument("--targets", nargs="+", default=[HOST])
-    asked.add_argument("--threads", nargs="+", type=int, default=THREADS)
-    asked.add_argument("--minutes", type=float, default=3.0)
+    made, checked = commands.add_parser("make"), commands.add_parser("check")
+    for asked in (made, checked):
+        asked.add_argument("folder", type=Path)
+        asked.add_argument("--models", nargs="+", default=MODELS)
+        asked.add_argument("--threads", nargs="+", type=int, default=THREADS)
+    made.add_argument("--targets", nargs="+", default=[HOST])
+    made.add_argument("--minutes", type=float, default=3.0)
     commands.add_parser("write").add_argument("database", type=Path)
-    commands.add_parser("check").add_argument("folder", type=Path)
     compared = commands.add_parser("gain")
     compared.add_argument("model")
     compared.add_argument("database", type=Path)
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str]) -> None:
     elif options.command == "write":
         write(options.database)
     elif options.command == "check":
-        check(options.folder)
+        check(options.folder, options.models, options.threads)
     else:
         gain(options.model, options.database, options.threads, options.minutes)
 
