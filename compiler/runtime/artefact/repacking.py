@@ -16,7 +16,7 @@ import numpy as np
 
 from tunefarm.compiler.runtime.artefact.manifest import Repacking
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
-from tunefarm.compiler.types.packing import Packing
+from tunefarm.compiler.types.packing import NewArray, Packing
 from tunefarm.compiler.types.tensor_type import Array
 
 WORTH_REPACKING_BYTES = 4096
@@ -38,11 +38,11 @@ def numbers_of(array: Array, packing: Packing) -> tuple[str, Packing]:
     return digest, replace(packing, shape=tuple(shape))
 
 
-def repacked(source: Array, repacking: Repacking) -> Array:
-    """The bytes of a part that is made of `source`, aligned and read-only."""
+def repacked(source: Array, repacking: Repacking, empty: NewArray = aligned_empty) -> Array:
+    """The bytes of a part that is made of `source`, read-only, in an array that `empty` makes."""
     numbers = _unpacked(source, repacking.itemsize, repacking.before)
     after = repacking.after
-    result = after.pack(numbers.reshape(after.shape), aligned_empty)
+    result = after.pack(numbers.reshape(after.shape), empty)
     result.flags.writeable = False
     return result.reshape(-1).view(np.uint8)
 

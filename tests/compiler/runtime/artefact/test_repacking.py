@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tunefarm.compiler.runtime.artefact.manifest import (
 from tunefarm.compiler.runtime.artefact.repacking import numbers_of, repacked
 from tunefarm.compiler.runtime.artefact.seal import part_digests
 from tunefarm.compiler.runtime.spec.buffers import address_of
-from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, ExecutableSpec, aligned
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.packing import Packing
 from tunefarm.compiler.types.tensor_type import Array
@@ -89,13 +90,15 @@ def test_numbers_are_known_in_any_packing_with_rows_of_zeros_or_without(
     assert repacked(plain, recipe).tobytes() == packed(more, split).tobytes()
 
 
-def with_constant(packing: Packing, cpu: str, *features: str) -> ExecutableSpec:
-    """A model for a CPU with such features, with another constant in a packing."""
+def with_constant(
+    packing: Packing, cpu: str, *features: str, numbers: Sequence[Array] = (NUMBERS,)
+) -> ExecutableSpec:
+    """A model for a CPU with such features, with more constants in a packing."""
     spec = chain_spec(np.linspace(-1, 1, COUNT, dtype=np.float32))
     target = replace(
         host_target(), cpu=cpu, features=tuple(sorted({*host_target().features, *features}))
     )
-    constants = (*spec.constants, packed(NUMBERS, packing))
+    constants = (*spec.constants, *(packed(each, packing) for each in numbers))
     plain = tuple(Packing(array.shape, (), tuple(range(array.ndim))) for array in spec.constants)
     return sealed(
         replace(
@@ -103,7 +106,7 @@ def with_constant(packing: Packing, cpu: str, *features: str) -> ExecutableSpec:
             target=target,
             constants=constants,
             digests=part_digests(spec.objects, constants),
-            packings=(*plain, packing),
+            packings=(*plain, *[packing] * len(numbers)),
         )
     )
 
@@ -126,6 +129,21 @@ def test_a_constant_of_another_target_is_stored_once(path: Path, tmp_path: Path)
     assert path.stat().st_size < alone.stat().st_size + NUMBERS.nbytes // 2
     compiler.load(path).save(tmp_path / "again.tuned")
     assert (tmp_path / "again.tuned").read_bytes() == alone.read_bytes()
+
+
+def test_constants_of_another_target_lie_one_behind_the_other(tmp_path: Path) -> None:
+    """So that they are large enough together for pages that are large."""
+    numbers = [NUMBERS, NUMBERS + 1, NUMBERS + 2]
+    better = with_constant(LAST, "better", "avx1024f", numbers=numbers)
+    here = with_constant(FIRST, "here", numbers=numbers)
+    artefact.save(better, tmp_path / "two.tuned", [here])
+    (loaded,) = artefact.read_programs(tmp_path / "two.tuned")
+    found = loaded.constants[-len(numbers) :]
+    for array, each in zip(found, numbers, strict=True):
+        np.testing.assert_array_equal(array, packed(each, FIRST))
+        assert address_of(array) % ALIGNMENT == 0
+    starts = sorted(map(address_of, found))
+    assert {later - first for first, later in pairwise(starts)} == {aligned(found[0].nbytes)}
 
 
 def test_contents_are_those_of_all_variants(path: Path) -> None:
