@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.tuner.fleet import ELSEWHERE, HERE, Fleet, faster, slower
+from tunefarm.compiler.frontend.zoo.models import build_model, model_names
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.db import queries
 from tunefarm.db.export import merge_records
@@ -132,3 +133,17 @@ def test_a_kernel_without_nominees_is_not_measured(fleet: Fleet) -> None:
     found = check(fleet, runner=ReplayRunner({}))
     assert found.met == ()
     assert check_lines(found) == ["tiny: no kernel has a nominee: there is nothing to check"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", model_names())
+def test_no_network_loses_by_records_of_another_cpu(name: str, tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, model=build_model(name))
+    with fleet.store() as store:
+        fleet.tune(store, ELSEWHERE)
+    _, unchecked = fleet.build()
+    check(fleet)
+    _, checked = fleet.build()
+    with fleet.store() as store:
+        assert fleet.time(store, unchecked, HERE) == 1.0
+        assert fleet.time(store, checked, HERE) < 1.0 / 0.97
