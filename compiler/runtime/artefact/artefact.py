@@ -75,7 +75,7 @@ from tunefarm.compiler.runtime.machine.check_target import (
     platform_of,
 )
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
-from tunefarm.compiler.runtime.spec.buffers import aligned_empty
+from tunefarm.compiler.runtime.spec.buffers import aligned_pieces
 from tunefarm.compiler.runtime.spec.executable_spec import (
     CallStep,
     ExecutableSpec,
@@ -86,7 +86,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.packing import Packing
+from tunefarm.compiler.types.packing import NewArray, Packing
 from tunefarm.compiler.types.structure import NO_STRUCTURE
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.configs.files import open_regular
@@ -421,28 +421,20 @@ class _Opened:
         return tuple(programs)
 
     def _repacked(self, numbers: Sequence[int]) -> dict[int, Array]:
-        """The bytes of the parts with these numbers that the file does not hold.
-
-        They lie in one array, for which NumPy asks for huge pages if it is large. In small pages a
-        decoder took 1.13 times as long as with constants that are mapped from a file.
-        """
+        """The bytes of the parts with these numbers that the file does not hold."""
         from tunefarm.compiler.runtime.artefact.repacking import (
             repacked,  # few variants need it
         )
 
-        starts = [0]
-        for number in numbers:
-            starts.append(aligned(starts[-1] + self.index.parts[number].bytes))
-        memory = aligned_empty((starts[-1],), np.dtype(np.uint8))
+        pieces = aligned_pieces([self.index.parts[number].bytes for number in numbers])
 
-        def make(place: int) -> Array:
-            part, start = self.index.parts[numbers[place]], starts[place]
-            assert part.repacking is not None
-            own = memory[start : start + part.bytes]
-            source = self.parts[part.repacking.source]
-            return repacked(source, part.repacking, lambda s, dtype: own.view(dtype).reshape(s))
+        def make(item: tuple[int, NewArray]) -> Array:
+            repacking = self.index.parts[item[0]].repacking
+            assert repacking is not None
+            return repacked(self.parts[repacking.source], repacking, item[1])
 
-        return dict(zip(numbers, in_threads(make, range(len(numbers))), strict=True))
+        made = in_threads(make, zip(numbers, pieces, strict=True))
+        return dict(zip(numbers, made, strict=True))
 
 
 def _open(path: Path) -> tuple[_Opened, ConstantsCheck | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +22,7 @@ from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.runtime.machine.in_threads import in_threads
 from tunefarm.compiler.runtime.planning.memory_plan import storage_of
-from tunefarm.compiler.runtime.spec.buffers import aligned_empty
-from tunefarm.compiler.runtime.spec.executable_spec import aligned
+from tunefarm.compiler.runtime.spec.buffers import aligned_pieces
 from tunefarm.compiler.types.denormals import flush_in_place
 from tunefarm.compiler.types.numerics import FLUSH, KEEP, Denormals
 from tunefarm.compiler.types.packing import NewArray, Packing
@@ -130,24 +128,14 @@ def _packed_bytes(
 
 
 def _all_packed(constants: Mapping[str, Array], uses: Sequence[_Use]) -> list[Array]:
-    """Aligned copies in one piece of memory.
+    """Aligned copies in one piece of memory."""
+    pieces = aligned_pieces([_packed_bytes(constants[use[0]], *use[1:3]) for use in uses])
 
-    NumPy asks for large pages for pieces of 4 MiB: weights of a decoder are smaller one by one, and
-    reading them from small pages takes up to twice as long where a hypervisor translates, too.
-    """
-    sizes = [aligned(_packed_bytes(constants[use[0]], *use[1:3])) for use in uses]
-    memory = aligned_empty((sum(sizes),), np.dtype(np.uint8))
-    starts = accumulate(sizes, initial=0)
+    def packed(item: tuple[_Use, NewArray]) -> Array:
+        use, empty = item
+        return _packed(constants[use[0]], *use[1:], empty)
 
-    def packed(item: tuple[_Use, int]) -> Array:
-        use, start = item
-        return _packed(
-            constants[use[0]],
-            *use[1:],
-            lambda shape, dtype: np.ndarray(shape, dtype, memory, start),
-        )
-
-    return in_threads(packed, zip(uses, starts, strict=False))
+    return in_threads(packed, zip(uses, pieces, strict=True))
 
 
 def _packed(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT
+from tunefarm.compiler.runtime.spec.executable_spec import ALIGNMENT, aligned
+from tunefarm.compiler.types.packing import NewArray
 from tunefarm.compiler.types.tensor_type import Array
 
 # Bytes from which on an output starts at a cache line; for less that costs more than it brings.
@@ -43,6 +46,21 @@ def allocate_output(
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
     """An uninitialised C-contiguous array, aligned to `ALIGNMENT`."""
     return allocate(shape, dtype, math.prod(shape) * dtype.itemsize)[0]
+
+
+def aligned_pieces(sizes: Sequence[int]) -> list[NewArray]:
+    """What makes an array of at most so many bytes, for each of the sizes, in one piece of memory.
+
+    NumPy asks for huge pages for pieces of 4 MiB. Weights of a decoder are smaller one by one, and
+    reading them from small pages takes up to twice as long where a hypervisor translates, too.
+    """
+    starts = list(accumulate(map(aligned, sizes), initial=0))
+    memory = aligned_empty((starts[-1],), np.dtype(np.uint8))
+
+    def piece(start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+        return np.ndarray(shape, dtype, memory, start)
+
+    return [partial(piece, start) for start in starts[:-1]]
 
 
 def pointer_table(addresses: Sequence[int]) -> Tables:
