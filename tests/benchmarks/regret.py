@@ -1,19 +1,29 @@
 """How much a search misses: what it holds to be the best against the best of the whole space.
 
+    python -m tests.benchmarks.regret [RECORDING ...] [--worst 5]
+
 On the recorded kernels, as they are and on made-up machines; what a search is told may be noisy.
+The command prints how good default schedules are on recorded trials, which needs no hardware: the
+time of the default over that of the best, and the same of the recorded schedule of the default's
+sketch that costs the fewest cycles (`NestShape.cycles`).
 """
 
 from __future__ import annotations
 
+import argparse
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from tests.tuner.recorded import RecordedKernel
-from tunefarm.tuner.model.cost_model import BoostedTrees, CostModel, Scores, TrainingData
+from tests.tuner.recorded import FILE, RecordedKernel, load, load_past, past_of
+from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
+from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.tuner.model.cost_model import BoostedTrees, CostModel, Outcome, Scores, TrainingData
 from tunefarm.tuner.model.features import Correction, FeatureExtractor
 from tunefarm.tuner.model.lessons import Lesson, Trainer, data_of
 from tunefarm.tuner.model.packed_space import PackedSpace, Rows
@@ -25,6 +35,15 @@ BATCH = 8
 CHECKPOINTS = (32, 64, 128)  # trials
 SKETCH_EFFECT, VALUE_EFFECT, PAIR_EFFECT = 0.1, 0.1, 0.05  # of the log time, if distorted
 PAIR_DEVIATION = 0.01  # of a log-ratio, as the search is told it
+RECORDINGS = [
+    FILE.parent / name
+    for name in (
+        "recorded.npz",
+        "recorded_zen4.npz",
+        "recorded_zen4_avx2.npz",
+        "recorded_amx.json.gz",
+    )
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +173,78 @@ def regret(kernels: Sequence[RecordedKernel], seeds: int, noise: float, way: Way
 def _middle_and_high(rows: Sequence[Sequence[float]]) -> str:
     middle, high = np.quantile(rows, [0.5, 0.9], axis=0)
     return "".join(f"{a:9.1f} {b:6.1f}" for a, b in zip(middle, high, strict=True))
+
+
+class DefaultRegret(NamedTuple):
+    """Times of a kernel over the best recorded one: of its default schedule, and of the recorded
+    one that costs the fewest cycles. NaN where the default was not recorded, or nothing counts."""
+
+    name: str
+    default: float
+    cheapest: float
+
+
+def default_regrets(path: Path) -> Iterator[DefaultRegret]:
+    """How good today's default schedules are on the trials of a recording, kernel by kernel."""
+    recorded = [past_of(item) for item in load(path=path)] if path.suffix == ".npz" else None
+    for past in load_past(path) if recorded is None else recorded:
+        measured = {
+            trial.candidate: trial.lesson.latency
+            for trial in past.trials
+            if trial.lesson.outcome is Outcome.MEASURED
+        }
+        if len(measured) < 2:
+            continue
+        best = min(measured.values())
+        space = schedule_space(past.kernel, past.target)
+        preferred = space.default()
+        chosen = past.space.find(preferred.sketch, space.choices(preferred))
+        cycles = {item: found for item in measured if (found := _cycles(past.space, item))}
+        cheapest = min(cycles, key=cycles.__getitem__, default=None)
+        yield DefaultRegret(
+            past.kernel.name,
+            math.nan if chosen is None else measured.get(chosen, math.nan) / best,
+            math.nan if cheapest is None else measured[cheapest] / best,
+        )
+
+
+def _cycles(space: ScheduleSpace, candidate: Candidate) -> float | None:
+    """Of a candidate of the space's first sketch, whose default is the kernel's."""
+    sketch = space.sketches[0]
+    if sketch.shape is None or candidate.sketch != sketch.name:
+        return None
+    names = (choice.name for choice in sketch.choices)
+    at = (np.array([position]) for position in candidate.positions)
+    return float(sketch.shape(dict(zip(names, at, strict=True))).cycles.item())
+
+
+def main() -> None:
+    """Print mean and worst regret of the default schedules on each recording, and on all."""
+    parser = argparse.ArgumentParser(description="How good default schedules are, by recording.")
+    parser.add_argument("recordings", nargs="*", type=Path, default=RECORDINGS)
+    parser.add_argument("--worst", type=int, default=0, help="Kernels to list of each recording.")
+    given = parser.parse_args()
+    everything: list[DefaultRegret] = []
+    print(
+        f"{'recording':28s}{'kernels':>8s}{'default: mean, worst':>24s}{'cycles: mean, worst':>24s}"
+    )
+    for path in given.recordings:
+        found = list(default_regrets(path))
+        print(_default_row(path.name, found))
+        for item in sorted(found, key=lambda item: -np.nan_to_num(item.default))[: given.worst]:
+            print(f"    {item.default:6.3f} {item.cheapest:6.3f} {item.name[:80]}")
+        everything += found
+    print(_default_row("all", everything))
+
+
+def _default_row(name: str, found: Sequence[DefaultRegret]) -> str:
+    row = f"{name:28s}{len(found):8d}"
+    for ratios in ([item.default for item in found], [item.cheapest for item in found]):
+        known = [ratio for ratio in ratios if not math.isnan(ratio)]
+        worst = max(known, default=math.nan)
+        row += f"{len(known):8d}{np.mean(known):8.3f}{worst:8.3f}"
+    return row
+
+
+if __name__ == "__main__":
+    main()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.benchmarks.recording import thinned_at_random
+from tests.benchmarks.regret import RECORDINGS, default_regrets
 from tests.tuner.recorded import FILE, about, load, load_past, past_of, save_past
 from tests.tuner.synthetic import TARGET, matmul_kernel
 from tunefarm.compiler.schedule.spaces import schedule_space
@@ -60,3 +62,13 @@ def test_a_thinned_space_has_the_default_and_few_candidates(most: int) -> None:
     assert space.choices(space.default()) == thinned.choices(thinned.default())
     assert most / 3 < thinned.size <= most < space.size
     assert thinned_at_random(space, 3, most).size == thinned.size
+
+
+@pytest.mark.parametrize(
+    ("path", "mean"), [*zip(RECORDINGS, (1.08, 1.10, 1.15, 1.21), strict=True)], ids=str
+)
+def test_default_schedules_are_near_the_best_of_recorded_trials(path: Path, mean: float) -> None:
+    found = [item.default for item in default_regrets(path)]
+    recorded = [ratio for ratio in found if not math.isnan(ratio)]
+    assert len(recorded) > len(found) / 2 and min(recorded) >= 1.0
+    assert np.mean(recorded) < mean
