@@ -7,12 +7,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tunefarm.compiler.machine.amx_set_up import FULL_PALETTE, VECTOR_PALETTE, TilePalette
 from tunefarm.compiler.machine.amx_state import TILE_FEATURES, host_tile_problem
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.configs.target_key import target_key
+
+if TYPE_CHECKING:  # pydantic: what only loads an artifact goes without
+    from tunefarm.configs.settings import Machine
 
 
 class DotProduct(NamedTuple):
@@ -206,6 +209,12 @@ class Target:
         return _lacking_feature(self.features, self.vector_bytes)
 
     @property
+    def machine(self) -> Machine:
+        """What data and arithmetic cost on it: as it was calibrated, or the shipped table."""
+        calibrated = _CALIBRATED.get(self.key) if _CALIBRATED else None
+        return calibrated or _shipped(self.cpu, self.triple.split("-")[0], self.lanes(DType.F32))
+
+    @property
     def key(self) -> str:
         """Identifies targets for which the same machine code is best, e.g. `znver3-1a2b3c4d`.
 
@@ -247,6 +256,26 @@ class Target:
             values["tile_palette"] = TilePalette(*values["tile_palette"])
         values["vector_bytes"] = values.pop("lanes") * DType.F32.bytes
         return cls(**values)
+
+
+_CALIBRATED: dict[str, Machine] = {}
+"""Tables by the key of their target. They stand next to targets and not in them, since a record's
+key is a target's; they say how fast code is, never what it computes."""
+
+
+def set_machine(target: Target, machine: Machine | None) -> None:
+    """Take `machine` for the target's table in this process; None: the shipped one."""
+    if machine is None:
+        _CALIBRATED.pop(target.key, None)
+    else:
+        _CALIBRATED[target.key] = machine
+
+
+@cache
+def _shipped(cpu: str, architecture: str, lanes: int) -> Machine:
+    from tunefarm.configs.settings import shipped_machine
+
+    return shipped_machine(cpu, architecture, lanes)
 
 
 _BASELINE_FEATURES = {"x86_64": ("cmov", "cx8", "fxsr", "mmx", "sse", "sse2"), "aarch64": ("neon",)}

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -185,10 +185,13 @@ def _keys(model: type[BaseModel]) -> Iterator[Key]:
     """The key paths of all values of a model."""
     for attribute, field in model.model_fields.items():
         name = field.validation_alias if isinstance(field.validation_alias, str) else attribute
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from ((name, *rest) for rest in _keys(inner))
-        else:
+        kinds = (field.annotation, *get_args(field.annotation))  # a section may be left out
+        sections = [
+            kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)
+        ]
+        for section in sections:
+            yield from ((name, *rest) for rest in _keys(section))
+        if not sections:
             yield (name,)
 
 

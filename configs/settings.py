@@ -11,9 +11,12 @@ sections in the environment, and takes as long to import as a tenth of a repeate
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
@@ -56,6 +59,9 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
 Duration = Annotated[float, Field(gt=0, le=1e7)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(gt=0, le=1e4)]
+"""Bytes or instructions a cycle of the core's clock."""
+Cycles = Annotated[float, Field(gt=0, le=1e7)]
 
 _KEPT_AS = {"fp16": "f16"}
 """Values of `compile.precision` that records and JSON keep under a former name."""
@@ -247,6 +253,91 @@ class Settings(_Section):
         return self.model_dump(mode="json")
 
 
+class CacheTable(_Section):
+    """A level of cache as one core sees it; its size is the target's."""
+
+    line_bytes: Annotated[int, Field(ge=16, le=1024)] = 64
+    """Bytes of a line."""
+    ways: Annotated[int, Field(ge=1, le=64)]
+    """Lines whose addresses fall on the same set."""
+    read: Rate
+    """Bytes a cycle in one long stream: loaded from the first level, moved nearer from others."""
+    write: Rate
+    """Bytes a cycle that are written in one long stream."""
+    latency: Cycles
+    """Cycles from an address to its value."""
+
+
+class MemoryTable(_Section):
+    """Memory behind all caches."""
+
+    read: Rate
+    """Bytes a cycle that one core reads one after the other."""
+    write: Rate
+    """Bytes a cycle that one core writes one after the other."""
+    latency: Cycles
+    """Cycles from an address to its value."""
+    streams: Annotated[float, Field(ge=1, le=1024)]
+    """Cores that read at the speed of one core together; more of them wait for memory."""
+
+
+class VectorTable(_Section):
+    """What a core does with whole vectors of the target."""
+
+    fma: Rate
+    """Multiply-adds of f32 that start in a cycle."""
+    fma_latency: Cycles
+    """Cycles until a multiply-add can be added to."""
+    dot: Rate
+    """Dot products of 8-bit integers that start in a cycle; on a CPU without, multiply-adds."""
+    convert: Cycles
+    """Cycles to load a vector of bf16 and make it f32."""
+    gather: Cycles
+    """Cycles to load a vector of f32 from anywhere in the first-level cache."""
+
+
+class TileTable(_Section):
+    """What a core does with matrix tiles (AMX) in full size."""
+
+    product: Cycles
+    """Cycles between the starts of two products."""
+    latency: Cycles
+    """Cycles until the next product can add to the same sums."""
+    load: Cycles
+    """Cycles to load a row of a tile from the first-level cache."""
+
+
+class ThreadTable(_Section):
+    """What it costs to share work."""
+
+    hand_over: Cycles
+    """Cycles until a second thread is at work, and both have met again."""
+
+
+class Machine(_Section):
+    """The table of a CPU: what data and arithmetic cost on one core, in its cycles.
+
+    It stands next to a target and is no part of it: measuring it changes no record's key.
+    """
+
+    source: Annotated[str, Field(min_length=1, max_length=300)]
+    """Where the numbers are from: measured on which CPU, or estimated from what."""
+    l1: CacheTable
+    l2: CacheTable
+    l3: CacheTable
+    memory: MemoryTable
+    vectors: VectorTable
+    tiles: TileTable = TileTable(product=16.0, latency=52.0, load=0.5)
+    """The default is that of Intel's optimization reference manual, chapter on AMX."""
+    threads: ThreadTable
+
+    @property
+    def digest(self) -> str:
+        """16 hex characters that tell tables apart; the source does not count."""
+        numbers = self.model_dump(mode="json", exclude={"source"})
+        return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()[:16]
+
+
 class TargetSettings(_Section):
     """A named processor to compile for; the JSON values of a `tunefarm.compiler.target.Target`."""
 
@@ -272,6 +363,8 @@ class TargetSettings(_Section):
         Field(strict=False),
     ] = (8, 16, 64)
     """Matrix tiles, rows of each and bytes of a row; of no meaning without the feature amx-tile."""
+    machine: Annotated[Machine | None, Field(exclude=True)] = None
+    """What code costs on the CPU; None: what it costs on the named target that is most like it."""
 
 
 def shown_precision(name: str) -> str:
@@ -322,6 +415,22 @@ def load_target(name_or_path: str) -> TargetSettings:
     layers = Layers()
     layers.add_file(_target_file(name_or_path))
     return layers.validated(TargetSettings)
+
+
+@cache
+def shipped_machine(cpu: str, architecture: str, lanes: int) -> Machine:
+    """The table that comes with the package for the CPU of this name, as LLVM has it.
+
+    That of the target that serves such a CPU; where its vectors have another number of f32 `lanes`,
+    or there is none, that of any CPU of the `architecture` (`x86_64`, `aarch64`) with such vectors.
+    """
+    of_vectors = {4: "x86-64-v2", 8: "x86-64-v3"}.get(lanes, "x86-64-v4")
+    alike = load_target("armv8-neon" if architecture == "aarch64" else of_vectors)
+    name = cpu if cpu in targets() else SERVED_BY.get(cpu.lower(), HOST)
+    own = alike if name == HOST else load_target(name)
+    machine = own.machine if own.lanes == lanes else alike.machine
+    assert machine is not None, f"the target {own.cpu} has no table"
+    return machine
 
 
 def _target_file(name_or_path: str) -> Path:

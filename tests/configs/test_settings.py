@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from tunefarm.compiler.target import Target, set_machine
 from tunefarm.configs.errors import SettingsError, TunefarmError
 from tunefarm.configs.settings import (
     SERVED_BY,
+    CacheTable,
+    MemoryTable,
     Settings,
     load_settings,
     load_target,
     presets,
+    shipped_machine,
     shown_precision,
     targets,
 )
@@ -215,6 +220,79 @@ def test_every_named_target_loads(name: str) -> None:
     target = load_target(name)
     assert target.l1_bytes < target.l2_bytes
     assert list(target.features) == sorted(target.features)
+
+
+@pytest.mark.parametrize("name", targets())
+def test_every_named_target_has_a_table_in_which_nearer_is_faster(name: str) -> None:
+    machine = load_target(name).machine
+    assert machine is not None and machine.source.startswith(("measured", "estimated", "memory"))
+    assert machine.l1.latency < machine.l2.latency
+    levels: list[CacheTable | MemoryTable] = [machine.l2, machine.l3, machine.memory]
+    for near, far in pairwise(levels):
+        assert near.read >= far.read and near.write >= far.write and near.latency < far.latency
+    assert len(machine.digest) == 16
+
+
+def test_a_table_is_no_part_of_a_target_and_its_source_no_part_of_its_digest() -> None:
+    settings = load_target("znver4")
+    assert settings.machine is not None and "machine" not in settings.model_dump()
+    target = Target.from_json(settings.model_dump())
+    other = settings.machine.model_copy(update={"source": "measured elsewhere"})
+    assert other.digest == settings.machine.digest == target.machine.digest
+    faster = settings.machine.memory.model_copy(update={"read": 99.0})
+    other = other.model_copy(update={"memory": faster})
+    assert other.digest != settings.machine.digest
+    key = target.key
+    set_machine(target, other)
+    try:
+        assert target.machine is other and target.key == key
+        assert Target.from_json(target.to_json()).machine is other
+    finally:
+        set_machine(target, None)
+    assert target.machine.digest == settings.machine.digest
+
+
+@pytest.mark.parametrize(
+    ("cpu", "architecture", "lanes", "name"),
+    [
+        ("znver4", "x86_64", 16, "znver4"),
+        ("znver4", "x86_64", 8, "x86-64-v3"),
+        ("emeraldrapids", "x86_64", 16, "sapphirerapids"),
+        ("znver3", "x86_64", 8, "x86-64-v3"),
+        ("of-tomorrow", "x86_64", 16, "x86-64-v4"),
+        ("native", "x86_64", 4, "x86-64-v2"),
+        ("generic", "aarch64", 4, "armv8-neon"),
+        ("neoverse-v2", "aarch64", 4, "neoverse-v1"),
+    ],
+)
+def test_a_cpu_has_the_table_of_the_target_most_like_it(
+    cpu: str, architecture: str, lanes: int, name: str
+) -> None:
+    assert shipped_machine(cpu, architecture, lanes) == load_target(name).machine
+
+
+@pytest.mark.parametrize(
+    ("line", "other", "message"),
+    [
+        ("memory = { read", "memory = { reed", "unknown key machine.memory.reed"),
+        (
+            "hand_over = ",
+            "hand_over = -",
+            r"machine.threads.hand_over = -4300.0: input should be g",
+        ),
+        ("latency = 4.0", "latency = 0", "machine.l1.latency = 0: input should be greater than 0"),
+        ("\nl3 = ", "\n# ", "machine.l3 is missing"),
+    ],
+)
+def test_a_table_with_a_mistake_is_refused_by_name(
+    tmp_path: Path, line: str, other: str, message: str
+) -> None:
+    source = Path(__file__).parents[2] / "configs/targets/znver4.toml"
+    text, file = source.read_text(), tmp_path / "mine.toml"
+    assert line in text
+    file.write_text(text.replace(line, other, 1))
+    with pytest.raises(SettingsError, match=message):
+        load_target(str(file))
 
 
 def test_unknown_target_is_refused_with_the_nearest_one() -> None:
