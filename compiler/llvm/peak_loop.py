@@ -1,99 +1,266 @@
-"""Loops that show what a core could reach at most.
+"""Loops that show what a core can reach at most, and how long it waits.
 
-    peak_loop  for i in 0..n:  a0 = a0 * x + y;  a1 = a1 * x + y;  …     in registers
-    read_loop  for i in 0..n:  a0 = a0 + data[i, 0];  a1 = a1 + data[i, 1];  …
+    peak      for i in 0..n:  a0 = a0 * x + y;  a1 = a1 * x + y;  …     in registers
+    dot       for i in 0..n:  a0 = a0 + x · y;  …                     of 8-bit integers
+    tile      for i in 0..n:  t0 = t0 + t6 · t7;  …                   of matrix tiles
+    tick      for i in 0..n:  a = (a + x) ^ x;  …                     a cycle each, one by one
+    read      for i in 0..n:  a0 = a0 + data[i & mask, 0];  …
+    write     for i in 0..n:  data[i & mask, 0] = x;  …
+    chase     for i in 0..n:  a = data[a];  …                         one by one
+    gather    for i in 0..n:  a0 = a0 + data[i & mask, x];  …         each element from a line
+    convert   for i in 0..n:  a0 = a0 + f32(data[i & mask, 0]);  …    of bf16
 
-There are so many sums that none waits for its last value: more than latency times throughput of
-multiply-add on the CPUs we know (4 cycles, 2 a cycle), and few enough for 16 registers.
+Each is `void SYMBOL(i64 n, i64 mask, ptr data, ptr results)`; what it comes to is in `results`. It
+goes again and again over the data of `mask` + 1 rounds, a power of two.
+With as many sums as by default none waits for its last value: they are more than latency times
+throughput of multiply-add on the CPUs we know (4 cycles, 2 a cycle), and few enough for 16
+registers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tunefarm.compiler.machine.amx_set_up import SET_UP, configuration_ir
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 
-SYMBOL = "peak_loop"
-_SUMS = 12
+SUMS = 12
+"""Values that a loop works on side by side, unless it is asked for another number."""
+STREAMS = 8
+"""Vectors of a round of a loop over data, a power of two: rounds fill blocks evenly."""
+_TICKS = 32
+_ELEMENT = 4  # bytes of what is gathered
 
 
-def peak_loop(target: Target) -> tuple[str, int]:
-    """LLVM text of `void peak_loop(i64 n, float* results)` and the operations of one round."""
-    lanes = target.lanes(DType.F32)
-    vector = f"<{lanes} x float>"
-    fused = f"{vector} @llvm.fmuladd.v{lanes}f32({vector}, {vector}, {vector})"
-    half = f"<{', '.join(['float 0.5'] * lanes)}>"
-    sums = range(_SUMS)
-    starts = [f"  %s{k} = getelementptr {vector}, ptr %results, i64 {k}" for k in sums]
-    loads = [f"  %l{k} = load {vector}, ptr %s{k}, align 4" for k in sums]
-    phis = [f"  %a{k} = phi {vector} [ %l{k}, %entry ], [ %b{k}, %loop ]" for k in sums]
-    name = f"@llvm.fmuladd.v{lanes}f32"
-    steps = [
-        f"  %b{k} = call {vector} {name}({vector} %a{k}, {vector} {half}, {vector} {half})"
-        for k in sums
-    ]
-    stores = [f"  store {vector} %b{k}, ptr %s{k}, align 4" for k in sums]
-    lines = [
-        f"declare {fused}",
-        f"define void @{SYMBOL}(i64 %n, ptr %results) {{",
-        "entry:",
-        *starts,
-        *loads,
-        "  br label %loop",
-        "loop:",
-        "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
-        *phis,
-        *steps,
-        "  %next = add i64 %i, 1",
-        "  %more = icmp ult i64 %next, %n",
-        "  br i1 %more, label %loop, label %end",
-        "end:",
-        *stores,
-        "  ret void",
-        "}",
-    ]
-    return "\n".join(lines) + "\n", _SUMS * lanes * 2
+@dataclass(frozen=True, slots=True)
+class MeasuredLoop:
+    """A loop as LLVM text: `steps` of what it measures in a round, and bytes of data in it.
 
-
-def result_floats(target: Target) -> int:
-    """How many floats the results are."""
-    return _SUMS * target.lanes(DType.F32)
-
-
-READ_SYMBOL = "read_loop"
-
-
-def read_loop(target: Target) -> tuple[str, int]:
-    """LLVM text of `void read_loop(i64 n, i64* data, i64* results)` and the integers of one round.
-
-    The results are sums of the data, as many as one round reads.
+    `result_bytes` are those that it writes to `results`.
     """
-    lanes = target.lanes(DType.F32) // 2
-    vector, sums = f"<{lanes} x i64>", range(_SUMS)
+
+    symbol: str
+    text: str
+    steps: int
+    round_bytes: int = 0
+    result_bytes: int = 64
+
+
+def peak_loop(target: Target, sums: int = SUMS) -> MeasuredLoop:
+    """Multiply-adds of f32 vectors in registers."""
+    lanes = target.lanes(DType.F32)
+    vector, half = f"<{lanes} x float>", f"<{', '.join(['float 0.5'] * lanes)}>"
+    name = f"@llvm.fmuladd.v{lanes}f32"
+
+    def step(number: int) -> list[str]:
+        arguments = f"{vector} %a{number}, {vector} {half}, {vector} {half}"
+        return [f"%b{number} = call {vector} {name}({arguments})"]
+
+    declared = f"declare {vector} {name}({vector}, {vector}, {vector})"
+    return _summing("peak_loop", vector, target.vector_bytes, sums, step, declared)
+
+
+def dot_loop(target: Target) -> MeasuredLoop | None:
+    """Dot products of unsigned and signed bytes; None for a target without in vectors."""
+    lanes = target.lanes(DType.I32)
+    vector, bits = f"<{lanes} x i32>", 8 * target.vector_bytes
+    features = set(target.features)
+    if {"avx512vnni", "avxvnni"} & features and target.triple.startswith("x86_64"):
+        factor, name = f"<{4 * lanes} x i8>", f"llvm.x86.avx512.vpdpbusd.{bits}"
+    elif "dotprod" in features:
+        factor, name = f"<{4 * lanes} x i8>", "llvm.aarch64.neon.udot.v4i32.v16i8"
+    else:
+        return None
+
+    def step(number: int) -> list[str]:
+        arguments = f"{vector} %a{number}, {factor} %x, {factor} %x"
+        return [f"%b{number} = call {vector} @{name}({arguments})"]
+
+    declared = f"declare {vector} @{name}({vector}, {factor}, {factor})"
+    start = [f"%x = load {factor}, ptr %data, align 1"]
+    return _summing("dot_loop", vector, target.vector_bytes, SUMS, step, declared, start)
+
+
+def tile_loop(target: Target, sums: int = 4) -> MeasuredLoop | None:
+    """Products of full matrix tiles of bf16 or bytes; None for a target without AMX."""
+    palette = target.matrix_tiles
+    kinds = {"amx-bf16": "tdpbf16ps", "amx-int8": "tdpbssd"}
+    name = next((kinds[feature] for feature in kinds if feature in target.features), "")
+    if palette is None or not name:
+        return None
+    declared = "\n".join(
+        [
+            configuration_ir("shapes", palette.configuration()),
+            f"declare void @{SET_UP}(ptr)",
+            "declare void @llvm.x86.tilerelease()",
+            "declare void @llvm.x86.tilezero(i8)",
+            f"declare void @llvm.x86.{name}(i8, i8, i8)",
+        ]
+    )
+    start = [f"call void @{SET_UP}(ptr @shapes)"]
+    start += [f"call void @llvm.x86.tilezero(i8 {tile})" for tile in range(palette.tiles)]
+    body = [f"call void @llvm.x86.{name}(i8 {tile}, i8 6, i8 7)" for tile in range(sums)]
+    return _loop(
+        "tile_loop", sums, body, declared, start, end=["call void @llvm.x86.tilerelease()"]
+    )
+
+
+def tick_loop() -> MeasuredLoop:
+    """Integer operations of one cycle each, every one of which waits for the one before."""
+    body = []
+    for number in range(_TICKS):
+        before = f"%t{number - 1}" if number else "%a"
+        body.append(f"%t{number} = {('add', 'xor')[number % 2]} i64 {before}, %mask")
+    last = f"%t{_TICKS - 1}"
+    end = [f"store i64 {last}, ptr %results"]
+    return _loop("tick_loop", _TICKS, body, carried=[("a", "i64", "%n", last)], end=end)
+
+
+def read_loop(target: Target) -> MeasuredLoop:
+    """Vectors of data that are summed up as integers; each round reads `STREAMS`."""
+    vector, size = f"<{target.vector_bytes // 8} x i64>", target.vector_bytes
+
+    def step(number: int) -> list[str]:
+        loaded = f"%l{number} = load {vector}, ptr %p{number}, align 8"
+        return [*_place(number, size), loaded, f"%b{number} = add {vector} %a{number}, %l{number}"]
+
+    return _summing("read_loop", vector, size, STREAMS, step, round_bytes=STREAMS * size)
+
+
+def write_loop(target: Target) -> MeasuredLoop:
+    """Vectors that are written, `STREAMS` in a round."""
+    vector, size = f"<{target.vector_bytes // 8} x i64>", target.vector_bytes
+    body = []
+    for number in range(STREAMS):
+        body += [*_place(number, size), f"store {vector} %x, ptr %p{number}, align 8"]
+    start = [f"%x = load {vector}, ptr %data, align 8"]
+    return _loop("write_loop", STREAMS, body, start=start, round_bytes=STREAMS * size)
+
+
+def chase_loop() -> MeasuredLoop:
+    """Offsets that are loaded from where the one before points to."""
+    body = []
+    for number in range(STREAMS):
+        before = f"%c{number - 1}" if number else "%a"
+        body.append(f"%p{number} = getelementptr i8, ptr %data, i64 {before}")
+        body.append(f"%c{number} = load i64, ptr %p{number}, align 8")
+    last = f"%c{STREAMS - 1}"
+    end = [f"store i64 {last}, ptr %results"]
+    return _loop("chase_loop", STREAMS, body, carried=[("a", "i64", "0", last)], end=end)
+
+
+def gather_loop(target: Target) -> MeasuredLoop:
+    """Vectors of f32 whose elements lie 0, 64, 128, … bytes behind the place of the round."""
+    lanes = target.lanes(DType.F32)
+    vector, pointers = f"<{lanes} x float>", f"<{lanes} x ptr>"
+    apart = ", ".join(f"i64 {16 * lane}" for lane in range(lanes))
+    name = f"@llvm.masked.gather.v{lanes}f32.v{lanes}p0"
+    every = f"<{lanes} x i1> <{', '.join(['i1 true'] * lanes)}>"
+
+    def step(number: int) -> list[str]:
+        return [
+            *_place(number, _ELEMENT),
+            f"%q{number} = getelementptr float, ptr %p{number}, <{lanes} x i64> <{apart}>",
+            f"%l{number} = call {vector} {name}({pointers} %q{number}, i32 {_ELEMENT}, {every}, "
+            f"{vector} zeroinitializer)",
+            f"%b{number} = fadd {vector} %a{number}, %l{number}",
+        ]
+
+    declared = f"declare {vector} {name}({pointers}, i32, <{lanes} x i1>, {vector})"
+    line = STREAMS * _ELEMENT
+    return _summing("gather_loop", vector, target.vector_bytes, STREAMS, step, declared, (), line)
+
+
+def convert_loop(target: Target) -> MeasuredLoop:
+    """Vectors of bf16 that are loaded and made f32."""
+    lanes = target.lanes(DType.F32)
+    vector, words, size = f"<{lanes} x float>", f"<{lanes} x i32>", target.vector_bytes // 2
+    sixteen = f"<{', '.join(['i32 16'] * lanes)}>"
+
+    def step(number: int) -> list[str]:
+        return [
+            *_place(number, size),
+            f"%l{number} = load <{lanes} x i16>, ptr %p{number}, align 2",
+            f"%w{number} = zext <{lanes} x i16> %l{number} to {words}",
+            f"%s{number} = shl {words} %w{number}, {sixteen}",
+            f"%f{number} = bitcast {words} %s{number} to {vector}",
+            f"%b{number} = fadd {vector} %a{number}, %f{number}",
+        ]
+
+    made = target.vector_bytes
+    return _summing("convert_loop", vector, made, STREAMS, step, round_bytes=STREAMS * size)
+
+
+def _place(number: int, size: int) -> list[str]:
+    """The address of a vector of the round, whose place in the data begins at `%at`."""
+    return [
+        f"%o{number} = add i64 %at, {number * size}",
+        f"%p{number} = getelementptr i8, ptr %data, i64 %o{number}",
+    ]
+
+
+def _summing(
+    symbol: str,
+    vector: str,
+    bytes: int,
+    sums: int,
+    step: Callable[[int], list[str]],
+    declared: str = "",
+    start: Sequence[str] = (),
+    round_bytes: int = 0,
+) -> MeasuredLoop:
+    """A loop that carries vectors `%a0`, … , of which a step makes `%b0`, …; results are those."""
+    numbers = range(sums)
+    places = [f"%r{k} = getelementptr {vector}, ptr %results, i64 {k}" for k in numbers]
+    return _loop(
+        symbol,
+        sums,
+        [line for k in numbers for line in step(k)],
+        declared,
+        [*start, *places],
+        [(f"a{k}", vector, "zeroinitializer", f"%b{k}") for k in numbers],
+        [f"store {vector} %b{k}, ptr %r{k}, align 4" for k in numbers],
+        round_bytes,
+        sums * bytes,
+    )
+
+
+def _loop(
+    symbol: str,
+    steps: int,
+    body: Sequence[str],
+    declared: str = "",
+    start: Sequence[str] = (),
+    carried: Sequence[tuple[str, str, str, str]] = (),
+    end: Sequence[str] = (),
+    round_bytes: int = 0,
+    result_bytes: int = 64,
+) -> MeasuredLoop:
+    """`n` rounds of the body, in which `%at` are the bytes of data before the round's.
+
+    `carried` are (name, type, first value, next value).
+    """
     lines = [
-        f"define void @{READ_SYMBOL}(i64 %n, ptr %data, ptr %results) {{",
+        declared,
+        f"define void @{symbol}(i64 %n, i64 %mask, ptr %data, ptr %results) {{",
         "entry:",
-        "  br label %loop",
+        *start,
+        "br label %loop",
         "loop:",
-        "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
-        *(f"  %a{k} = phi {vector} [ zeroinitializer, %entry ], [ %b{k}, %loop ]" for k in sums),
-        f"  %first = mul i64 %i, {_SUMS}",
-    ]
-    for k in sums:
-        lines += [
-            f"  %n{k} = add i64 %first, {k}",
-            f"  %p{k} = getelementptr {vector}, ptr %data, i64 %n{k}",
-            f"  %l{k} = load {vector}, ptr %p{k}, align 8",
-            f"  %b{k} = add {vector} %a{k}, %l{k}",
-        ]
-    lines += [
-        "  %next = add i64 %i, 1",
-        "  %more = icmp ult i64 %next, %n",
-        "  br i1 %more, label %loop, label %end",
+        "%i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+        *(f"%{name} = phi {type} [ {first}, %entry ], [ {after}, %loop ]"
+          for name, type, first, after in carried),
+        "%inside = and i64 %i, %mask",
+        f"%at = mul i64 %inside, {round_bytes}",
+        *body,
+        "%next = add i64 %i, 1",
+        "%more = icmp ult i64 %next, %n",
+        "br i1 %more, label %loop, label %end",
         "end:",
-    ]
-    for k in sums:
-        lines += [
-            f"  %s{k} = getelementptr {vector}, ptr %results, i64 {k}",
-            f"  store {vector} %b{k}, ptr %s{k}, align 8",
-        ]
-    return "\n".join([*lines, "  ret void", "}"]) + "\n", _SUMS * lanes
+        *end,
+        "ret void",
+        "}",
+    ]  # fmt: skip
+    return MeasuredLoop(symbol, "\n".join(lines) + "\n", steps, round_bytes, result_bytes)

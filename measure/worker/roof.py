@@ -17,15 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tunefarm.compiler.llvm.machine import object_code
-from tunefarm.compiler.llvm.peak_loop import (
-    READ_SYMBOL,
-    SYMBOL,
-    peak_loop,
-    read_loop,
-    result_floats,
-)
+from tunefarm.compiler.llvm.peak_loop import MeasuredLoop, peak_loop, read_loop
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.cpus import usable_cpus
 from tunefarm.measure.machine import on_cores
@@ -36,6 +31,7 @@ LEAST_BYTES = 32 << 20
 """That a thread copies in a round, or as many as the caches hold twice."""
 _FIRST_TURNS = 10_000
 _READ_CACHES, _READ_ROUNDS = 4, 20
+_EVERY_ROUND = -1  # the mask with which each round reads its own data
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +47,13 @@ def measure_roof(target: Target, threads: int) -> Roof:
 
     Raises `ArtefactError` or `LoweringError` where the machine cannot run the target's code.
     """
-    text, operations = peak_loop(target)
-    code = LoadedCode([object_code(text, target)], [SYMBOL])
-    loop = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(code.address(SYMBOL))
+    loop = peak_loop(target)
+    run = _linked(loop, target)
+    operations = 2 * loop.steps * target.lanes(DType.F32)
 
     def compute(turns: int) -> Callable[[], None]:
-        results = np.zeros(result_floats(target), np.float32)
-        return lambda: loop(turns, results.ctypes.data)
+        results = np.zeros(loop.result_bytes, np.uint8)
+        return lambda: run(turns, 0, None, results.ctypes.data)
 
     turns = _FIRST_TURNS
     while (seconds := _best(compute, turns, 1, rounds=1)) < ROUND_SECONDS / 2:
@@ -78,18 +74,29 @@ def measure_read(target: Target, threads: int) -> float:
     Each sums its share of 4 times the last cache; the best of 20 rounds counts. Raises as
     `measure_roof` does.
     """
-    text, integers = read_loop(target)
-    code = LoadedCode([object_code(text, target)], [READ_SYMBOL])
-    arguments = ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
-    loop = ctypes.CFUNCTYPE(None, *arguments)(code.address(READ_SYMBOL))
-    turns = max(1, _READ_CACHES * target.l3_bytes // (threads * 8 * integers))
+    loop = read_loop(target)
+    run = _linked(loop, target)
+    turns = max(1, _READ_CACHES * target.l3_bytes // (threads * loop.round_bytes))
 
     def read(turns: int) -> Callable[[], None]:
-        data, results = np.ones(turns * integers, np.int64), np.zeros(integers, np.int64)
-        return lambda: loop(turns, data.ctypes.data, results.ctypes.data)
+        data = np.ones(turns * loop.round_bytes, np.uint8)
+        results = np.zeros(loop.result_bytes, np.uint8)
+        return lambda: run(turns, _EVERY_ROUND, data.ctypes.data, results.ctypes.data)
 
     seconds = _best(read, turns, threads, _READ_ROUNDS)
-    return threads * turns * integers * 8 / seconds
+    return threads * turns * loop.round_bytes / seconds
+
+
+def _linked(loop: MeasuredLoop, target: Target) -> Callable[..., None]:
+    """The loop as a function that keeps its code alive."""
+    code = LoadedCode([object_code(loop.text, target)], [loop.symbol])
+    arguments = ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
+    function = ctypes.CFUNCTYPE(None, *arguments)(code.address(loop.symbol))
+
+    def run(*given: int | None, _alive: object = code) -> None:
+        function(*given)
+
+    return run
 
 
 def _best(
