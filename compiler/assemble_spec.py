@@ -78,6 +78,7 @@ def assemble_spec(
         operands=tuple(_operands(calls[0]) for calls in program.kernel_calls().values()),
         in_place=outputs_in_place(program, memory),
         packings=parts.constants.packings,
+        machine=spaces.target.machine.digest,
     )
 
 

@@ -188,6 +188,9 @@ class CompileSettings(_Section):
     targets: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Several of these, for one artifact or one job; `host` is this machine. They stand for
     `target`, which is not given then."""
+    machine: Annotated[str, Field(min_length=1)] | None = None
+    """A file of `tune doctor --calibrate`: what one of the targets is like. None: what the table
+    that comes with the package says. No part of a record's key."""
 
 
 class CacheSettings(_Section):
@@ -338,6 +341,32 @@ class Machine(_Section):
         return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()[:16]
 
 
+class MachineFile(_Section):
+    """What `tune doctor --calibrate` writes, and `--machine` reads."""
+
+    version: Literal[1]
+    """Of the file's format."""
+    target: Annotated[str, Field(min_length=1, max_length=200)]
+    """The key of the target that it was measured for."""
+    machine: Machine
+
+    def to_toml(self) -> str:
+        """The file's text; what follows `[machine]` is a table as in `configs/targets`."""
+        lines = [
+            f"version = {self.version}",
+            f"target = {json.dumps(self.target)}",
+            "",
+            "[machine]",
+        ]
+        for name, value in self.machine.model_dump(mode="json").items():
+            if isinstance(value, dict):
+                numbers = ", ".join(f"{key} = {number}" for key, number in value.items())
+                lines.append(f"{name} = {{ {numbers} }}")
+            else:
+                lines.append(f"{name} = {json.dumps(value)}")
+        return "\n".join(lines) + "\n"
+
+
 class TargetSettings(_Section):
     """A named processor to compile for; the JSON values of a `tunefarm.compiler.target.Target`."""
 
@@ -433,6 +462,26 @@ def shipped_machine(cpu: str, architecture: str, lanes: int) -> Machine:
     return machine
 
 
+def load_machine(path: str) -> MachineFile:
+    """The table that `tune doctor --calibrate` wrote to a file.
+
+    Raises SettingsError for a file that cannot be read, of another version, or with a number that
+    no CPU has.
+    """
+    if not Path(path).is_file():
+        raise SettingsError(
+            f"no such table of a machine: {path}",
+            hint=f"tune doctor --calibrate --output {path} measures one",
+        )
+    layers = Layers()
+    try:
+        layers.add_file(Path(path))
+        return layers.validated(MachineFile)
+    except SettingsError as error:
+        again = f"measure it again: tune doctor --calibrate --output {path}"
+        raise SettingsError(error.message, hint=error.hint or again) from None
+
+
 def _target_file(name_or_path: str) -> Path:
     serving = SERVED_BY.get(name_or_path.lower())
     if serving is not None and not Path(name_or_path).exists():
@@ -448,8 +497,8 @@ def files_read(preset_or_path: str | None, settings: Settings) -> list[Path]:
     files = [] if preset_or_path is None else [find_file(preset_or_path, _PRESETS, "preset")]
     named = [settings.compile.target, *settings.compile.targets]
     files += [_target_file(name) for name in named if name not in (None, HOST)]
-    if settings.measure.token_file is not None:
-        files.append(Path(settings.measure.token_file))
+    others = (settings.compile.machine, settings.measure.token_file)
+    files += [Path(name) for name in others if name is not None]
     return files
 
 

@@ -9,10 +9,17 @@ from dataclasses import replace
 
 from tunefarm.compiler.limits import Limits
 from tunefarm.compiler.machine.amx_state import TILE_FEATURES
-from tunefarm.compiler.target import Target, baseline_target, host_target
+from tunefarm.compiler.target import Target, baseline_target, host_target, set_machine
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.errors import SettingsError
-from tunefarm.configs.settings import HOST, Settings, cache_folder, load_target, targets
+from tunefarm.configs.settings import (
+    HOST,
+    Settings,
+    cache_folder,
+    load_machine,
+    load_target,
+    targets,
+)
 
 
 def target_of(settings: Settings) -> Target:
@@ -24,11 +31,28 @@ def target_of(settings: Settings) -> Target:
 
 
 def targets_of(settings: Settings) -> tuple[Target, ...]:
-    """The targets that the settings name, the best first; this machine if none.
+    """The targets that the settings name, the best first; this machine if none. Each has the table
+    of `compile.machine` from now on, if that was measured for it, else the shipped one.
 
-    Raises SettingsError for one that is named twice, and for a file that describes none which LLVM
-    could make code for.
+    Raises SettingsError for one that is named twice, for a file that describes none which LLVM
+    could make code for, and for a table that was measured for none of them.
     """
+    found = _targets_named(settings)
+    path = settings.compile.machine
+    file = None if path is None else load_machine(path)
+    if file is not None and file.target not in (target.key for target in found):
+        raise SettingsError(
+            f"{path} was measured for {file.target}, and this is for "
+            f"{', '.join(target.key for target in found)}",
+            hint=f"measure it on that CPU: tune doctor --calibrate --output {path}",
+        )
+    for target in found:
+        measured = file if file is not None and file.target == target.key else None
+        set_machine(target, None if measured is None else measured.machine)
+    return found
+
+
+def _targets_named(settings: Settings) -> tuple[Target, ...]:
     compile = settings.compile
     if not compile.targets:
         return (_named(compile.target or HOST, settings),)

@@ -139,6 +139,7 @@ class Job:
         tasks = self._recorded_tasks()
         settings = self.settings.to_json()
         settings["database"] = {"url": self.store.name}  # without a password
+        settings["machines"] = {target.key: target.machine.digest for target in self.targets}
         if command is not None:
             settings = command.kept_in(settings)
         if stamp is not None:

@@ -117,6 +117,11 @@ def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_models, "exchange_kernels", lambda *_: {})
 
 
+def test_a_job_records_by_which_table_of_its_machine_it_chose(setting: Setting) -> None:
+    (job,) = queries.jobs(setting.store)
+    assert job.settings["machines"] == {host_target().key: host_target().machine.digest}
+
+
 @pytest.mark.parametrize("is_slower", [False, True])
 def test_a_slower_model_keeps_the_former_schedules(
     is_slower: bool, setting: Setting, monkeypatch: pytest.MonkeyPatch

@@ -89,7 +89,7 @@ class BuildCache:
         compile = request.settings.compile
         shapes = sorted(shapes_to_json(request.shapes).items())
         made_from = [program(), digest, request.name, shapes, target.to_json()]
-        made_from += [compile.numerics, compile.denormals]
+        made_from += [compile.numerics, compile.denormals, target.machine.digest]
         if modules := modules_digests():  # what their type rules say is part of the model
             made_from.append(modules)
         if request.untuned or request.asks_only_shipped:  # its graph is decided by estimates

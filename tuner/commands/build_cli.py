@@ -27,6 +27,7 @@ from tunefarm.tuner.commands.options import (
     InputOption,
     JsonOption,
     LayersOption,
+    MachineOption,
     MaxErrorOption,
     MemoryOption,
     MethodOption,
@@ -136,6 +137,7 @@ def build(
         ),
     ] = False,
     targets: TargetsOption = None,
+    machine: MachineOption = None,
     cc: Annotated[
         str | None,
         typer.Option(
@@ -207,6 +209,7 @@ def build(
         "compile.precision": precision_of(numerics, deterministic),
         "compile.denormals": denormals,
         "compile.targets": target_names(targets),
+        "compile.machine": machine,
         "search.plan": plan,
         "limits.memory": memory_bytes(max_memory),
         "cache.enabled": None if cache else False,

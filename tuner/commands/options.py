@@ -147,6 +147,16 @@ TargetsOption = Annotated[
         rich_help_panel=TARGET,
     ),
 ]
+MachineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--machine",
+        metavar="FILE",
+        help="What this CPU is like, as tune doctor --calibrate wrote it [default: the table that "
+        "comes with the package].",
+        rich_help_panel=TARGET,
+    ),
+]
 LayersOption = Annotated[
     str | None,
     typer.Option(

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tunefarm.tuner.commands.command_files import check_files
-from tunefarm.tuner.commands.command_line import show, write_json
+from tunefarm.tuner.commands.command_line import show, write_file, write_json
 from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
@@ -73,6 +73,15 @@ def doctor(
             min=0.0, max=3600.0, metavar="S", help="Seconds of measuring noise; 0: do not."
         ),
     ] = 60.0,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Instead measure the bandwidths, latencies and rates of this CPU, in about a "
+            "minute, for --machine of tune and tune build.",
+        ),
+    ] = False,
+    output: OutputOption = None,
     json: JsonOption = None,
 ) -> None:
     """Check that this machine, its libraries and your files are ready for tuning, and say how to
@@ -81,7 +90,12 @@ def doctor(
     Each finding begins with ok, warning or problem; the lines below it say how to fix it. Exits
     with 1 if there is a problem.
     """
-    check_files(writes=[json])
+    check_files(writes=[output, json])
+    if output is not None and not calibrate:
+        raise UsageError("--output is the file of --calibrate: give both")
+    if calibrate:
+        _calibrate(output, json)
+        return
     from tunefarm.tuner.doctor.checkup import checkup, report_json
     from tunefarm.tuner.doctor.findings import Finding, Grade, Question, summary, worst
 
@@ -97,6 +111,24 @@ def doctor(
         print(summary(findings))
     if worst(findings) is Grade.PROBLEM:
         raise typer.Exit(1)
+
+
+def _calibrate(output: str | None, json: str | None) -> None:
+    from tunefarm.compiler.target import host_target
+    from tunefarm.configs.settings import MachineFile
+    from tunefarm.measure.worker.calibrate import calibrate
+
+    target = host_target()
+    print(f"measuring {target.cpu} for about a minute", file=sys.stderr)
+    machine = calibrate(target)
+    file = MachineFile(version=1, target=target.key, machine=machine)
+    if output is not None:
+        write_file(output, file.to_toml())
+    said = {**file.model_dump(mode="json"), "digest": machine.digest}
+    if output is None:
+        show(json, said, file.to_toml().rstrip())
+    else:
+        show(json, said, output, f"next: tune MODEL --machine {shlex.quote(output)}")
 
 
 def docs(

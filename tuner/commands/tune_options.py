@@ -49,6 +49,7 @@ def tune_options(given: Mapping[str, Any]) -> TuneOptions:
         "compile.precision": precision_of(given["numerics"], given["deterministic"]),
         "compile.denormals": given["denormals"],
         "compile.targets": target_names(given["targets"]),
+        "compile.machine": given["machine"],
         "search.total_trials": given["trials"],
         "search.minutes": given["minutes"],
         "search.target_gain": _target_gain(given["target_gain"]),

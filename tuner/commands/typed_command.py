@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from tunefarm.configs.settings import Settings
 
-_FILES = {"model", "calibration", "labels", "json", "json_progress", "trace", "metrics"}
+_FILES = {
+    *("model", "machine", "calibration", "labels"),
+    *("json", "json_progress", "trace", "metrics"),
+}
 _OF_ONE_RUN = {"db", "quiet", "verbose", "version"}
 """What is not kept of a job's command: the database is, as an absolute path."""
 _STDOUT = "-"
@@ -118,6 +121,8 @@ def next_build(
         command += ["--denormals", settings.compile.denormals]
     if settings.compile.targets:
         command += ["--targets", ",".join(settings.compile.targets)]
+    if settings.compile.machine is not None:
+        command += ["--machine", settings.compile.machine]
     if settings.search.plan == "rules" and config is None:
         command += ["--plan", settings.search.plan]
     if settings.limits.memory is not None and config is None:

@@ -109,6 +109,7 @@ def manifest_to_json(spec: ExecutableSpec, parts: Sequence[int]) -> Json:
         **_functions_to_json(spec.functions),
         "operands": [list(map(_type_to_json, types)) for types in spec.operands],
         **({"in_place": list(map(list, spec.in_place))} if spec.in_place else {}),
+        **({"machine": spec.machine} if spec.machine else {}),
     }
 
 
@@ -158,6 +159,7 @@ def spec_from_json(
         functions=tuple(FunctionLink(**link) for link in data.get("functions", ())),
         operands=tuple(tuple(map(_type_from_json, types)) for types in data.get("operands", ())),
         in_place=tuple((str(name), str(of)) for name, of in data.get("in_place", ())),
+        machine=str(data.get("machine", "")),
     )
 
 

@@ -275,6 +275,9 @@ class ExecutableSpec:
     `packings` are those of the constants, for whoever writes an artifact; what is read from one has
     none.
 
+    `machine` is the digest of the table that default schedules were chosen by; "" in files from
+    before there were tables.
+
     `functions` are not part of it: their pointers and contexts follow those of the constants,
     interleaved, and the last `REPORT_BYTES` of the arena are for a report of what failed; before it
     is room for the extents that functions with dynamic shapes are called with, `extents_bytes`.
@@ -304,6 +307,7 @@ class ExecutableSpec:
     metadata: Metadata = NO_METADATA
     in_place: tuple[tuple[str, str], ...] = ()
     packings: tuple[Packing, ...] = ()
+    machine: str = ""
 
     def of_tensors(self) -> ExecutableSpec:
         """The same, called with tensors alone: no lists and optionals, and numbers for strings."""

@@ -44,8 +44,10 @@ def test_files_are_absolute_and_presets_keep_their_names(folder: Path) -> None:
         "--trials": "30",
         "--db": str(folder / "tuning.db"),
     }
-    other = values(typed("--model", "m.onnx", "--config", "my.toml", "--db", "n.db"))
+    more = ["--config", "my.toml", "--db", "n.db", "--machine", "cpu.toml"]
+    other = values(typed("--model", "m.onnx", *more))
     assert other["--config"] == str(folder / "my.toml") and other["--db"] == str(folder / "n.db")
+    assert other["--machine"] == str(folder / "cpu.toml")
 
 
 def test_options_that_repeat_are_kept_each(folder: Path) -> None:
@@ -85,9 +87,15 @@ def test_functions_of_a_job_are_loaded_by_its_build_too() -> None:
 
 def test_what_decides_about_code_is_typed_again() -> None:
     typed = build_after(
-        **{"compile.threads": 2, "search.plan": "rules", "compile.denormals": "keep"}
+        **{
+            "compile.threads": 2,
+            "compile.denormals": "keep",
+            "compile.machine": "cpu.toml",
+            "search.plan": "rules",
+        }
     )
     assert values_of("--threads", typed) == ["2"]
+    assert values_of("--machine", typed) == ["cpu.toml"]
     assert values_of("--plan", typed) == ["rules"]
     assert values_of("--denormals", typed) == ["keep"]
     assert values_of("--shape", typed) == ["x=3,4"]
