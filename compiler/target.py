@@ -211,8 +211,9 @@ class Target:
     @property
     def machine(self) -> Machine:
         """What data and arithmetic cost on it: as it was calibrated, or the shipped table."""
-        calibrated = _CALIBRATED.get(self.key) if _CALIBRATED else None
-        return calibrated or _shipped(self.cpu, self.triple.split("-")[0], self.lanes(DType.F32))
+        return _CALIBRATED.get(self) or _shipped(
+            self.cpu, self.triple.split("-")[0], self.lanes(DType.F32)
+        )
 
     @property
     def key(self) -> str:
@@ -258,17 +259,17 @@ class Target:
         return cls(**values)
 
 
-_CALIBRATED: dict[str, Machine] = {}
-"""Tables by the key of their target. They stand next to targets and not in them, since a record's
-key is a target's; they say how fast code is, never what it computes."""
+_CALIBRATED: dict[Target, Machine] = {}
+"""Tables that were measured. They stand next to targets and not in them, since a record's key is a
+target's; they say how fast code is, never what it computes."""
 
 
 def set_machine(target: Target, machine: Machine | None) -> None:
     """Take `machine` for the target's table in this process; None: the shipped one."""
     if machine is None:
-        _CALIBRATED.pop(target.key, None)
+        _CALIBRATED.pop(target, None)
     else:
-        _CALIBRATED[target.key] = machine
+        _CALIBRATED[target] = machine
 
 
 @cache
