@@ -7,6 +7,9 @@ from tunefarm.compiler.kernels.roles import channel_block
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 
+UNROLLS = (1, 2, 4, 8)
+"""Vectors that a sketch without register tiles may work on side by side."""
+
 
 def vector_type(kernel: FusedKernel) -> DType:
     """The element type whose vectors the schedules of a kernel are made of, and cost.

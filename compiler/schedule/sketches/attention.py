@@ -70,11 +70,10 @@ from tunefarm.compiler.schedule.steps.new_stages import CacheRead, CacheWrite, H
 from tunefarm.compiler.schedule.steps.placement import ComputeAlong, ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
-from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.schedule.vectors import UNROLLS, vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Algorithm
 
-UNROLLS = (1, 2, 4, 8)
 ACCUMULATORS = 4  # vectors that a row is summed up in
 
 

@@ -9,7 +9,9 @@ from typing import TypeAlias
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.kernels.attention import Attention
 from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.sketches.even_shares import even_part
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
+from tunefarm.compiler.schedule.steps.placement import STACK_BYTES
 from tunefarm.compiler.target import Target
 
 Pair: TypeAlias = tuple[int, int]
@@ -17,7 +19,6 @@ Pair: TypeAlias = tuple[int, int]
 QUERIES = (1, 2, 4, 6, 8, 12, 16, 18, 24, 30, 32, 36, 42, 48, 64, 96, 128)
 KEYS_AT_ONCE = (64, 128, 256, 512)
 MANY_BLOCKS = 4  # of queries, per thread
-STACK_BYTES = 1024 * 1024  # what a thread keeps of scores and weights on its stack, at most
 CACHE_SHARE = 4  # parts of the second-level cache, of which scores and weights fill one
 TILE_CYCLES = 24  # to begin and store a tile
 REST = 1.5  # times as long takes a multiply-add of what whole tiles leave over
@@ -73,7 +74,7 @@ def row_bytes(context: AttentionContext, keys: int) -> int:
 def query_blocks(context: AttentionContext, blocks: tuple[int, ...]) -> tuple[int, ...]:
     """Numbers of queries that share the queries evenly and fit the stack with all these blocks."""
     extent = context.parts.queries.extent
-    even = {-(-extent // -(-extent // size)) for size in QUERIES}
+    even = {even_part(extent, size) for size in QUERIES}
     row = max(row_bytes(context, keys) for keys in blocks)
     return tuple(sorted(size for size in even if size * row <= STACK_BYTES))
 
@@ -81,7 +82,7 @@ def query_blocks(context: AttentionContext, blocks: tuple[int, ...]) -> tuple[in
 def key_blocks(context: AttentionContext) -> tuple[int, ...]:
     """Numbers of keys, whole vectors, in blocks that share all keys as evenly as they can."""
     extent, lanes = context.parts.keys.extent, context.lanes
-    even = (-(-extent // -(-extent // size)) for size in KEYS_AT_ONCE if size < extent)
+    even = (even_part(extent, size) for size in KEYS_AT_ONCE if size < extent)
     return tuple(sorted({min(-(-size // lanes) * lanes, extent) for size in even}))
 
 

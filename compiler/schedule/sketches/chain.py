@@ -25,7 +25,6 @@ from tunefarm.compiler.schedule.nest_shape import Counts, NestShape, Numbers
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.sketches.chain_context import (
     MOST_BLOCKS,
-    STACK_BYTES,
     ChainContext,
     ChainPart,
     chain_context,
@@ -48,7 +47,7 @@ from tunefarm.compiler.schedule.sketches.tiled_reduction import (
     tiled_sketch,
 )
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
-from tunefarm.compiler.schedule.steps.placement import ComputeAt
+from tunefarm.compiler.schedule.steps.placement import STACK_BYTES, ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target

@@ -15,10 +15,10 @@ from tunefarm.compiler.schedule.sketches.tile_domains import tiles_of
 from tunefarm.compiler.schedule.sketches.tile_forms import TileForm
 from tunefarm.compiler.schedule.sketches.tile_operands import can_inline
 from tunefarm.compiler.schedule.sketches.tiled_reduction import PARALLEL_WORK
+from tunefarm.compiler.schedule.steps.placement import STACK_BYTES
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 
-STACK_BYTES = 1024 * 1024  # of what the parts give each other, at most
 MOST_BLOCKS = 6  # of channels that are filtered at a time, unless it is all of them
 FILTERED = 0.4  # of the cycles that are counted for depthwise windows (measured on Zen 5)
 MOST_WASTE = 1.1  # of the rows, those that are computed twice included

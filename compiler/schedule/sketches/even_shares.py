@@ -48,6 +48,11 @@ def default_waiting(sketch: Sketch, threads: int) -> float:
     return float(waiting(shape.pieces, threads)[0])
 
 
+def even_part(extent: int, most: int) -> int:
+    """The size of the parts of an extent that are as few as parts of `most` are, and as even."""
+    return -(-extent // -(-extent // most))
+
+
 def waiting(pieces: Numbers, threads: int) -> Numbers:
     """The time of so many equal pieces, over that of as much work that threads share evenly."""
     return np.asarray(np.ceil(pieces / threads) * threads / pieces, np.float64)

@@ -17,19 +17,18 @@ from tunefarm.compiler.kernels.im2col import SUFFIX
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.schedule.sketches.borders import borders
+from tunefarm.compiler.schedule.sketches.parallel_choices import PARALLEL_ELEMENTS
 from tunefarm.compiler.schedule.sketches.tile_context import TileContext
 from tunefarm.compiler.schedule.sketches.tile_forms import MAX_PHASES
 from tunefarm.compiler.schedule.sketches.tile_operands import guarded_axes
 from tunefarm.compiler.schedule.steps.loop_kinds import Parallelize, Unroll, Vectorize
 from tunefarm.compiler.schedule.steps.new_stages import CacheRead
-from tunefarm.compiler.schedule.steps.placement import ComputeAt
+from tunefarm.compiler.schedule.steps.placement import STACK_BYTES, ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Fuse, Partition, Reorder, Tile
 
-PARALLEL_COPY = 16 * 1024  # elements: below, a second thread costs about what it saves
 CHUNKS_OF_COPY = 2  # per thread
 VECTORS_OF_COPY = 4  # that are converted side by side
-STACK_BYTES = 128 * 1024  # of a copy that is made where it is read
 
 
 def copying_steps(kernel: FusedKernel, stage: Stage, lanes: int, threads: int = 1) -> list[Step]:
@@ -55,7 +54,7 @@ def _shared(stage: Stage, threads: int, last: str) -> list[Step]:
 
     Those are axes whose positions decide about padding, phases, the one written last and `last`.
     """
-    if threads == 1 or prod(stage.shape) < PARALLEL_COPY:
+    if threads == 1 or prod(stage.shape) < PARALLEL_ELEMENTS:
         return []
     apart = {*guarded_axes(stage), last, stage.axes[-1].name}
     apart |= {axis.name for axis in stage.axes if axis.name.endswith(".l")}

@@ -22,7 +22,6 @@ from tunefarm.compiler.schedule.sketches.parallel_choices import (
     pieces_and_grains,
 )
 from tunefarm.compiler.schedule.sketches.recurrent_domains import (
-    STACK_BYTES,
     Phase,
     Recurrent,
     preferred_block,
@@ -38,13 +37,12 @@ from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.loop_kinds import DotProduct, Unroll, Vectorize
 from tunefarm.compiler.schedule.steps.new_stages import CacheWrite
 from tunefarm.compiler.schedule.steps.packing import PackLayout
-from tunefarm.compiler.schedule.steps.placement import ComputeAt
+from tunefarm.compiler.schedule.steps.placement import STACK_BYTES, ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
-from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.schedule.vectors import UNROLLS, vector_lanes
 from tunefarm.compiler.target import Target
 
-UNROLLS = (1, 2, 4, 8)
 SHARED = ("rows", "units", "both")
 
 

@@ -6,14 +6,18 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import Binary, Cast, Load, index
 from tunefarm.compiler.kernels.accumulate import narrow_factors
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.sketches.even_shares import even_part, waiting
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 from tunefarm.compiler.schedule.sketches.tile_dots import dot_terms
+from tunefarm.compiler.schedule.steps.placement import STACK_BYTES
 from tunefarm.compiler.types.dtypes import DType
 
 Pair: TypeAlias = tuple[int, int]
@@ -21,7 +25,6 @@ Pair: TypeAlias = tuple[int, int]
 VECTORS = (1, 2, 3, 4, 6, 8)
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 BATCH_POSITION = 3  # of the output's axes
-STACK_BYTES = 256 * 1024  # what a thread keeps of a step's states and gates, at most
 SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs more than it saves
 # Cycles, as they were measured:
 MEETING_CYCLES = 2500  # for two threads to meet after a product; as many again for twice as many
@@ -189,7 +192,7 @@ def row_blocks(context: Recurrent) -> tuple[int, ...]:
     batch = context.extents[2]
     if context.together:
         return (batch,)
-    even = {-(-batch // -(-batch // size)) for size in (*BATCHES, batch)}
+    even = {even_part(batch, size) for size in (*BATCHES, batch)}
     fitting = {size for size in even if size * context.row_bytes <= STACK_BYTES}
     return tuple(sorted(fitting or {1}))
 
@@ -222,11 +225,16 @@ def preferred_share(context: Recurrent, block: int, tile: Pair) -> str:
     threads, blocks = context.facts.threads, directions * -(-batch // block)
     cycles = _cycles(context, block, tile)
     tiles = -(-units // (tile[1] * context.facts.lanes))
+
+    def shared(pieces: int) -> float:
+        """Of the time of one thread."""
+        return float(waiting(np.float64(pieces), threads)) / threads
+
     meeting = MEETING_CYCLES * math.log2(max(2, threads))
     times = {
-        "units": blocks * (cycles * -(-tiles // threads) / tiles + meeting),
-        "rows": -(-blocks // threads) * cycles,
-        "both": cycles * -(-blocks * tiles // threads) / tiles + meeting,
+        "units": blocks * (cycles * shared(tiles) + meeting),
+        "rows": blocks * cycles * shared(blocks),
+        "both": blocks * cycles * shared(blocks * tiles) + meeting,
     }
     if not context.whole:
         del times["both"]

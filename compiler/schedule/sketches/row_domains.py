@@ -11,11 +11,10 @@ from tunefarm.compiler.schedule.sketches.row_arrangement import (
     Arrangement,
     short_row,
 )
-from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.schedule.vectors import UNROLLS, vector_lanes
 from tunefarm.compiler.target import Target
 
 ACCUMULATORS = (1, 2, 3, 4, 6, 8)
-UNROLLS = (1, 2, 4, 8)
 MOST_PIECES = 12  # vectors that hold rows which are shorter than they
 MOST_PATTERNS = 16  # vectors that hold one pattern: beyond, their code costs more than divisions
 

@@ -35,10 +35,9 @@ from tunefarm.compiler.schedule.steps.placement import Inline
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.schedule.steps.walks import Scan
-from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.schedule.vectors import UNROLLS, vector_lanes
 from tunefarm.compiler.target import Target
 
-UNROLLS = (1, 2, 4, 8)
 TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # vectors of columns that are walked together
 LONGEST_TILE = 64  # by rule: 4 KiB of each row follow each other, and carried values stay in L1
 

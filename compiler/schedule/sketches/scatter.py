@@ -31,10 +31,9 @@ from tunefarm.compiler.schedule.steps.loop_kinds import Unroll, Vectorize
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Reorder, Tile
 from tunefarm.compiler.schedule.steps.walks import Scatter
-from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.schedule.vectors import UNROLLS, vector_lanes
 from tunefarm.compiler.target import Target
 
-UNROLLS = (1, 2, 4, 8)
 TILES = tuple(1 << power for power in range(13))  # vectors of columns that are updated together
 TILES_PER_THREAD = 2
 

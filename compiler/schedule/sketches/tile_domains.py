@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tunefarm.compiler.schedule.nest_shape import Mask, Numbers, aliased_lines
+from tunefarm.compiler.schedule.nest_shape import (
+    Mask,
+    Numbers,
+    aliased_lines,
+)
+from tunefarm.compiler.schedule.sketches.even_shares import even_part
 from tunefarm.compiler.schedule.sketches.tile_context import LOAD_COST, LoopOrder, TileContext
 from tunefarm.compiler.schedule.sketches.tile_forms import HeldRows
 from tunefarm.compiler.schedule.sketches.tile_operands import unpacks
@@ -314,7 +319,7 @@ def _column_blocks(context: TileContext) -> list[int]:
         n for n in COLUMN_BLOCKS if 2 * n <= columns and 2 * context.bytes_of_columns(n) <= cache
     ]
     if context.threads > 1:
-        blocks = [-(-columns // -(-columns // n)) for n in blocks]
+        blocks = [even_part(columns, n) for n in blocks]
     return blocks
 
 

@@ -18,12 +18,11 @@ from tunefarm.compiler.schedule.sketches.tile_forms import TileForm, prepared
 from tunefarm.compiler.schedule.steps.kernel_forms import MergeAxes, UnpackWeights
 from tunefarm.compiler.schedule.steps.loop_kinds import Prefetch, Unroll, Vectorize
 from tunefarm.compiler.schedule.steps.packing import PackLayout, PackStage
-from tunefarm.compiler.schedule.steps.placement import ComputeAt
+from tunefarm.compiler.schedule.steps.placement import STACK_BYTES, ComputeAt
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder
 
 FEWEST_ROWS = 4  # that use each float: below, unpacking in registers is never slower
-MAX_TILE_BYTES = 512 * 1024  # of the floats of a tile, on a thread's stack
 
 
 def unpacked_forms(forms: Sequence[TileForm], lanes: int) -> list[TileForm]:
@@ -47,7 +46,7 @@ def _may_unpack(form: TileForm, lanes: int) -> bool:
         form.roles.vector == column.name
         and column.extent >= lanes
         and rows[-1].extent >= FEWEST_ROWS
-        and product.inner * lanes * 4 <= MAX_TILE_BYTES
+        and product.inner * lanes * 4 <= STACK_BYTES
     )
 
 

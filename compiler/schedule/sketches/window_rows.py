@@ -37,6 +37,7 @@ from tunefarm.compiler.schedule.sketches.parallel_choices import (
 from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
 from tunefarm.compiler.schedule.sketches.row_arrangement import STACK_ELEMENTS
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
+from tunefarm.compiler.schedule.sketches.window import LEAST_LANES, MAX_STRIDE
 from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Sketch, Values
 from tunefarm.compiler.schedule.steps.kernel_forms import MergeAxes
 from tunefarm.compiler.schedule.steps.loop_kinds import Unroll, Vectorize
@@ -49,11 +50,9 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 
 MAX_TAPS = 64  # across or along, that are written out
-MAX_STRIDE = 8
 MAX_SHUFFLED_ELEMENTS = (
     4  # elements: windows further apart are picked from as many vectors as they are apart
 )
-LEAST_LANES = 3  # of a vector of columns: rows may be shorter than a register
 VECTORS = (1, 2, 4)
 ROWS = (1, 2, 4, 8)
 LEAST_VECTORS = 12  # written between a vector and a load of it in part, which waits for it else

@@ -29,8 +29,19 @@ from tunefarm.compiler.kernels.winograd import (
     blocked_conv,
     ends_within_planes,
 )
-from tunefarm.compiler.schedule.nest_shape import Counts, Loop, Nest, NestShape, Numbers, Operand
-from tunefarm.compiler.schedule.sketches.even_shares import default_waiting, evenly_shared
+from tunefarm.compiler.schedule.nest_shape import (
+    Counts,
+    Loop,
+    Nest,
+    NestShape,
+    Numbers,
+    Operand,
+)
+from tunefarm.compiler.schedule.sketches.even_shares import (
+    default_waiting,
+    even_part,
+    evenly_shared,
+)
 from tunefarm.compiler.schedule.sketches.parallel_choices import parallel_steps, pieces_and_grains
 from tunefarm.compiler.schedule.sketches.ragged_sums import apart
 from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
@@ -206,7 +217,7 @@ def _default_tile(
     if context.in_rows:
         vectors = max(vectors for _, vectors in tiles)
         most = max(count for count, own in tiles if own == vectors)
-        even = -(-block[1] // -(-block[1] // most))
+        even = even_part(block[1], most)
         return min(
             (tile for tile in tiles if tile[1] == vectors), key=lambda tile: abs(tile[0] - even)
         )

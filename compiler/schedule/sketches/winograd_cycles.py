@@ -10,6 +10,7 @@ from typing import TypeAlias
 from tunefarm.compiler.kernels.stage import Axis
 from tunefarm.compiler.kernels.winograd import BlockedConv
 from tunefarm.compiler.schedule.sketches.tile_dots import float_products
+from tunefarm.compiler.schedule.steps.placement import STACK_BYTES
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 
@@ -19,7 +20,6 @@ REPEATED_BYTES = 10.0  # for another block of rows, where they do not fit the se
 SHARED_BYTES = 16.0  # then, where they are well within the cache that cores share
 TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and stores
 MOST_VECTORS = 4  # of output channels in a register tile
-STACK_BYTES = 1024 * 1024  # what a thread keeps of transformed data on its stack, at most
 BLOCK_ROWS, BLOCK_COLUMNS = 2, 8  # of the default block of tiles, where rows are cut too
 DYNAMIC_COLUMNS = 10  # where rows end at run time: 8 of 64 channels lie a page apart
 DYNAMIC_TILES = 25  # of which there are more rows where they are short: filters are read once

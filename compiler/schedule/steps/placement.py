@@ -13,6 +13,10 @@ from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
 from tunefarm.compiler.loops.stage_state import Attachment, StageState
 from tunefarm.compiler.schedule.steps.step import Step
 
+STACK_BYTES = 1 << 20
+"""That a kernel keeps on a thread's stack for what it computes in a loop, at most: threads of
+Linux have 8 MiB by default."""
+
 
 @dataclass(frozen=True, slots=True)
 class Inline(Step):

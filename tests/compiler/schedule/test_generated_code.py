@@ -67,7 +67,7 @@ Values: TypeAlias = npt.NDArray[Any]
 TARGETS = {**targets(), **{target.cpu: target for target in runnable_targets()[1:]}}
 SMALLEST_PARALLEL = [
     (tiled_reduction, "PARALLEL_WORK"),
-    (operand_copies, "PARALLEL_COPY"),
+    (operand_copies, "PARALLEL_ELEMENTS"),
     (parallel_choices, "PARALLEL_ELEMENTS"),
 ]
 WINOGRAD_FACTOR = 64  # its transforms multiply rounding errors
