@@ -270,6 +270,11 @@ class CacheTable(_Section):
     latency: Cycles
     """Cycles from an address to its value."""
 
+    @property
+    def round_trip(self) -> float:
+        """Bytes a cycle that are written and read again."""
+        return 1.0 / (1.0 / self.read + 1.0 / self.write)
+
 
 class MemoryTable(_Section):
     """Memory behind all caches."""

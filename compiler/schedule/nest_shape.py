@@ -21,6 +21,11 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 
 PAGE = 4096  # bytes; the sets of a first-level cache repeat after so many
+SHORT_STREAMS = 3.0  # times as long as a long stream take those of operands that tiles read between
+# others: of the 12 and 48 bytes a cycle of memory and L2 4 and 16 came (Zen 5)
+LOOP_CYCLES = 0.3  # of a step of a sum, for its loop
+TILE_CYCLES = 24  # to begin a register tile's sums, and to store them (measured on Zen 5)
+REST = 1.5  # times as long as in whole tiles takes what they leave over (measured on Zen 5)
 EDGES = 2  # turns that stand apart: the first and the last
 Positions: TypeAlias = Mapping[str, "Counts"]
 """By the name of a choice: the positions of n candidates' values in its domain, shape [n]."""
@@ -194,7 +199,7 @@ class NestShape:
     registers: Numbers  # vectors that are needed at the same time, accumulators included
     loads: Numbers  # vectors and broadcast values loaded for one step
     step: Numbers  # vector operations of one step, which share those loads
-    cycles: Numbers  # of the arithmetic units, two vector operations a cycle, tails included
+    cycles: Numbers  # of the arithmetic units of the target's machine, tails included
     flops: Numbers  # floating-point operations executed, repeated ones included
     full: Numbers  # share of the points that are computed in whole register tiles
     lanes: Numbers  # useful lanes of all lanes computed

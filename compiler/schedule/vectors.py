@@ -29,6 +29,11 @@ def vector_lanes(kernel: FusedKernel, target: Target) -> int:
     return block if 1 < block < lanes and lanes % block == 0 else lanes
 
 
+def loads_a_cycle(target: Target) -> float:
+    """Whole vectors that a core loads from its first-level cache in a cycle."""
+    return target.machine.l1.read / target.vector_bytes
+
+
 def lanes_along(extent: int, lanes: int, target: Target) -> int:
     """Points of a vector along an axis that may be shorter than the target's `lanes`.
 

@@ -383,7 +383,7 @@ class _Candidates:
             registers=step + vectors + 1,
             loads=(rows + vectors).astype(np.float64),
             step=step,
-            cycles=np.full(count, facts.work / lanes / 2),
+            cycles=np.full(count, facts.work / lanes / facts.target.machine.vectors.fma),
             flops=np.full(count, 2.0 * facts.work),
             full=np.floor(self.queries / rows) * rows / self.queries,
             lanes=np.full(count, extent / (most * lanes)),

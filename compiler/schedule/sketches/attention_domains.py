@@ -9,9 +9,11 @@ from typing import TypeAlias
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.kernels.attention import Attention
 from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.schedule.nest_shape import REST, TILE_CYCLES
 from tunefarm.compiler.schedule.sketches.even_shares import even_part
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 from tunefarm.compiler.schedule.steps.placement import STACK_BYTES
+from tunefarm.compiler.schedule.vectors import loads_a_cycle
 from tunefarm.compiler.target import Target
 
 Pair: TypeAlias = tuple[int, int]
@@ -20,8 +22,6 @@ QUERIES = (1, 2, 4, 6, 8, 12, 16, 18, 24, 30, 32, 36, 42, 48, 64, 96, 128)
 KEYS_AT_ONCE = (64, 128, 256, 512)
 MANY_BLOCKS = 4  # of queries, per thread
 CACHE_SHARE = 4  # parts of the second-level cache, of which scores and weights fill one
-TILE_CYCLES = 24  # to begin and store a tile
-REST = 1.5  # times as long takes a multiply-add of what whole tiles leave over
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def default_tiles(
         # A vector that is masked is loaded again for each row: it stands better on its own.
         whole = [tile for tile in tiles if tile[1] <= max(1, extent // lanes)]
         return min(
-            ((_cycles(tile, size, extent, lanes, steps), tile) for tile in whole),
+            ((_cycles(target, tile, size, extent, lanes, steps), tile) for tile in whole),
             key=lambda item: (item[0], -item[1][0] * item[1][1]),
         )
 
@@ -136,17 +136,19 @@ def default_tiles(
     return size, best(scores, size, keys, features)[1], best(values, size, columns, keys)[1]
 
 
-def _cycles(tile: Pair, rows: int, extent: int, lanes: int, steps: int) -> float:
+def _cycles(target: Target, tile: Pair, rows: int, extent: int, lanes: int, steps: int) -> float:
     """Of a product of so many rows, an axis of vectors of this extent and steps of reduction.
 
-    Two multiply-adds and loads a cycle; a step waits four cycles for the one before. What whole
-    tiles leave over are smaller ones in shorter loops, but whole vectors are shifted back.
+    A step waits for the one before. What whole tiles leave over are smaller ones in shorter loops,
+    but whole vectors are shifted back.
     """
+    core, loads = target.machine.vectors, loads_a_cycle(target)
 
     def step(height: int, width: int) -> float:
         if not height or not width:
             return 0.0
-        return steps * max(height * width / 2, (height + width) / 2, 4) + TILE_CYCLES
+        busy = max(height * width / core.fma, (height + width) / loads, core.fma_latency)
+        return steps * busy + TILE_CYCLES
 
     vectors = -(-extent // lanes)
     height, width = tile[0], min(tile[1], vectors)

@@ -53,10 +53,6 @@ from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 
 BLOCKS = (0, 1, 2, 3, 4, MOST_BLOCKS)  # of channels that are filtered at a time; 0: all of them
-L2_BYTES_PER_CYCLE, BEYOND_L2_BYTES_PER_CYCLE = (
-    24.0,
-    12.0,
-)  # bytes a cycle through the caches, written and read again
 GOOD_BYTES = 128 * 1024  # of what the parts give each other: several rows, much less than the cache
 TIME_SHARE_PER_DOUBLING = 0.002  # of the time, by which blocks of half or twice the size are worse
 FILLED = 0.6  # of the registers for sums that a tile has, at least
@@ -272,7 +268,7 @@ class _Candidates:
         streamed = blocks[self.values.positions["rows"]] * self.chain.streamed_bytes
         return replace(
             shape,
-            cycles=cycles + streamed / BEYOND_L2_BYTES_PER_CYCLE,
+            cycles=cycles + streamed / self.chain.parts[0].context.target.machine.l3.read,
             flops=flops,
             temporary=temporary,
         )
@@ -303,7 +299,8 @@ class _Candidates:
         blocks = self.blocks[number + 1]
         share = np.minimum(blocks / self.chain.parts[number + 1].context.vectors, 1.0)
         size = np.where(blocks > 0, size * share, size)
-        return np.where(size <= target.l2_bytes // 2, L2_BYTES_PER_CYCLE, BEYOND_L2_BYTES_PER_CYCLE)
+        near, far = (cache.round_trip for cache in (target.machine.l2, target.machine.l3))
+        return np.where(size <= target.l2_bytes // 2, near, far)
 
 
 def _numbers(values: Sequence[ChoiceValue]) -> list[int]:

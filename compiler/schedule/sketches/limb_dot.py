@@ -34,6 +34,7 @@ from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape, operand
 from tunefarm.compiler.schedule.sketches.parallel_choices import (
     CHUNKS,
     parallel_steps,
+    pays_to_share,
     pieces_and_grains,
 )
 from tunefarm.compiler.schedule.sketches.roles import epilogue_is_plain
@@ -62,7 +63,6 @@ VECTORS = (1, 2, 3, 4, 6)
 PREFETCHES = (0, 512, 1024, 2048)  # words
 ENOUGH_SUMS = 8  # of a tile: twice the latency of vpdpbusd, one of which starts in a cycle (Zen 4)
 FEW_ROWS = 3  # for more, weights are unpacked once for all rows, whatever their bits
-PARALLEL_BYTES = 1 << 18  # of weights, once for each row, that are worth a second thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ class _Context:
     form: DigitForm
     lanes: int
     threads: int
+    dots_a_cycle: float
 
     @property
     def anchor(self) -> Stage:
@@ -101,9 +102,11 @@ def _sketch(kernel: FusedKernel, target: Target, threads: int, digits: int) -> S
         return None
     weights = kernel.buffer(form.product.weight.buffer)
     rows = prod(axis.extent for axis in form.product.stage.axes[:-1])
-    if not weights.constant or weights.type.bytes * rows <= PARALLEL_BYTES:
+    if not weights.constant or not pays_to_share(weights.type.bytes * rows, target):
         threads = 1
-    context = _Context(apply_limb_dot(kernel, digits), form, lanes, threads)
+    context = _Context(
+        apply_limb_dot(kernel, digits), form, lanes, threads, target.machine.vectors.dot
+    )
     tiles = _tiles(context, target)
     choices: list[tuple[Choice, ChoiceValue]] = [
         (Choice("tile", tiles), _best_tile(context, tiles)),
@@ -326,7 +329,7 @@ class _Candidates:
             registers=np.asarray(step + self.vectors + 2, np.float64),
             loads=np.asarray(rows * form.digits + self.vectors, np.float64),
             step=step,
-            cycles=operations / 2 * (1 + 1 / rows),
+            cycles=operations / context.dots_a_cycle * (1 + 1 / rows),
             flops=2.0 * BYTES * lanes * operations,
             full=np.ones_like(step),
             lanes=np.full_like(step, context.columns / (-(-context.columns // lanes) * lanes)),

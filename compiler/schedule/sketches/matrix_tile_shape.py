@@ -16,13 +16,7 @@ from tunefarm.compiler.schedule.sketches.tile_context import TileContext
 from tunefarm.compiler.schedule.sketches.tile_domains import COPY_CYCLES
 from tunefarm.compiler.schedule.space import Values
 
-LOAD_CYCLES = 0.5  # of a tile's row, which is a cache line
 SUM_CYCLES = 2.0  # of a row of sums that is stored, and read again by what follows
-PRODUCT_CYCLES = 16.0  # of a product of AMX tiles: recorded ones of 7 rows took as long as of 14
-SUM_LATENCY = 52.0  # cycles to the next product that adds to the same sums; both figures are those
-# of TDPBF16PS and TDPBSSD in Intel's optimization reference manual, chapter on AMX
-NEAR_BYTES = 48.0  # a cycle, that the second cache gives
-FAR_BYTES = 6.0  # a cycle, from beyond it: recorded streams of weights came at 4 to 7
 NEAR_SHARE, FAR_SHARE = 0.5, 0.75  # of the first and the second cache, for what is to stay in it
 
 ORDERS = ("columns", "blocks")
@@ -44,8 +38,8 @@ class TileSizes:
     """What the tiles of a form hold: `steps` of the sum, `lanes`, and rows up to `most_rows`.
 
     The left factor is `data`, the right one the input `constant`. A tile has the steps of several
-    points of `group_axis`. `packed` are the axes of the sum but `axis`, in the order in which the
-    constant factor has them.
+    points of `group_axis`, and loading a row of it takes `row_load` cycles. `packed` are the axes
+    of the sum but `axis`, in the order in which the constant factor has them.
     """
 
     axis: str
@@ -57,6 +51,7 @@ class TileSizes:
     data: Load
     constant: str
     packed: tuple[str, ...]
+    row_load: float
     group_axis: str = ""
     groups: int = 1
 
@@ -87,7 +82,7 @@ class TileSizes:
         A product of tiles takes as many cycles as the left one has rows; loads go on meanwhile.
         """
         rows = self.rows(high.astype(np.int64), extent)
-        loads = LOAD_CYCLES * (high * rows + wide * self.steps * self.groups)
+        loads = self.row_load * (high * rows + wide * self.steps * self.groups)
         return np.asarray(np.maximum(high * wide * rows, loads), np.float64)
 
 
@@ -219,9 +214,11 @@ class MatrixTileLoops:
         every = high * rows * line
         blocks_inside = np.where(within > 1, 1.0, self._turns(self._block_axis))
         left = np.where(own <= near, np.minimum(own / steps, every) / blocks_inside, every)
-        products = np.maximum(high * wide * PRODUCT_CYCLES, SUM_LATENCY)
-        loads = LOAD_CYCLES * (high * rows + wide * depth)
-        each = np.maximum(np.maximum(products, loads), (right + left) / NEAR_BYTES)
+        machine = self.context.target.machine
+        # A product of 7 rows takes as long as one of 14.
+        products = np.maximum(high * wide * machine.tiles.product, machine.tiles.latency)
+        loads = sizes.row_load * (high * rows + wide * depth)
+        each = np.maximum(np.maximum(products, loads), (right + left) / machine.l2.read)
         return np.asarray(self._turns() * steps * each, np.float64)
 
     @property
@@ -250,7 +247,7 @@ class MatrixTileLoops:
         again = np.where(constant + own <= room, 1.0, again)
         data_again = np.where((within > 1) & (block + inside > room), blocks, 1.0)
         far = (again - 1.0) * constant + (data_again - 1.0) * plane
-        return np.asarray(far / FAR_BYTES, np.float64)
+        return np.asarray(far / context.target.machine.memory.read, np.float64)
 
     def shape_in(self, palette: TilePalette) -> NestShape:
         """See `NestShape`; a vector operation here is a product of two tiles.

@@ -185,8 +185,9 @@ def _shape_of(form: TileForm, target: Target, palette: TilePalette) -> TileSizes
     if steps < FULL_ENOUGH * most or extents[roles.column] < _fewest_rows(palette.rows):
         return None
     packed = _packed_order(right, roles.reduce, dot.axis)
+    load = target.machine.tiles.load
     return TileSizes(
-        dot.axis, dot.terms, steps, lanes, palette.rows, most, left, right.buffer, packed
+        dot.axis, dot.terms, steps, lanes, palette.rows, most, left, right.buffer, packed, load
     )
 
 

@@ -13,10 +13,18 @@ from tunefarm.compiler.schedule.space import Choice, ChoiceValue, Values
 from tunefarm.compiler.schedule.steps.loop_kinds import Parallelize
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Fuse
+from tunefarm.compiler.target import Target
 
 PARALLEL_ELEMENTS = 16 * 1024  # below this many elements a second thread costs more than it saves
+MEETINGS = 4.0  # that a shared stream lasts at least: below, a second thread gains nothing (Zen 4)
 CHUNKS = (1, 2, 4, 8)  # per thread
 ENOUGH = 4  # iterations per thread: then none waits for long
+
+
+def pays_to_share(streamed: float, target: Target) -> bool:
+    """Whether so many bytes from memory take a thread long enough for a second one to help."""
+    machine = target.machine
+    return streamed / machine.memory.read > MEETINGS * machine.threads.hand_over
 
 
 def work(kernel: FusedKernel) -> int:

@@ -292,7 +292,7 @@ class _Candidates:
             registers=held + np.minimum(rows, vectors * gates) + 1,
             loads=(rows + vectors * gates).astype(np.float64),
             step=held,
-            cycles=np.full(count, facts.work / lanes / 2 / terms),
+            cycles=np.full(count, facts.work / lanes / terms / facts.target.machine.vectors.fma),
             flops=np.full(count, 2.0 * facts.work),
             full=np.floor(self.block / rows) * rows / self.block,
             lanes=np.full(count, units / (context.most * lanes)),

@@ -14,10 +14,13 @@ from tunefarm.compiler.kernels.accumulate import narrow_factors
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.recurrence import recurrence_of
 from tunefarm.compiler.kernels.stage import Stage
+from tunefarm.compiler.schedule.nest_shape import REST, TILE_CYCLES
 from tunefarm.compiler.schedule.sketches.even_shares import even_part, waiting
+from tunefarm.compiler.schedule.sketches.parallel_choices import MEETINGS
 from tunefarm.compiler.schedule.sketches.row_shape import KernelFacts
 from tunefarm.compiler.schedule.sketches.tile_dots import dot_terms
 from tunefarm.compiler.schedule.steps.placement import STACK_BYTES
+from tunefarm.compiler.schedule.vectors import loads_a_cycle
 from tunefarm.compiler.types.dtypes import DType
 
 Pair: TypeAlias = tuple[int, int]
@@ -27,15 +30,7 @@ BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 BATCH_POSITION = 3  # of the output's axes
 SHARED_WORK = 2**20  # multiply-adds of a thread below which a second one costs more than it saves
 # Cycles, as they were measured:
-MEETING_CYCLES = 2500  # for two threads to meet after a product; as many again for twice as many
-ROW_CYCLES = 10000  # of a row's, from which sharing few rows' wins more than that of all rows loses
-TILE_CYCLES = 24  # to begin and store a tile
-LATENCY = 4  # until a multiply-add can be added to
-STREAM, LONG_STREAM = 1.3, 1.8  # for a line from the second-level cache: of few in a row, of more
-STREAMED = 6
-CACHE_LINE = 64  # bytes
 SIGNED_SHARE = 1.25  # cycles of a product of signed bytes that no instruction sums: 5 of 4 a cycle
-REST = 1.5  # times as long take rows that whole tiles leave over
 L1_SHARE = 0.75  # of the first-level cache, that weights stay in
 
 
@@ -211,7 +206,8 @@ def preferred_block(context: Recurrent, blocks: tuple[int, ...], tiles: tuple[Pa
         share = batch
     elif directions == 1 and facts.kernel.limited_at(BATCH_POSITION):
         row = _cycles(context, 1, preferred_tile(context, 1, tiles))
-        share = batch if row >= ROW_CYCLES else share
+        meeting = facts.target.machine.threads.hand_over
+        share = batch if row >= MEETINGS * meeting else share
     return max((size for size in blocks if size <= share), default=blocks[0])
 
 
@@ -230,7 +226,7 @@ def preferred_share(context: Recurrent, block: int, tile: Pair) -> str:
         """Of the time of one thread."""
         return float(waiting(np.float64(pieces), threads)) / threads
 
-    meeting = MEETING_CYCLES * math.log2(max(2, threads))
+    meeting = context.facts.target.machine.threads.hand_over * math.log2(max(2, threads))
     times = {
         "units": blocks * (cycles * shared(tiles) + meeting),
         "rows": blocks * cycles * shared(blocks),
@@ -253,6 +249,7 @@ def _cycles(context: Recurrent, block: int, tile: Pair) -> float:
     """Of a step's products of a block: the multiply-adds, or the weights that are read."""
     rows, vectors = tile
     facts, units = context.facts, context.extents[-1]
+    machine = facts.target.machine
     vector, terms = facts.lanes * context.weight_dtype.bytes, context.phases[-1].terms
     turns_bits = context.turns_bits
 
@@ -262,13 +259,12 @@ def _cycles(context: Recurrent, block: int, tile: Pair) -> float:
         columns = width * context.gates
         again = context.weight_bytes if block <= rows else units * columns * vector
         if again <= L1_SHARE * facts.target.l1_bytes:
-            read = columns / 2
+            read = columns / loads_a_cycle(facts.target)
         else:
-            lines = columns * vector * terms / CACHE_LINE
-            read = lines * (STREAM if lines <= STREAMED else LONG_STREAM)
+            read = columns * vector * terms / machine.l2.read
         words = height * (columns + 1)  # with one that a row's own bytes are prepared like
-        busy = words * SIGNED_SHARE if turns_bits else height * columns / 2
-        return units / terms * max(busy, read, LATENCY) + TILE_CYCLES
+        busy = words * SIGNED_SHARE if turns_bits else height * columns / machine.vectors.fma
+        return units / terms * max(busy, read, machine.vectors.fma_latency) + TILE_CYCLES
 
     whole, rest = divmod(context.most, vectors)
     if context.whole and rest:

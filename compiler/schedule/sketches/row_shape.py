@@ -117,7 +117,7 @@ def row_shape(
         registers=np.maximum(held, vectors) + 1,
         loads=body,
         step=body,
-        cycles=np.full(count, facts.work / lanes / 2),
+        cycles=np.full(count, facts.work / lanes / facts.target.machine.vectors.fma),
         flops=np.full(count, float(facts.work)),
         full=np.floor(along / tile) * tile / along,
         lanes=np.full(count, along / (math.ceil(along / lanes) * lanes)),

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from tunefarm.compiler.schedule.nest_shape import (
+    LOOP_CYCLES,
+    SHORT_STREAMS,
     Mask,
     Numbers,
     aliased_lines,
@@ -18,6 +20,7 @@ from tunefarm.compiler.schedule.sketches.tile_context import LOAD_COST, LoopOrde
 from tunefarm.compiler.schedule.sketches.tile_forms import HeldRows
 from tunefarm.compiler.schedule.sketches.tile_operands import unpacks
 from tunefarm.compiler.schedule.space import ChoiceValue
+from tunefarm.compiler.schedule.vectors import loads_a_cycle
 
 COLUMN_BLOCKS = (24, 48, 96)  # whole tiles of 2, 3, 4, 6, 8 or 12 columns
 ROW_TILES = (4, 8)
@@ -25,16 +28,14 @@ SHORT_STEPS = 4  # of a long sum: more of them are more code, and no faster
 BORDER_COST = 0.5  # of a tile at the border of its row, over one inside, if padding is inline
 STREAM_COST = 0.05  # of one more vector along a tile, each from another place in memory
 TURN_CYCLES = 6.0  # a vector that is turned and stored
-CACHE_LINE = 64  # bytes
+WAYS = 8.0  # lines of equal address modulo a page that a step reads without evicting one (fitted)
 ROWS_SHARE = 0.25  # of the first-level cache, for the lines of rows between two taps
-WAYS = 8.0  # lines of equal address modulo a page that a first-level cache holds
 STREWN_COST = 1.5  # of a product whose operand falls out of the second-level cache between uses
 COPY_CYCLES = 3.0  # a vector of an operand that is copied
 SPILL_COST = 1.2  # of a tile whose sums, operands and products do not fit the registers
 MAX_TIME_RATIO = 0.98  # of the time of the tile that is chosen else
 UNPACKED_SHARE = 0.6  # of the second-level cache, at most, for the weights of a tile as floats
 UNPACK_CYCLES = 2.2  # a vector of weights of a few bits: mask, shift, subtract, scale
-OUTER_BYTES = 16  # a cycle, that the second-level cache delivers in the long run
 
 
 def tiles_of(context: TileContext) -> tuple[ChoiceValue, ...]:
@@ -132,22 +133,23 @@ def step_cycles(context: TileContext, columns: Numbers, vectors: Numbers) -> Num
     """Cycles of a reduction step of tiles of so many columns and vectors; arrays of one shape.
 
     A core that starts two multiply-adds and two loads a cycle, and whose multiply-add takes four,
-    spends max(c v / 2, loads / 2, 4) cycles on a step of c columns and v vectors; a little is added
-    for the loop. With an operand that is broadcast there are c + v loads, else more. Vectors of all
-    steps that exceed the first-level cache come anew from the second for each tile of columns, 16
-    bytes a cycle.
+    spends max(c v / 2, loads / 2, 4) cycles on a step of c columns and v vectors; the loop's own
+    are added. With an operand that is broadcast there are c + v loads, else more. Vectors of all
+    steps that exceed the first-level cache come anew from the second for each tile of columns.
     """
-    steps = context.reduction
+    steps, machine = context.reduction, context.target.machine
     width = context.element_bytes * context.lanes
     far = steps * vectors * width > context.target.l1_bytes
-    streamed = np.where(far, vectors * width / OUTER_BYTES, 0.0)
+    streamed = np.where(far, SHORT_STREAMS * vectors * width / machine.l2.read, 0.0)
     loaded = context.loads_of_step(columns, vectors)
     if (held := context.form.held) is not None:
         taps = context.extents[held.across]
         rows = (columns - 1) * held.stride + (taps - 1) * held.dilation + 1
         loaded = rows * vectors * LOAD_COST / taps + 1
-    arithmetic = np.maximum(columns * vectors, loaded) / 2
-    return np.asarray(np.maximum(np.maximum(arithmetic, streamed), 4.0) + 0.3, np.float64)
+    products = columns * vectors / machine.vectors.fma
+    busy = np.maximum(products, loaded / loads_a_cycle(context.target))
+    waits = machine.vectors.fma_latency
+    return np.asarray(np.maximum(np.maximum(busy, streamed), waits) + LOOP_CYCLES, np.float64)
 
 
 def form_cycles(context: TileContext) -> float:
@@ -220,7 +222,9 @@ def _reads_lines_again(context: TileContext, channel: str) -> bool:
         if operand.name not in constants
         and operand.moves_with(len(numbers))[numbers[context.roles.vector]]
     ]
-    leaves = 2 * CACHE_LINE * count >= ROWS_SHARE * context.target.l1_bytes
+    leaves = (
+        2 * context.target.machine.l1.line_bytes * count >= ROWS_SHARE * context.target.l1_bytes
+    )
     return bool(strides) and (
         leaves or any(aliased_lines(stride, np.array([count])).item() > WAYS for stride in strides)
     )

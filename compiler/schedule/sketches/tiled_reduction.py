@@ -21,7 +21,11 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.schedule.nest_shape import NestShape
 from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
 from tunefarm.compiler.schedule.sketches.operand_copies import copying_steps
-from tunefarm.compiler.schedule.sketches.parallel_choices import CHUNKS, parallel_steps
+from tunefarm.compiler.schedule.sketches.parallel_choices import (
+    CHUNKS,
+    parallel_steps,
+    pays_to_share,
+)
 from tunefarm.compiler.schedule.sketches.ragged_sums import apart
 from tunefarm.compiler.schedule.sketches.tile_context import LoopOrder, TileContext
 from tunefarm.compiler.schedule.sketches.tile_domains import (
@@ -54,10 +58,7 @@ from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder, Tile
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
 
-# What takes a few times a fork and join's 1 to 2 us (tests/benchmarks/threads.py): multiply-adds,
-# and bytes of constants, which come from beyond the second-level cache unless a loop reads them.
-PARALLEL_WORK = 1 << 17
-PARALLEL_BYTES = 1 << 17
+PARALLEL_WORK = 1 << 17  # multiply-adds: a few times a fork and join (tests/benchmarks/threads.py)
 IN_ORDER = ("tiled_merged", "tiled_phases")  # forms of blocked data: the first is the best
 WIDE_WINDOW = 5
 PREFETCH_DISTANCES = (0, 1024)  # elements
@@ -83,7 +84,7 @@ def tiled_sketch(context: TileContext) -> Sketch:
     anchor, roles, prologue = context.anchor, context.roles, context.prologue
     work = math.prod(axis.extent for axis in (*anchor.axes, *anchor.reduce_axes))
     streamed = sum(buffer.type.bytes for buffer in context.kernel.inputs if buffer.constant)
-    if work < PARALLEL_WORK and streamed <= PARALLEL_BYTES:
+    if work < PARALLEL_WORK and not pays_to_share(streamed, context.target):
         context = replace(context, threads=1)
     tiles = tiles_of(context)
     orders = reduce_orders(context)

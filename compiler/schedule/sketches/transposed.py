@@ -45,7 +45,6 @@ from tunefarm.compiler.types.dtypes import DType
 
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128)  # vectors along each side of a block of blocks
 LONGEST = 64  # vectors along a block that is long, by rule
-CACHE_LINE = 64  # bytes
 FEWEST = 5  # columns that are worth a turn: of fewer, vectors are pieced together by shuffles
 MAX_SHUFFLED_ELEMENTS = (
     3  # elements apart: a few shuffles pick them from the vectors that hold them
@@ -78,7 +77,7 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
         return []
     facts = KernelFacts(merged, lanes, threads, target)
     extents = facts.extents
-    line = max(1, CACHE_LINE // (lanes * merged.output.dtype.bytes))
+    line = max(1, target.machine.l1.line_bytes // (lanes * merged.output.dtype.bytes))
     # A few long streams along the longer axis, each of whole cache lines of the other side.
     longer = "read" if extents[turn.read] > extents[turn.written] else "written"
     choices: list[tuple[Choice, ChoiceValue]] = []

@@ -351,7 +351,7 @@ class _Candidates:
             registers=held + 1,
             loads=body,
             step=body,
-            cycles=executed / 2,
+            cycles=executed / facts.target.machine.vectors.fma,
             flops=executed * facts.lanes,
             full=np.floor(columns / width) * width / columns,
             lanes=np.ones(count),

@@ -30,6 +30,7 @@ from tunefarm.compiler.kernels.winograd import (
     ends_within_planes,
 )
 from tunefarm.compiler.schedule.nest_shape import (
+    LOOP_CYCLES,
     Counts,
     Loop,
     Nest,
@@ -65,14 +66,13 @@ from tunefarm.compiler.schedule.steps.packing import PackLayout
 from tunefarm.compiler.schedule.steps.placement import ComputeAt, Inline
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Fuse, Reorder, Tile
-from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.schedule.vectors import loads_a_cycle, vector_lanes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Algorithm
 
 AXES = ("window", "tile", "output", "input")
 _DATA_ORDER = Reorder("data.both", ("n", "icb", "th", "tw", "x", "y", "ici"))
 MARGIN = 1.3  # times faster, by the count, before Winograd is the default
-OUTER_BYTES = 16  # a cycle, of transformed data that threads share through memory
 MOST_ROWS = 4  # of tiles in a block that is a part of their rows
 MANY_BLOCKS = 3  # per thread: with fewer row blocks one thread may wait for a whole one
 SHARES = ("rows", "channels", "both")  # what threads share blocks of
@@ -89,6 +89,7 @@ class _Context:
     conv: BlockedConv
     prologue: tuple[str, ...]
     is_wide: bool  # not even one row of tiles fits the stack
+    target: Target
 
     @property
     def output(self) -> str:
@@ -157,7 +158,7 @@ def _sketch(
     rewritten = apply_winograd(kernel, m, in_rows=is_wide)
     names = [stage.name for stage in rewritten.stages]
     prologue = tuple(names[: names.index("data.rows")])
-    context = _Context(rewritten, m, lanes, threads, conv, prologue, is_wide)
+    context = _Context(rewritten, m, lanes, threads, conv, prologue, is_wide, target)
     find_block = dynamic_block if ends_within_planes(kernel) else default_block
     block = find_block(conv, m, lanes)
     if block is None:
@@ -401,8 +402,10 @@ class _Candidates:
         operations = window * tiles * inputs * computed
         transforms = float(TRANSFORM_OPERATIONS * tiles * window * (inputs + outputs * lanes))
         transformed = 2.0 * context.element_bytes * tiles * window * (inputs + outputs * lanes)
+        machine = context.target.machine
         data = 2.0 * context.element_bytes * tiles * window * inputs
-        shared_cycles = np.where(self.by_channels, data / OUTER_BYTES, 0.0)
+        shared_cycles = np.where(self.by_channels, data / machine.l3.read, 0.0)
+        moved = transforms / lanes / machine.vectors.fma + shared_cycles
         whole, blocks = np.floor(block / columns), outputs / vectors
         step = columns * vectors
         return NestShape(
@@ -414,7 +417,7 @@ class _Candidates:
             registers=step + vectors + 1,
             loads=columns + vectors,
             step=step,
-            cycles=self._product_cycles(block, columns) + transforms / lanes / 2 + shared_cycles,
+            cycles=self._product_cycles(block, columns) + moved,
             flops=2.0 * lanes * operations + transforms,
             full=whole * columns / block * np.floor(blocks) / blocks,
             lanes=np.full_like(
@@ -429,10 +432,11 @@ class _Candidates:
     def _product_cycles(self, block: Counts, columns: Numbers) -> Numbers:
         """Cycles of all products, by a rough count."""
         context, conv = self.context, self.context.conv
+        core, loads = context.target.machine.vectors, loads_a_cycle(context.target)
 
         def step(size: Numbers) -> Numbers:
-            arithmetic = np.maximum(size * self.vectors, size + self.vectors) / 2
-            return np.asarray(np.maximum(arithmetic, 4.0) + 0.3, np.float64)
+            busy = np.maximum(size * self.vectors / core.fma, (size + self.vectors) / loads)
+            return np.asarray(np.maximum(busy, core.fma_latency) + LOOP_CYCLES, np.float64)
 
         whole = np.floor(block / columns)
         rest = block - whole * columns

@@ -9,21 +9,17 @@ from typing import TypeAlias
 
 from tunefarm.compiler.kernels.stage import Axis
 from tunefarm.compiler.kernels.winograd import BlockedConv
+from tunefarm.compiler.schedule.nest_shape import PAGE, SHORT_STREAMS
 from tunefarm.compiler.schedule.sketches.tile_dots import float_products
 from tunefarm.compiler.schedule.steps.placement import STACK_BYTES
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.dtypes import DType
 
-# Bytes a cycle of filters (measured on Zen 5).
-MEMORY_BYTES = 4.0  # the first time
-REPEATED_BYTES = 10.0  # for another block of rows, where they do not fit the second-level cache
-SHARED_BYTES = 16.0  # then, where they are well within the cache that cores share
 TRANSFORM_OPERATIONS = 10  # per element of a transformed tile, with loads and stores
 MOST_VECTORS = 4  # of output channels in a register tile
 BLOCK_ROWS, BLOCK_COLUMNS = 2, 8  # of the default block of tiles, where rows are cut too
 DYNAMIC_COLUMNS = 10  # where rows end at run time: 8 of 64 channels lie a page apart
 DYNAMIC_TILES = 25  # of which there are more rows where they are short: filters are read once
-PAGE = 4096  # bytes after which addresses fall on the same sets of the first-level cache
 
 
 Block: TypeAlias = tuple[int, int]
@@ -33,19 +29,19 @@ Block: TypeAlias = tuple[int, int]
 def cycles(
     conv: BlockedConv, m: int, lanes: int, target: Target, block: Block | None = None
 ) -> float:
-    """Cycles of a core that starts two vector operations a cycle; m = 1 is the direct form.
+    """Cycles of a core of the target; m = 1 is the direct form.
 
     Products and filters overlap: filters come from memory, as other kernels of a model have driven
     them out of the caches; beyond the second-level cache anew for each `block` of tiles, the
     default one if None. The transforms load, compute and store without much reuse.
     """
-    inputs, outputs = conv.icb.extent, conv.ocb.extent
+    inputs, outputs, machine = conv.icb.extent, conv.ocb.extent, target.machine
     window = (m + 2) ** 2
     rows, columns = tiles_of(conv, m)
     tiles = conv.n.extent * rows * columns
     vectors = conv.inputs * outputs * window
     filters = vectors * lanes * DType.F32.bytes
-    products = tiles * vectors / 2
+    products = tiles * vectors / machine.vectors.fma
     if m == 1:
         return products / narrow_terms(conv, target)
     block = default_block(conv, m, lanes) if block is None else block
@@ -53,11 +49,11 @@ def cycles(
         return math.inf
     high, wide = block
     passes = max(1, conv.n.extent * rows // high) * -(-columns // wide)
-    streamed = filters / MEMORY_BYTES
+    streamed = SHORT_STREAMS * filters / machine.memory.read
     if filters > target.l2_bytes:
-        again = SHARED_BYTES if 4 * filters <= target.l3_bytes else REPEATED_BYTES
-        streamed += (passes - 1) * filters / again
-    transforms = tiles * (inputs + outputs) * window * TRANSFORM_OPERATIONS / 2
+        again = machine.l3 if 4 * filters <= target.l3_bytes else machine.memory
+        streamed += (passes - 1) * filters / again.read
+    transforms = tiles * (inputs + outputs) * window * TRANSFORM_OPERATIONS / machine.vectors.fma
     return max(products, streamed) + transforms
 
 
@@ -69,7 +65,8 @@ def direct_gain(conv: BlockedConv, m: int, target: Target, plane: tuple[int, int
     """
     lanes = conv.oci.extent
     vectors = conv.inputs * conv.ocb.extent * 9
-    read = vectors * lanes * DType.F32.bytes / MEMORY_BYTES
+    filters = vectors * lanes * DType.F32.bytes
+    read = SHORT_STREAMS * filters / target.machine.memory.read
     height, width = plane
     small = replace(conv, n=Axis("n", 1), oh=Axis("oh", height), ow=Axis("ow", width))
     direct = max(cycles(small, 1, lanes, target), read)
