@@ -29,6 +29,7 @@ from tunefarm.compiler.plan.layouts import choose_layouts
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
 from tunefarm.compiler.schedule.spaces import default_schedule
 from tunefarm.compiler.target import host_target
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.tuner.confirm.latency import pinned
 
 MODELS = "resnet18,mobilenet_v2,squeezenet1_1,efficientnet_b0,encoder,yolov8n"
@@ -80,7 +81,7 @@ def rows(models: list[str]) -> Iterator[Row]:
     """Measure each distinct kernel of the models."""
     target, seen = host_target(), set[str]()
     peak, flops = fma_peak(target)
-    a_cycle = 4 * target.vector_bytes // 4  # two multiply-adds of a vector
+    a_cycle = 2 * target.machine.vectors.fma * target.lanes(DType.F32)
     for model in models:
         program = kernels_of(import_model_proto(build_model(model)), target)
         for key, calls in program.kernel_calls().items():

@@ -5,7 +5,8 @@
 Arithmetic is what the default's sketch counts (`NestShape.cycles`): its vectors are those that are
 iterated, so lanes that pad channels or are left over in a row cost what useful ones do; by kind of
 kernel it is off by a factor, which is known. Data comes at the rate of the cache that holds what a
-call reads and writes, constants from further away, as in a model that has others in between.
+call reads and writes, constants from the cache that cores share, as in a model that has others in
+between; rates are those of the machine's table.
 
 The factors were fitted to the defaults of 576 kernels of ten models in blocks of 16 channels and in
 rows, on one thread of a Zen 5 with AVX-512: half of them are within 9 %, as are half of 119 kernels
@@ -28,7 +29,7 @@ from tunefarm.compiler.kernels.count_work import elements, iterations
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.kernels.workload_key import workload_key
-from tunefarm.compiler.schedule.nest_shape import NestShape
+from tunefarm.compiler.schedule.nest_shape import PAGE, NestShape
 from tunefarm.compiler.schedule.sketches.even_shares import waiting
 from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 from tunefarm.compiler.schedule.spaces import SpaceCache
@@ -40,14 +41,8 @@ from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS, Numerics
 HERTZ = 3e9
 """A nominal core's: what matters is how estimates compare."""
 CALL = 30.0  # cycles
-SHARED_CALL = 3000.0  # cycles until other threads are at work, and done
 SCALAR = 4.0  # cycles of an operation where no sketch makes vectors
 
-CACHE_BYTES = 48.0  # a cycle, from and to the second-level cache
-SHARED_BYTES = 24.0  # the cache that cores share, where other kernels have used it meanwhile
-TEAM_SHARED_BYTES = 32.0  # where several threads ask for it (more chains were slower on two)
-MEMORY_BYTES = 13.0
-CONSTANT_BYTES = 31.0  # which other kernels have driven out of the caches near a core
 OF_SHARED = 0.5  # of the shared cache is there for a kernel's data
 
 LIGHT = 0.1  # cycles of a vector's sum, product, comparison in a register: besides its loads
@@ -64,7 +59,6 @@ COSTLY = {
 }
 """The same of functions; others that the table of functions calls expensive are like a tanh."""
 
-PLANE_PAGE = 4096  # bytes: lines of planes so far apart share the sets of caches
 PAGED = 2.4  # times the bytes, where rows are written to such planes
 
 
@@ -152,12 +146,14 @@ def _of_default(
     name = _kind(kernel, candidate.sketch)
     kind = KINDS[name]
     computed = float(shape.cycles.item()) * kind.factor + _pointwise(kernel, target, shape)
-    near, far = _transfers(kernel, target, TEAM_SHARED_BYTES if threads > 1 else SHARED_BYTES)
+    near, far = _transfers(kernel, target)
     if name == "transposed":
         near, far = (cycles * _strewn(kernel) for cycles in (near, far))
     pieces = np.maximum(shape.pieces, 1.0)
     sharing = threads / float(waiting(pieces, threads).item())
-    cycles = CALL + (computed + near) / sharing + far + (SHARED_CALL if sharing > 1.0 else 0.0)
+    far /= min(sharing, target.machine.memory.streams)
+    meeting = target.machine.threads.hand_over if sharing > 1.0 else 0.0
+    cycles = CALL + (computed + near) / sharing + far + meeting
     return Estimate(cycles / HERTZ, kind.deviation, name)
 
 
@@ -245,7 +241,7 @@ def _scalar(kernel: FusedKernel) -> Estimate:
 # --- data ---------------------------------------------------------------------------------------
 
 
-def _transfers(kernel: FusedKernel, target: Target, shared: float) -> tuple[float, float]:
+def _transfers(kernel: FusedKernel, target: Target) -> tuple[float, float]:
     """Cycles in which data is moved from and to caches, and those from and to memory."""
     touched: dict[str, int] = {}
     for stage in kernel.stages:
@@ -257,12 +253,13 @@ def _transfers(kernel: FusedKernel, target: Target, shared: float) -> tuple[floa
         constant += read if buffer.constant else 0
         data += 0 if buffer.constant else read
     data += elements(kernel.output) * kernel.output.dtype.bytes
-    cycles = constant / min(CONSTANT_BYTES, target.vector_bytes)
+    machine = target.machine
+    cycles = constant / machine.l3.read  # other kernels have driven them out of nearer caches
     if data <= target.l2_bytes:
-        return cycles + data / min(CACHE_BYTES, target.vector_bytes), 0.0
+        return cycles + data / machine.l2.read, 0.0
     if data <= OF_SHARED * target.l3_bytes:
-        return cycles + data / min(shared, target.vector_bytes), 0.0
-    return cycles, data / MEMORY_BYTES
+        return cycles + data / machine.l3.read, 0.0
+    return cycles, data / machine.memory.read
 
 
 def _strewn(kernel: FusedKernel) -> float:
@@ -271,4 +268,4 @@ def _strewn(kernel: FusedKernel) -> float:
     if len(shape) != 4 or len(source) != 5:
         return 1.0
     plane = shape[2] * shape[3] * kernel.output.dtype.bytes
-    return PAGED if plane % PLANE_PAGE == 0 else 1.0
+    return PAGED if plane % PAGE == 0 else 1.0
