@@ -53,6 +53,6 @@ def even_part(extent: int, most: int) -> int:
     return -(-extent // -(-extent // most))
 
 
-def waiting(pieces: Numbers, threads: int) -> Numbers:
+def waiting(pieces: Numbers | int, threads: int) -> Numbers:
     """The time of so many equal pieces, over that of as much work that threads share evenly."""
     return np.asarray(np.ceil(pieces / threads) * threads / pieces, np.float64)

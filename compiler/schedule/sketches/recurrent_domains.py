@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import Binary, Cast, Load, index
 from tunefarm.compiler.kernels.accumulate import narrow_factors
@@ -224,7 +222,7 @@ def preferred_share(context: Recurrent, block: int, tile: Pair) -> str:
 
     def shared(pieces: int) -> float:
         """Of the time of one thread."""
-        return float(waiting(np.float64(pieces), threads)) / threads
+        return float(waiting(pieces, threads)) / threads
 
     meeting = context.facts.target.machine.threads.hand_over * math.log2(max(2, threads))
     times = {

@@ -45,7 +45,6 @@ from tunefarm.compiler.schedule.sketches.row_arrangement import (
     short_row,
 )
 from tunefarm.compiler.schedule.sketches.row_domains import (
-    UNROLLS,
     accumulator_domain,
     computed_per_row,
     streamed_rows,
@@ -67,7 +66,7 @@ from tunefarm.compiler.schedule.steps.packing import PackStage
 from tunefarm.compiler.schedule.steps.placement import ComputeAt, Inline
 from tunefarm.compiler.schedule.steps.step import Step
 from tunefarm.compiler.schedule.steps.tiles import Partition, Reorder, Tile
-from tunefarm.compiler.schedule.vectors import vector_lanes
+from tunefarm.compiler.schedule.vectors import UNROLLS, vector_lanes
 from tunefarm.compiler.target import Target
 
 PARALLEL_ROUNDS = 8  # of a parallel loop, that are enough to share
