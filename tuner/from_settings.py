@@ -32,7 +32,7 @@ def target_of(settings: Settings) -> Target:
 
 def targets_of(settings: Settings) -> tuple[Target, ...]:
     """The targets that the settings name, the best first; this machine if none. Each has the table
-    of `compile.machine` from now on, if that was measured for it, else the shipped one.
+    of `compile.machine` from now on, if that was measured for it, else its own or the shipped one.
 
     Raises SettingsError for one that is named twice, for a file that describes none which LLVM
     could make code for, and for a table that was measured for none of them.
@@ -47,8 +47,8 @@ def targets_of(settings: Settings) -> tuple[Target, ...]:
             hint=f"measure it on that CPU: tune doctor --calibrate --output {path}",
         )
     for target in found:
-        measured = file if file is not None and file.target == target.key else None
-        set_machine(target, None if measured is None else measured.machine)
+        if file is not None and file.target == target.key:
+            set_machine(target, file.machine)
     return found
 
 
@@ -83,13 +83,18 @@ def _has_less(one: Target, other: Target) -> bool:
 
 
 def _named(name: str, settings: Settings) -> Target:
+    machine = None
     if name == HOST:
-        return host_target()
-    target = Target.from_json(load_target(name).model_dump())
-    if name not in targets():
+        target = host_target()
+    else:
+        described = load_target(name)
+        target = Target.from_json(described.model_dump())
+    if name not in (HOST, *targets()):
         from tunefarm.measure.sandbox.check_target import check_target
 
         check_target(target, name, cache_folder(settings))
+        machine = described.machine
+    set_machine(target, machine)
     return target
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.end_to_end.tiny_model import tiny_model
 from tunefarm.compiler import load
 from tunefarm.compiler.target import host_target, set_machine
+from tunefarm.configs import settings as settings_module
 from tunefarm.configs.errors import SettingsError
 from tunefarm.configs.settings import Machine, MachineFile, load_machine, load_settings
 from tunefarm.measure.worker import calibrate
@@ -95,6 +96,22 @@ def test_settings_give_the_target_the_measured_table_and_the_shipped_one_again(f
     target = target_of(load_settings(None, {"compile.machine": str(file)}, environment={}))
     assert target.machine == MEASURED and target.key == key
     assert target_of(load_settings(None, environment={})).machine == SHIPPED
+
+
+def test_a_target_described_in_a_file_may_bring_its_table(file: Path) -> None:
+    source = Path(settings_module.__file__).parent / "targets/x86-64-v3.toml"
+    text = source.read_text()
+    described, _ = text.split("[machine]")
+    for name, content in {
+        "with": text.replace("read = 12.0", "read = 1.5"),
+        "bare": described,
+    }.items():
+        Path(f"{name}.toml").write_text(content)
+    of_file, bare, shipped = (
+        target_of(load_settings(None, {"compile.target": name}, environment={})).machine
+        for name in ("with.toml", "bare.toml", "x86-64-v3")
+    )
+    assert of_file.memory.read == 1.5 and bare == shipped != of_file
 
 
 def test_a_table_of_another_cpu_and_one_that_is_not_there_are_refused(file: Path) -> None:
