@@ -226,7 +226,8 @@ def nest_features(
     `flops` and `moved` are the operations of the kernel and the bytes of its inputs and output,
     `lanes` those of its schedules' vectors.
     """
-    peak = max(1, flops) / (4.0 * lanes)  # cycles, with two multiply-adds a cycle
+    machine = target.machine
+    peak = max(1, flops) / (2.0 * machine.vectors.fma * lanes)  # cycles
     transfers = _transfers(shape, (target.l1_bytes, target.l2_bytes, target.l3_bytes))
     estimate = shape.cycles
     for transfer, rate in zip(transfers, BYTES_PER_CYCLE, strict=False):
