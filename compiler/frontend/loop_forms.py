@@ -17,7 +17,7 @@ from tunefarm.compiler.frontend.chosen_values import UnlikeSidesError
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value, checkpoint
 from tunefarm.compiler.frontend.loop_body import LoopForm, StateTypeError
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
+from tunefarm.compiler.frontend.operators.moves import in_one_piece
 from tunefarm.compiler.frontend.run_time_loops import emit_loop, refused_if_constant
 from tunefarm.compiler.frontend.structured_values import Entity, SequenceValue
 from tunefarm.compiler.frontend.subgraphs import Results, Subgraphs, body_of

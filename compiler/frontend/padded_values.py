@@ -325,7 +325,7 @@ class PaddedValues:
 
     def dense(self, value: Value) -> Value:
         """The value without padding inside of its axes."""
-        from tunefarm.compiler.frontend.operators.rearranged import compacted  # it is made of this
+        from tunefarm.compiler.frontend.operators.moves import compacted  # it is made of this
 
         return compacted(value, self._graph)
 

@@ -14,8 +14,7 @@ from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.padded_moves import positions, taken
-from tunefarm.compiler.frontend.operators.rearranged import compacted
+from tunefarm.compiler.frontend.operators.moves import compacted, positions, taken
 from tunefarm.compiler.frontend.run_time_sizes import object_array
 from tunefarm.compiler.frontend.settle import declared, expect_constant, fitting, require, sized
 from tunefarm.compiler.frontend.size_arithmetic import contents_of

@@ -10,11 +10,15 @@ import numpy as np
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.padded_moves import as_whole, extent_there, window
-from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
+from tunefarm.compiler.frontend.operators.moves import as_whole, extent_there, in_one_piece, window
 from tunefarm.compiler.frontend.operators.sized_shapes import under_shape
-from tunefarm.compiler.frontend.operators.sized_windows import conv_windows, whole_kernel
-from tunefarm.compiler.frontend.operators.windows import Windows, window_attributes, windows
+from tunefarm.compiler.frontend.operators.windows import (
+    Windows,
+    conv_windows,
+    whole_kernel,
+    window_attributes,
+    windows,
+)
 from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 

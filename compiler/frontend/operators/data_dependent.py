@@ -19,7 +19,7 @@ from tunefarm.compiler.frontend.data_sizes import (
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.best_of_rows import best_of_rows
-from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
+from tunefarm.compiler.frontend.operators.moves import in_one_piece
 from tunefarm.compiler.types.dims import whole
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, smaller

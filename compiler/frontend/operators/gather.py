@@ -15,8 +15,7 @@ from tunefarm.compiler.frontend.operators.checked_places import (
     require_tuples_inside,
 )
 from tunefarm.compiler.frontend.operators.data_dependent import compress_computed
-from tunefarm.compiler.frontend.operators.padded_moves import as_whole, from_start, with_axis
-from tunefarm.compiler.frontend.operators.rearranged import compacted
+from tunefarm.compiler.frontend.operators.moves import as_whole, compacted, from_start, with_axis
 from tunefarm.compiler.frontend.size_arithmetic import one_hot_of
 from tunefarm.compiler.types.dims import is_unpadded
 from tunefarm.compiler.types.dtypes import DType

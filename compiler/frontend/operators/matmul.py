@@ -10,8 +10,7 @@ import numpy as np
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
-from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
+from tunefarm.compiler.frontend.operators.moves import as_whole, in_one_piece, with_axis
 from tunefarm.compiler.types.dims import size_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import static_shape

@@ -20,7 +20,7 @@ from tunefarm.compiler.frontend.data_sizes import (
 )
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.rearranged import compacted as in_order
+from tunefarm.compiler.frontend.operators.moves import compacted as in_order
 from tunefarm.compiler.types.dims import size_of
 from tunefarm.compiler.types.dtypes import DType
 

@@ -10,20 +10,18 @@ from typing import overload
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.sized_places import renumbered
-from tunefarm.compiler.frontend.operators.sized_windows import (
+from tunefarm.compiler.frontend.operators.reduce import renumbered
+from tunefarm.compiler.frontend.operators.windows import (
+    Windows,
     average_of_there,
     is_same_at_strides,
     max_windows,
-    pooled_windows,
-    same_average,
-    with_ceil_count,
-)
-from tunefarm.compiler.frontend.operators.windows import (
-    Windows,
     overhanging_ends,
     pool_windows,
+    pooled_windows,
+    same_average,
     window_attributes,
+    with_ceil_count,
 )
 from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension

@@ -10,7 +10,7 @@ import numpy as np
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.padded_moves import as_whole, window, with_axis
+from tunefarm.compiler.frontend.operators.moves import as_whole, window, with_axis
 from tunefarm.compiler.operators.activation import RECURRENT
 from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType

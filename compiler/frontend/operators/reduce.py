@@ -2,10 +2,186 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
+
 from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.data_sizes import all_there
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
+from tunefarm.compiler.frontend.operators.moves import as_whole
+from tunefarm.compiler.frontend.padded_forms import PaddedForm, padded_form
+from tunefarm.compiler.frontend.settle import chosen, listed_shapes
+from tunefarm.compiler.operators.use import Attributes
+from tunefarm.compiler.types.dims import is_unpadded, size_of, true_shape
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, product_of
+
+# --- Means and normalisations over dynamic sizes: sums by the true number ------------------------
+
+
+def _is_padded(value: Value, axes: Sequence[int]) -> bool:
+    return any(not is_unpadded(value.dims[axis]) for axis in axes)
+
+
+def _data(operands: Sequence[Value | None]) -> Value:
+    data = operands[0]
+    assert data is not None  # the arity of all these operators
+    return data
+
+
+def _mean(data: Value, axes: Sequence[int], keepdims: bool, graph: GraphBuilder) -> Value:
+    """The mean of f32 or f64: no sum of 16-bit floats is kept in their type."""
+    total = graph.emit("reduce_sum", data, axes=tuple(axes), keepdims=keepdims)
+    count = product_of(size_of(data.dims[axis]) for axis in axes)
+    return graph.emit("div", total, graph.size(count, data.dtype))
+
+
+@padded_form("reduce_mean")
+def _reduce_mean(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    data, axes = _data(operands), attributes.integers("axes")
+    if not _is_padded(data, axes):
+        return None
+    wide = graph.cast(data, data.dtype.wide)
+    return graph.cast(_mean(wide, axes, attributes.flag("keepdims"), graph), data.dtype)
+
+
+def _deviation(data: Value, axes: Sequence[int], graph: GraphBuilder) -> tuple[Value, Value]:
+    """What data deviates from its mean, and the mean of the squares of that."""
+    deviation = graph.emit("sub", data, _mean(data, axes, True, graph))
+    return deviation, _mean(graph.emit("mul", deviation, deviation), axes, True, graph)
+
+
+def _inverse_root(square: Value, epsilon: float, graph: GraphBuilder) -> Value:
+    moved = graph.emit("add", square, graph.scalar(epsilon, square.dtype))
+    return graph.emit("reciprocal", graph.emit("sqrt", moved))
+
+
+@padded_form("layer_norm")
+def _layer_norm(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    rows = _padded_rows(operands, attributes, graph)
+    if rows is None:
+        return None
+    deviation, variance = _deviation(*rows, graph)
+    inverse = _inverse_root(variance, attributes.floating("epsilon"), graph)
+    return _scaled(graph.emit("mul", deviation, inverse), operands, graph)
+
+
+@padded_form("rms_norm")
+def _rms_norm(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    rows = _padded_rows(operands, attributes, graph)
+    if rows is None:
+        return None
+    data, axes = rows
+    square = _mean(graph.emit("mul", data, data), axes, True, graph)
+    inverse = _inverse_root(square, attributes.floating("epsilon"), graph)
+    return _scaled(graph.emit("mul", data, inverse), operands, graph)
+
+
+def _padded_rows(
+    operands: Sequence[Value | None], attributes: Attributes, graph: GraphBuilder
+) -> tuple[Value, range] | None:
+    """The data in f32 or f64 and the axes of its rows; None where rows have no padding."""
+    data = _data(operands)
+    axes = range(attributes.integer("axis"), data.rank)
+    return (graph.cast(data, data.dtype.wide), axes) if _is_padded(data, axes) else None
+
+
+def _scaled(normal: Value, operands: Sequence[Value | None], graph: GraphBuilder) -> Value:
+    """The normalised data with its scale and its bias, if there are any, in the data's type."""
+    for operator, operand in zip(("mul", "add"), operands[1:], strict=False):
+        if operand is not None:
+            normal = graph.emit(operator, normal, graph.cast(operand, normal.dtype))
+    return graph.cast(normal, _data(operands).dtype)
+
+
+@padded_form("mean_variance_norm")
+def _mean_variance_norm(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    data, axes = _data(operands), attributes.integers("axes")
+    if not _is_padded(data, axes):
+        return None
+    wide = graph.cast(data, data.dtype.wide)
+    deviation, variance = _deviation(wide, axes, graph)
+    epsilon = graph.scalar(attributes.floating("epsilon"), wide.dtype)
+    spread = graph.emit("add", graph.emit("sqrt", variance), epsilon)
+    return graph.cast(graph.emit("div", deviation, spread), data.dtype)
+
+
+def _extreme(operator: str, content: str) -> PaddedForm:
+    def form(
+        graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+    ) -> Value | None:
+        """The last of equal elements is no padding, even where all are the minimum; and no
+        padding between an axis' elements counts."""
+        data, axis = _data(operands), attributes.integer("axis")
+        dims, is_last = data.dims[axis], attributes.flag("select_last_index")
+        if is_unpadded(dims) or (len(dims) == 1 and not is_last):
+            return None
+        filled = as_whole(graph.padded.filled(data, axis, content), axis, graph)
+        keep = attributes.flag("keepdims")
+        found = graph.emit(operator, filled, axis=axis, keepdims=keep, select_last_index=is_last)
+        sizes, extents = zip(*dims, strict=True)
+        place = renumbered(found, extents, sizes, graph)
+        return graph.emit("min", place, graph.size(size_of(dims) - 1)) if is_last else place
+
+    return form
+
+
+padded_form("arg_max")(_extreme("arg_max", "lowest"))
+padded_form("arg_min")(_extreme("arg_min", "highest"))
+
+
+# --- Numbers of elements in dynamic shapes: places of maxima -------------------------------------
+
+
+def renumbered(
+    numbers: Value, before: Sequence[Dimension], after: Sequence[Dimension], graph: GraphBuilder
+) -> Value:
+    """Row-major numbers of elements of one shape as those of the same elements in another."""
+    if list(before[1:]) == list(after[1:]):
+        return numbers
+    result, step, rest = None, graph.size(1, numbers.dtype), numbers
+    for old, new in zip(reversed(before[1:]), reversed(after[1:]), strict=True):
+        extent = graph.size(old, numbers.dtype)
+        place = graph.emit("mod", rest, extent)
+        rest = graph.emit("div", graph.emit("sub", rest, place), extent)
+        term = graph.emit("mul", place, step)
+        result = term if result is None else graph.emit("add", result, term)
+        step = graph.emit("mul", step, graph.size(new, numbers.dtype))
+    term = graph.emit("mul", rest, step)
+    return term if result is None else graph.emit("add", result, term)
+
+
+@padded_form("max_places")
+def _max_places(
+    graph: GraphBuilder, operands: Sequence[Value | None], attributes: Attributes
+) -> Value | None:
+    """Places among all elements of the padded data, as those among the elements that are there."""
+    data, largest = operands[:2]
+    assert data is not None
+    assert largest is not None
+    dims = largest.dims
+    for axis in range(2, data.rank):
+        if not is_unpadded(data.dims[axis]):
+            data = graph.padded.filled(data, axis, "lowest")
+    found = graph.append(
+        "max_places", (all_there(data, graph), all_there(largest, graph)), dict(attributes)
+    )
+    order = list(range(data.rank))
+    if attributes.flag("columns_first"):
+        order = [0, 1, *reversed(order[2:])]
+    extents, sizes = data.shape, true_shape(data.dims)
+    before, after = [extents[axis] for axis in order], [sizes[axis] for axis in order]
+    return graph.with_dims(renumbered(found, before, after, graph), dims)
 
 
 def _axes(node: OnnxNode, rank: int) -> tuple[int, ...]:
@@ -124,3 +300,77 @@ def _register_running(onnx_operator: str, operator: str, *versions: int) -> None
 
 _register_running("CumSum", "cumsum", 11, 14)
 _register_running("CumProd", "cumprod", 26)
+
+
+# Axes that are computed: each list of axes that the declared shape allows, and one selected.
+
+
+_REDUCTIONS = (
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+    "ReduceSum ReduceSumSquare"
+).split()
+
+
+@dynamic_operand(*_REDUCTIONS, at=(1,), padded=True)
+def reduce_(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """Lists of as many axes as there are entries."""
+    data, axes = node.input(0), node.input(1)
+    keep = bool(node.integer("keepdims", 1))
+    low, high = bounds_of(product_of(axes.true_shape))
+    if low < min(high, data.rank) and not keep:
+        raise node.not_settled(1, "the list of axes")
+
+    def shape(listed: tuple[int, ...]) -> tuple[Dimension, ...]:
+        keeps_all = not listed and node.integer("noop_with_empty_axes", 0)
+        reduced = () if keeps_all else listed or tuple(range(data.rank))
+        extents = [1 if axis in reduced else size for axis, size in enumerate(data.true_shape)]
+        return tuple(size for axis, size in enumerate(extents) if keep or axis not in reduced)
+
+    counts = range(low, min(high, data.rank) + 1)
+    choices = {
+        listed: shape(listed)
+        for count in counts
+        for listed in combinations(range(data.rank), count)
+    }
+    return chosen(node, graph, listed_shapes(node, choices), data.rank)
+
+
+@dynamic_operand("CumSum", "CumProd", at=(1,), padded=True)
+def running(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """All axes are computed, and one taken."""
+    data = node.input(0)
+    return chosen(node, graph, {(axis,): data.true_shape for axis in range(data.rank)}, data.rank)
+
+
+@dynamic_operand("Squeeze", at=(1,), padded=True)
+def squeeze(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """Axes that have one element at any size."""
+    data = node.input(0)
+    units = [axis for axis, size in enumerate(data.true_shape) if size == 1]
+    choices = {
+        axes: tuple(size for axis, size in enumerate(data.true_shape) if axis not in axes)
+        for axes in combinations(units, _count(node, 1))
+    }
+    return chosen(node, graph, listed_shapes(node, choices), data.rank, views=True)
+
+
+@dynamic_operand("Unsqueeze", at=(1,), padded=True)
+def unsqueeze(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """Axes of one element more, wherever they are added."""
+    data, count = node.input(0), _count(node, 1)
+    rank = data.rank + count
+
+    def shape(added: tuple[int, ...]) -> tuple[Dimension, ...]:
+        rest = iter(data.true_shape)
+        return tuple(1 if axis in added else next(rest) for axis in range(rank))
+
+    choices = {axes: shape(axes) for axes in combinations(range(rank), count)}
+    return chosen(node, graph, listed_shapes(node, choices), rank, views=True)
+
+
+def _count(node: OnnxNode, position: int) -> int:
+    """How many entries an operand has, on which the rank of the result depends."""
+    axes = node.input(position)
+    if axes.padded is not None:
+        raise node.not_settled(position, "the list of axes")
+    return axes.type.size

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
+from tunefarm.compiler.frontend.operators.moves import as_whole, with_axis
 from tunefarm.compiler.frontend.operators.sized_resize import (
     cropped_off,
     edge_extended,

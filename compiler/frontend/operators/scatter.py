@@ -14,8 +14,7 @@ from tunefarm.compiler.frontend.operators.checked_places import (
     require_inside,
     require_tuples_inside,
 )
-from tunefarm.compiler.frontend.operators.padded_moves import as_whole, from_start, with_axis
-from tunefarm.compiler.frontend.operators.rearranged import compacted
+from tunefarm.compiler.frontend.operators.moves import as_whole, compacted, from_start, with_axis
 from tunefarm.compiler.operators.scatter import REDUCTIONS
 from tunefarm.compiler.types.dims import is_unpadded, size_of, whole_dims
 

@@ -16,7 +16,7 @@ from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.padded_moves import extent_there, window
+from tunefarm.compiler.frontend.operators.moves import extent_there, window
 from tunefarm.compiler.frontend.stacked_sequences import joined_rows, one_of, row_of, rows_along
 from tunefarm.compiler.frontend.structured_values import (
     Entity,

@@ -3,21 +3,215 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.element_types import dtype_of
-from tunefarm.compiler.frontend.fourier import LARGEST_MATRIX, real_inverse, transform
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
-from tunefarm.compiler.frontend.numbers import Numbers
+from tunefarm.compiler.frontend.numbers import Numbers, integers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
-from tunefarm.compiler.frontend.operators.rearranged import in_one_piece
+from tunefarm.compiler.frontend.operators.moves import as_whole, in_one_piece, with_axis
+from tunefarm.compiler.frontend.settle import (
+    chosen,
+    converted,
+    declared,
+    expect_constant,
+    listed_shapes,
+    require,
+    selected,
+)
 from tunefarm.compiler.types.dims import is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import FLOATS, DType
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 from tunefarm.compiler.types.tensor_type import Array
+
+# --- Discrete Fourier transforms as products with constant matrices ------------------------------
+#
+# A transform of n elements is one product where n is small. Else it is taken apart (Cooley and
+# Tukey): n = a b transforms of length a, a factor for each element, transforms of length b. Where
+# n has a large prime factor it is a convolution (Bluestein), made of transforms of a length that
+# has none. What is cheapest is chosen by the number of multiplications and of passes over the
+# data.
+
+
+Complex = npt.NDArray[np.complex128]
+
+_PASS = 24.0  # multiplications that take as long as an element's way through memory and back
+LARGEST_MATRIX = 2048
+_SMALL_FACTOR = 64  # transforms of such a prime length are products
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a transform is computed: `first` and `second` lengths, or a convolution of `padded`.
+
+    All are 0 where it is one product; `cost` is that of one transform, in multiplications.
+    """
+
+    cost: float
+    first: int = 0
+    second: int = 0
+    padded: int = 0
+
+
+@lru_cache(maxsize=4096)
+def plan_transform(length: int) -> Plan:
+    """The cheapest way to transform so many complex elements."""
+    plans = [_bluestein(length)] if _largest_factor(length) > _SMALL_FACTOR else []
+    if length <= LARGEST_MATRIX:
+        plans.append(Plan(4.0 * length * length))
+    for first in range(2, math.isqrt(length) + 1):
+        if length % first == 0:
+            second = length // first
+            own = second * plan_transform(first).cost + first * plan_transform(second).cost
+            plans.append(Plan(own + 4 * _PASS * length, first, second))
+    return min(plans, key=lambda plan: plan.cost)
+
+
+def _bluestein(length: int) -> Plan:
+    padded = smooth_length(2 * length - 1)
+    return Plan(2 * plan_transform(padded).cost + 6 * _PASS * padded, padded=padded)
+
+
+def smooth_length(least: int) -> int:
+    """The smallest product of twos, and a few threes and fives, that is not less."""
+    candidates = (int(3**threes * 5**fives) for threes in range(8) for fives in range(4))
+    return min(odd << (-(-least // odd) - 1).bit_length() for odd in candidates)
+
+
+def _largest_factor(number: int) -> int:
+    """The largest prime factor."""
+    factor, largest = 2, 1
+    while factor * factor <= number:
+        if number % factor:
+            factor += 1
+        else:
+            number, largest = number // factor, factor
+    return max(largest, number)
+
+
+def transform(
+    data: Value, graph: GraphBuilder, *, sign: int = -1, count: int | None = None, scale: float = 1
+) -> Value:
+    """sum_j data[b, j] exp(sign 2 pi i j k / n) scale for k < count (None: all n).
+
+    `data` is [batch, n, parts] of one part (real) or two (real, imaginary), in f32 or f64; the
+    result is [batch, count, 2].
+    """
+    length, parts = data.shape[1:]
+    wanted = length if count is None else count
+    plan = plan_transform(length)
+    if length <= LARGEST_MATRIX and parts * 2 * wanted * length <= plan.cost:
+        plan = Plan(0)
+    if plan.padded:
+        return _head(_convolved(data, plan.padded, sign, scale, graph), wanted, graph)
+    if plan.first:
+        return _apart(data, plan, sign, wanted, scale, graph)
+    matrix = _roots(length, wanted, sign) * scale
+    return _product(data, matrix, graph)
+
+
+def _roots(rows: int, columns: int, sign: int, length: int = 0) -> Complex:
+    """exp(sign 2 pi i j k / length), exact in the large: the length is the rows' if 0."""
+    length = length or rows
+    turns = np.outer(np.arange(rows), np.arange(columns)) % length
+    return np.asarray(np.exp(sign * 2j * np.pi * turns / length))
+
+
+def _product(data: Value, matrix: Complex, graph: GraphBuilder) -> Value:
+    """Rows [batch, n, parts] times a complex matrix [n, k], as one real product: [batch, k, 2]."""
+    batch, length, parts = data.shape
+    real = np.stack([matrix.real, matrix.imag], axis=-1)
+    imaginary = np.stack([-matrix.imag, matrix.real], axis=-1)
+    rows = np.stack([real, imaginary][:parts], axis=1).reshape(length * parts, -1)
+    graph.check_array(rows.shape, data.dtype.bytes)
+    flat = graph.reshape(data, (batch, length * parts))
+    product = graph.emit("matmul", flat, graph.constant(rows, data.dtype))
+    return graph.reshape(product, (batch, matrix.shape[1], 2))
+
+
+def _apart(
+    data: Value, plan: Plan, sign: int, wanted: int, scale: float, graph: GraphBuilder
+) -> Value:
+    """Element j = second j1 + j2 goes to k = k1 + first k2."""
+    batch, length, parts = data.shape
+    first, second = plan.first, plan.second
+    split = graph.reshape(data, (batch, first, second, parts))
+    columns = graph.reshape(graph.transpose(split, (0, 2, 1, 3)), (batch * second, first, parts))
+    inner = graph.reshape(transform(columns, graph, sign=sign), (batch, second, first, 2))
+    turned = _times(inner, _roots(second, first, sign, length) * scale, graph)
+    rows = graph.reshape(graph.transpose(turned, (0, 2, 1, 3)), (batch * first, second, 2))
+    count = -(-wanted // first)
+    outer = transform(rows, graph, sign=sign, count=count)
+    outer = graph.transpose(graph.reshape(outer, (batch, first, count, 2)), (0, 2, 1, 3))
+    return _head(graph.reshape(outer, (batch, count * first, 2)), wanted, graph)
+
+
+def _times(data: Value, factors: Complex, graph: GraphBuilder) -> Value:
+    """Complex data [..., 2] times a constant of complex numbers in its last axes before that."""
+    real = np.stack([factors.real, factors.real], axis=-1)
+    imaginary = np.stack([-factors.imag, factors.imag], axis=-1)
+    last = data.rank - 1
+    swapped = graph.emit(
+        "slice",
+        data,
+        starts=(0,) * last + (1,),
+        steps=(1,) * last + (-1,),
+        shape=data.shape,
+    )
+    straight = graph.emit("mul", data, graph.constant(real, data.dtype))
+    crossed = graph.emit("mul", swapped, graph.constant(imaginary, data.dtype))
+    return graph.emit("add", straight, crossed)
+
+
+def _convolved(data: Value, padded: int, sign: int, scale: float, graph: GraphBuilder) -> Value:
+    """jk = (j^2 + k^2 - (k - j)^2) / 2: a convolution with exp(-sign pi i n^2 / length)."""
+    batch, length, parts = data.shape
+    squares = np.arange(length) ** 2 % (2 * length)
+    chirp = np.exp(sign * 1j * np.pi * squares / length)
+    kernel = np.zeros(padded, np.complex128)
+    kernel[:length] = chirp.conj()
+    kernel[padded - length + 1 :] = chirp[:0:-1].conj()
+    if parts == 1:
+        zeros = graph.constant(np.zeros((batch, length, 1)), data.dtype)
+        data = graph.concat([data, zeros], 2)
+    turned = _times(data, chirp, graph)
+    pads = (0, 0, 0, 0, padded - length, 0)
+    wide = graph.emit("pad", turned, graph.scalar(0, data.dtype), pads=pads, mode="constant")
+    product = _times(transform(wide, graph), np.fft.fft(kernel) / padded, graph)
+    back = _head(transform(product, graph, sign=1), length, graph)
+    return _times(back, chirp * scale, graph)
+
+
+def _head(data: Value, count: int, graph: GraphBuilder) -> Value:
+    return graph.part(data, 1, 0, count)
+
+
+def real_inverse(data: Value, length: int, graph: GraphBuilder) -> Value:
+    """The real signal [batch, length, 1] of the first half of its spectrum [batch, h, 2]."""
+    batch, half, _ = data.shape
+    if 2 * half * length <= plan_transform(length).cost and length <= LARGEST_MATRIX:
+        counts = np.full(half, 2.0)
+        counts[0] = 1
+        if length % 2 == 0:
+            counts[-1] = 1
+        roots = _roots(half, length, 1, length) * (counts / length)[:, None]
+        rows = np.stack([roots.real, -roots.imag], axis=1).reshape(2 * half, length)
+        flat = graph.reshape(data, (batch, 2 * half))
+        product = graph.emit("matmul", flat, graph.constant(rows, data.dtype))
+        return graph.reshape(product, (batch, length, 1))
+    mirrored = np.arange(length - half, 0, -1)
+    behind = graph.emit("gather", data, graph.constant(mirrored.astype(np.int64)), axis=1)
+    behind = graph.emit("mul", behind, graph.constant(np.array([1.0, -1.0]), data.dtype))
+    whole = graph.concat([data, behind], 1)
+    signal = transform(whole, graph, sign=1, scale=1 / length)
+    return graph.part(signal, 2, 0, 1)
 
 
 @converter("DFT", 17, 20)
@@ -193,3 +387,85 @@ def _triangles(corners: Array, bins: int) -> Array:
         falling = (places >= centre) & (places < right)
         weights[falling, mel] = (right - places[falling]) / max(right - centre, 1)
     return weights
+
+
+# --- Fourier transforms along a computed axis, and of frames at computed steps -------------------
+
+
+@dynamic_operand("DFT", at=(1, 2), padded=True)
+def computed_dft(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """Axes whose transforms have the declared shape, or the length that the shape says."""
+    data = node.input(0)
+    inverse, onesided = bool(node.integer("inverse", 0)), bool(node.integer("onesided", 0))
+    if node.is_computed(1):
+        wanted = declared(node, 1, "the length")
+        if node.is_computed(2) or (onesided and not inverse):  # of two lengths, or of several axes
+            raise node.not_settled(1, "the length")
+        axis = node.integer("axis", 1) if node.version < 20 else -2
+        if node.optional(2) is not None:
+            axis = node.constant_integer(2, "the axis")
+        length = wanted[node.axis(axis, data.rank)]
+        return node.with_constants({1: expect_constant(node, graph, 1, (length,), "the length")})
+    given = None if node.optional(1) is None else node.constant_integer(1, "the length")
+
+    def size(old: Dimension) -> Dimension:
+        if inverse and onesided:
+            return given or 2 * (old - 1)
+        length = given or old
+        return divide(length, 2) + 1 if onesided else length
+
+    shape = data.true_shape
+    choices: dict[tuple[int, ...], Sequence[Dimension]] = {
+        (axis,): (*shape[:axis], size(old), *shape[axis + 1 : -1], 1 if inverse and onesided else 2)
+        for axis, old in enumerate(shape[:-1])
+    }
+    return chosen(node, graph, listed_shapes(node, choices), data.rank, position=2)
+
+
+@dynamic_operand("STFT", at=(1, 3))
+def computed_stft(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """Frames read at computed places; their length is one that gives the declared bins."""
+    signal, window = node.input(0), node.optional(2)
+    at = 1 if node.is_computed(1) else 3
+    wanted = declared(node, at, "the step of the frames" if at == 1 else "the length of the frames")
+    if len(wanted) != 4 or signal.rank not in (2, 3):
+        raise node.bad_shape(f"the frames of {signal.type} are none of {list(wanted)}")
+    _, count, bins, _ = wanted
+    if not node.is_computed(3) and node.optional(3) is not None:
+        lengths = [node.constant_integer(3, "the length of the frames")]
+    elif window is not None:
+        lengths = [window.shape[0]]
+    elif node.optional(3) is None:
+        lengths = [signal.shape[1]]
+    else:
+        lengths = [2 * bins - 2, 2 * bins - 1] if node.integer("onesided", 1) else [bins]
+    lengths = [length for length in lengths if 1 <= length <= signal.shape[1]]
+    if not lengths:
+        raise node.bad_shape(f"no frames of {signal.type} have {bins} bins")
+    step = vector(node.input(1), graph)
+    given = vector(node.input(3), graph) if node.is_computed(3) else step.like([lengths[0]])
+    here = [given.equals(length) for length in lengths]
+    right = here[0]
+    for other in here[1:]:
+        right = right | other
+    length_of = " or ".join(map(str, lengths))
+    if node.is_computed(3):
+        require(node, graph, 3, right, f"the length of the frames must be {length_of}")
+    room = step.like([signal.shape[1]]) - given
+    fits = (step >= 1) & (room.at_least(0) / step.at_least(1) + 1).equals(count)
+    require(node, graph, 1, fits, f"the step must give {count} frames")
+    values = [_of_frames(node, graph, step, count, length) for length in lengths]
+    return selected(node, here, values)
+
+
+def _of_frames(
+    node: OnnxNode, graph: GraphBuilder, step: Numbers, count: int, length: int
+) -> Value:
+    """The transforms of frames that are laid one behind the other."""
+    signal = node.input(0)
+    first = integers(range(count), graph) * step.at_most(signal.shape[1])
+    places = first.reshape(count, 1) + integers(range(length), graph)
+    inside = places.reshape(count * length).at_least(0).at_most(signal.shape[1] - 1)
+    frames = graph.emit("gather", signal, inside.value, axis=1)
+    constants = {0: frames, 1: graph.integers((length,)), 3: graph.integers((length,))}
+    return converted(node.with_constants(constants), graph)

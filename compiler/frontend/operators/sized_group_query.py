@@ -23,7 +23,7 @@ from tunefarm.compiler.frontend.operators.contributed_attention import (
     positions_within,
     repeated_heads,
 )
-from tunefarm.compiler.frontend.operators.padded_moves import as_whole, with_axis
+from tunefarm.compiler.frontend.operators.moves import as_whole, with_axis
 from tunefarm.compiler.types.dims import Axis, is_unpadded, size_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, greater

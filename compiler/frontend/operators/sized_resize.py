@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.numbers import Numbers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.padded_moves import (
+from tunefarm.compiler.frontend.operators.moves import (
     along,
     as_whole,
     positions,

@@ -9,8 +9,7 @@ import numpy as np
 
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.padded_moves import extent_there, window, with_axis
-from tunefarm.compiler.frontend.operators.rearranged import rearranged
+from tunefarm.compiler.frontend.operators.moves import extent_there, rearranged, window, with_axis
 from tunefarm.compiler.types.dims import ONE, Axis, extent_of, joined, size_of
 from tunefarm.compiler.types.sizes import (
     Dimension,

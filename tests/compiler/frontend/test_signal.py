@@ -11,8 +11,8 @@ from onnx.helper import make_node
 from tests.compiler.frontend.onnx_models import integers, model, outputs_of, tensor
 from tests.compiler.operators.cases import reference, runtime
 from tunefarm import compiler
-from tunefarm.compiler.frontend.fourier import plan_transform, smooth_length
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
+from tunefarm.compiler.frontend.operators.signal import plan_transform, smooth_length
 from tunefarm.compiler.types.tensor_type import Array
 
 DOUBLE = 11
