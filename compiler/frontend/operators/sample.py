@@ -12,7 +12,7 @@ from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, compacted, in_one_piece, taken
-from tunefarm.compiler.frontend.operators.sized_resize import edge_extended
+from tunefarm.compiler.frontend.operators.resize_taps import edge_extended
 from tunefarm.compiler.frontend.operators.windows import window_attributes
 from tunefarm.compiler.operators.sample import MOST_TAPS
 from tunefarm.compiler.types.dims import is_unpadded, size_of, whole
