@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_not
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.frontend.padded_forms import form_of
 from tunefarm.compiler.frontend.run_time_sizes import RunTimeSizes
 from tunefarm.compiler.frontend.value import Value
 from tunefarm.compiler.operators.padding import LyingApartError, PaddedUse, is_pointwise, padding_of
@@ -32,7 +31,36 @@ from tunefarm.compiler.types.sizes import Dimension, static_shape
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 if TYPE_CHECKING:
-    from tunefarm.compiler.frontend.graph_builder import GraphBuilder
+    from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+
+
+# --- Operators that padding asks to be spelled otherwise: a mean is a sum by the true number -----
+#
+# A form takes the place of an operator where an operand is padded; None leaves the operator to its
+# padding rule (`tunefarm.compiler.operators.padding`).
+
+
+PaddedForm: TypeAlias = "Callable[[GraphBuilder, Sequence[Value | None], Attributes], Value | None]"
+
+_FORMS: dict[str, PaddedForm] = {}
+
+
+def padded_form(*operators: str) -> Callable[[PaddedForm], PaddedForm]:
+    """Register a function as the form of these operators; `ValueError` if one has another."""
+
+    def register(form: PaddedForm) -> PaddedForm:
+        for name in operators:
+            if name in _FORMS:
+                raise ValueError(f"operator {name} has two forms for padded operands")
+            _FORMS[name] = form
+        return form
+
+    return register
+
+
+def form_of(operator: str) -> PaddedForm | None:
+    """The form of an operator on padded operands, None where it stays as it is."""
+    return _FORMS.get(operator)
 
 
 @dataclass(frozen=True, slots=True)

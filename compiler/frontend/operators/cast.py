@@ -49,3 +49,12 @@ def _cast(node: OnnxNode, graph: GraphBuilder, target: DType) -> Value:
         return graph.emit("cast", value, to=str(target), saturate=saturate)
     rounding = node.choice("round_mode", "up", ("up", "down", "nearest"))
     return graph.emit("cast", value, to=str(target), saturate=saturate, rounding=rounding)
+
+
+# --- Converter of BitCast ------------------------------------------------------------------------
+
+
+@converter("BitCast", 26)
+def bit_cast(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data, to = node.input(0), dtype_of(node.integer("to"), f"{node.label}: the result")
+    return data if data.dtype is to else graph.emit("bit_cast", data, to=str(to))

@@ -10,7 +10,7 @@ from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.element_types import dtype_of
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.sized_shapes import sized_fill, sized_range
+from tunefarm.compiler.frontend.operators.shape import sized_fill, sized_range
 from tunefarm.compiler.frontend.run_time_sizes import object_array
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import product_of, static_shape

@@ -11,7 +11,7 @@ from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, extent_there, in_one_piece, window
-from tunefarm.compiler.frontend.operators.sized_shapes import under_shape
+from tunefarm.compiler.frontend.operators.shape import under_shape
 from tunefarm.compiler.frontend.operators.windows import (
     Windows,
     conv_windows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -18,11 +19,325 @@ from tunefarm.compiler.frontend.data_sizes import (
 )
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.best_of_rows import best_of_rows
+from tunefarm.compiler.frontend.operators.moves import compacted as in_order
 from tunefarm.compiler.frontend.operators.moves import in_one_piece
-from tunefarm.compiler.types.dims import whole
+from tunefarm.compiler.types.dims import ONE, is_unpadded, size_of, whole
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, smaller
+from tunefarm.compiler.types.tensor_type import Attribute
+
+# The first elements of rows in their order: of long rows those are found that are among them.
+#
+# To look at all pairs of a row takes time that grows with the square of its length. So the key of
+# the last of the k first elements is found bit by bit, each time by counting what is not below a
+# guess. Rows and elements that need not be there stay axes with sizes: what is not there is not
+# computed.
+
+
+_FEW = 16
+"""Results that are found faster by comparing all places with each than by a scatter."""
+_PAIR, _ELEMENT, _SEARCH = 0.1, 4.0, 5_000.0
+"""Nanoseconds, measured: of a pair, of an element that is searched, of the steps of a search."""
+
+
+def best_of_rows(graph: GraphBuilder, rows: Value, most: int, *, largest: bool) -> Value:
+    """Positions [rows, most] of the largest or smallest elements in order, of equal ones the first.
+
+    `rows` is [rows, elements], of which some may not be there. Positions behind the last element
+    that is there are any of the row. NaN is greater than all numbers.
+    """
+    operator = "rank_descending" if largest else "rank_ascending"
+    if _pairs_are_faster(rows.shape[0], rows.shape[1], most):
+        return _ordered(graph, operator, rows, most)
+    taken = _positions(graph, _taken(graph, _keys(graph, rows, largest), most), most)
+    axis = rows.dims[1]
+    if not is_unpadded(axis):
+        size = smaller(most, size_of(axis))
+        taken = with_axis(taken, 1, size, graph)
+    values = graph.emit("gather_elements", rows, taken, axis=1)
+    order = _ordered(graph, operator, values, most)
+    return graph.emit("gather_elements", taken, order, axis=1)
+
+
+def _pairs_are_faster(rows: int, extent: int, most: int) -> bool:
+    """Whether all pairs of all rows take less time than a search and the pairs that it leaves."""
+    if extent < 2 * most:
+        return True
+    searched = _SEARCH + rows * (extent * _ELEMENT + most**2 * _PAIR)
+    return rows * extent**2 * _PAIR < searched
+
+
+def _keys(graph: GraphBuilder, rows: Value, largest: bool) -> Value:
+    """Integers that are the greater the earlier elements come; the minimum for what is absent."""
+    wide = rows.dtype is DType.F64 or rows.dtype in (DType.I64, DType.U64, DType.U32)
+    integer, real = (DType.I64, DType.F64) if wide else (DType.I32, DType.F32)
+    limits = np.iinfo(integer.numpy)
+    if rows.dtype is DType.U64:
+        bits = graph.emit("bit_cast", rows, to=str(integer))
+        keys = graph.emit("bitwise_xor", bits, graph.scalar(limits.min, integer))
+    elif not rows.dtype.is_float:
+        keys = graph.cast(rows, integer)
+    else:
+        exact = graph.cast(rows, real)
+        zero = graph.scalar(0, real)  # both zeros are equal
+        exact = graph.emit("where", graph.emit("equal", exact, zero), zero, exact)
+        bits = graph.emit("bit_cast", exact, to=str(integer))
+        flipped = graph.emit("bitwise_xor", bits, graph.scalar(limits.max, integer))
+        negative = graph.emit("less", bits, graph.scalar(0, integer))
+        keys = graph.emit("where", negative, flipped, bits)
+        unordered = graph.emit("isnan", exact)
+        keys = graph.emit("where", unordered, graph.scalar(limits.max, integer), keys)
+    if not largest:
+        keys = graph.emit("bitwise_not", keys)
+    return graph.padded.filled(keys, 1, "lowest")
+
+
+def _taken(graph: GraphBuilder, keys: Value, most: int) -> Value:
+    """Which elements are the first of their rows: `most` of each."""
+    dtype, count = keys.dtype, graph.scalar(most, DType.I64)
+
+    def count_true(what: Value) -> Value:
+        ones = graph.cast(what, DType.I64)
+        return graph.emit("reduce_sum", ones, axes=(1,), keepdims=True)
+
+    least = np.iinfo(dtype.numpy).min
+    dims = (keys.dims[0], ONE)
+    lowest = graph.constant(np.full((keys.shape[0], 1), least, dtype.numpy))
+    bits = [least, *(1 << bit for bit in reversed(range(dtype.bits - 1)))]
+    loop, most_steps = graph.fresh_number(), graph.scalar(len(bits), DType.I64)
+    known = graph.append("loop_state", (lowest,), {"loop": loop, "number": 0})
+    known = graph.with_dims(known, dims)
+    number = graph.emit("loop_index", most_steps, loop=loop)
+    step = graph.emit("gather", graph.constant(np.array(bits, dtype.numpy)), number, axis=0)
+    guess = graph.emit("add", known, step)
+    enough = graph.emit(
+        "greater_equal", count_true(graph.emit("greater_equal", keys, guess)), count
+    )
+    following = graph.readable(graph.emit("where", enough, guess, known))
+    bounds: dict[str, Attribute] = {
+        "loop": loop,
+        "states": 1,
+        "most": len(bits),
+        "number": 0,
+        "backward": (),
+    }
+    last = graph.append("loop_result", (None, None, None, lowest, following), bounds)
+    last = graph.with_dims(last, dims)
+    above, equal = graph.emit("greater", keys, last), graph.emit("equal", keys, last)
+    left = graph.emit("sub", count, count_true(above))
+    before = graph.emit("cumsum", graph.cast(equal, DType.I64), axis=1, exclusive=True)
+    first = graph.emit("and", equal, graph.emit("less", before, left))
+    return graph.emit("or", above, first)
+
+
+def _positions(graph: GraphBuilder, flags: Value, most: int) -> Value:
+    """Where the flags of each row are set, `most` of each, in order."""
+    rows, extent = flags.shape
+    graph.check_array((rows, extent), 8)
+    places = graph.emit("cumsum", graph.cast(flags, DType.I64), axis=1, exclusive=True)
+    nowhere = graph.scalar(np.iinfo(np.int32).min, DType.I64)
+    return _placed(graph, graph.emit("where", flags, places, nowhere), most)
+
+
+def _ordered(graph: GraphBuilder, operator: str, rows: Value, most: int) -> Value:
+    """As `best_of_rows`: each element's rank says where it goes."""
+    axis = rows.dims[1]
+    end = None if is_unpadded(axis) else graph.reshape(graph.size(size_of(axis)), (1,))
+    ranks = graph.emit(operator, rows, None, end)
+    return _placed(graph, ranks, most)
+
+
+def _placed(graph: GraphBuilder, places: Value, count: int) -> Value:
+    """[rows, count]: which element of its row has each of the first places; 0 where none has it."""
+    rows, extent = places.shape
+    if count <= _FEW:
+        wanted = graph.constant(np.arange(count, dtype=np.int32).reshape(1, count, 1))
+        numbers = graph.constant(np.arange(extent, dtype=np.int32).reshape(1, 1, extent))
+        numbers = graph.with_dims(numbers, (ONE, ONE, places.dims[1]))
+        given = graph.reshape(graph.cast(places, DType.I32), (rows, 1, extent))
+        here = graph.emit("equal", given, wanted)
+        found = graph.emit("where", here, numbers, graph.scalar(0, DType.I32))
+        total = graph.emit("reduce_sum", found, axes=(2,), keepdims=False)
+        return graph.cast(total, DType.I64)
+    return graph.part(_scattered(graph, places, extent), 1, 0, count)
+
+
+def _scattered(graph: GraphBuilder, places: Value, count: int) -> Value:
+    """[rows, count]: which element of its row has each place; 0 where none has it."""
+    rows, extent = places.shape
+    graph.check_array((rows, extent), 8)
+    numbers = np.broadcast_to(np.arange(extent, dtype=np.int64), (rows, extent))
+    zeros = graph.constant(np.zeros((rows, count, 1), np.int64))
+    updates = graph.constant(np.ascontiguousarray(numbers).reshape(rows, extent, 1))
+    three = graph.reshape(places, (rows, extent, 1))
+    found = graph.emit(
+        "scatter_elements",
+        graph.with_dims(zeros, (three.dims[0], whole(count), ONE)),
+        three,
+        graph.with_dims(updates, three.dims),
+    )
+    return graph.reshape(found, (rows, count))
+
+
+# Converter of NonMaxSuppression: the best box that is left, again and again, for all classes.
+#
+# Each step takes the highest score of every class of every image at once and strikes out the boxes
+# that overlap with it, in vectors; the loop ends behind the last box that any class has left.
+
+
+@dataclass(frozen=True, slots=True)
+class _Boxes:
+    """Lower and upper ends of boxes along both axes, and their areas: [images, 1, boxes] each."""
+
+    low: tuple[Value, Value]
+    high: tuple[Value, Value]
+    area: Value
+
+
+@converter("NonMaxSuppression", 10, 11)
+def non_max_suppression(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Rows of (image, class, box), images and classes in order, and boxes by their scores."""
+    boxes, scores = node.input(0), node.input(1)
+    if boxes.rank != 3 or scores.rank != 3 or boxes.shape[::2] != (scores.shape[0], 4):
+        raise node.bad_shape(f"boxes {boxes.type} and scores {scores.type} do not fit")
+    if boxes.shape[1] != scores.shape[2]:
+        raise node.bad_shape(f"boxes {boxes.type} and scores {scores.type} do not fit")
+    boxes, scores = _of_size(node, boxes, scores, graph)
+    images, classes, count = scores.shape
+    steps, limit = _steps(node, graph, count)
+    if steps == 0:
+        return graph.constant(np.zeros((0, 3), np.int64))
+    taken, flags = _selected(node, graph, _corners(node, graph, boxes), scores, steps, limit)
+    total = images * classes * steps
+    graph.check_array((total, 3), 8)
+    order, number = compacted(graph.reshape(flags, (total,)), graph)
+    image, category = np.divmod(np.arange(images * classes, dtype=np.int64), classes)
+    columns = [
+        graph.constant(np.repeat(image, steps)),
+        graph.constant(np.repeat(category, steps)),
+        graph.reshape(taken, (total,)),
+    ]
+    rows = graph.concat([graph.reshape(column, (total, 1)) for column in columns], 1)
+    size = counted_size(node, graph, number, total)
+    return with_axis(graph.emit("gather", rows, order, axis=0), 0, size, graph)
+
+
+def _of_size(
+    node: OnnxNode, boxes: Value, scores: Value, graph: GraphBuilder
+) -> tuple[Value, Value]:
+    """Boxes and scores as they are padded: the lowest score is no box."""
+    for own, other in ((0, 0), (1, 2)):
+        sizes = size_of(boxes.dims[own]), size_of(scores.dims[other])
+        graph.run_time.require_equal(*sizes, f"node {graph.source!r}")
+    boxes, scores = in_order(boxes, graph), in_order(scores, graph)
+    for axis in range(scores.rank):
+        scores = graph.padded.filled(scores, axis, "lowest")
+    return all_there(boxes, graph), all_there(scores, graph)
+
+
+def _steps(node: OnnxNode, graph: GraphBuilder, count: int) -> tuple[int, Value | None]:
+    """The most boxes of a class, and how many are asked for where that is computed."""
+    most = node.optional(2)
+    if most is None:
+        return 0, None
+    computed = None
+    if most.array is None:
+        computed = graph.cast(_number(graph, most), DType.I64)
+    else:
+        count = max(0, min(count, node.constant_integer(2, "the most boxes of a class")))
+    return count, computed
+
+
+def _corners(node: OnnxNode, graph: GraphBuilder, boxes: Value) -> _Boxes:
+    images, count, _ = boxes.shape
+    first, second, third, fourth = (
+        graph.reshape(graph.pick(boxes, 2, number), (images, 1, count)) for number in range(4)
+    )
+    if node.integer("center_point_box", 0):
+        half = graph.scalar(0.5, boxes.dtype)
+        ends = []
+        for center, extent in ((first, third), (second, fourth)):
+            reach = graph.emit("mul", extent, half)
+            ends.append((graph.emit("sub", center, reach), graph.emit("add", center, reach)))
+    else:
+        ends = [(first, third), (second, fourth)]
+    low = [graph.emit("min", *pair) for pair in ends]
+    high = [graph.emit("max", *pair) for pair in ends]
+    sides = [graph.emit("sub", top, bottom) for top, bottom in zip(high, low, strict=True)]
+    return _Boxes((low[0], low[1]), (high[0], high[1]), graph.emit("mul", *sides))
+
+
+def _selected(
+    node: OnnxNode,
+    graph: GraphBuilder,
+    boxes: _Boxes,
+    scores: Value,
+    steps: int,
+    limit: Value | None,
+) -> tuple[Value, Value]:
+    """The box of each step and whether there is one: [images, classes, steps] each."""
+    struck = graph.scalar(-np.inf, scores.dtype)
+    threshold = _threshold(node, graph, 3)
+    if node.optional(4) is not None:
+        enough = graph.emit("greater", scores, _threshold(node, graph, 4))
+        scores = graph.emit("where", enough, scores, struck)
+    loop = graph.fresh_number()
+    left = graph.emit("loop_state", scores, loop=loop, number=0)
+    best = graph.emit("arg_max", left, axis=2, keepdims=True)
+    top = graph.emit("reduce_max", left, axes=(2,), keepdims=True)
+    flag = graph.emit("greater", top, struck)
+    going = graph.emit("reduce_max", flag, axes=(0, 1, 2), keepdims=False)
+    overlaps = graph.emit("greater", _overlap(graph, boxes, best, scores.shape), threshold)
+    gone = graph.emit("or", overlaps, graph.emit("equal", iota(scores.shape[2], graph), best))
+    following = graph.emit("where", gone, struck, left)
+
+    def result(number: int) -> Value:
+        values = (limit, None, going, scores, following, best, flag)
+        bounds = {"loop": loop, "states": 1, "most": steps, "number": number}
+        return graph.emit("loop_result", *values, **bounds)
+
+    taken, flags = (_of_classes(graph, result(number)) for number in (1, 2))
+    ran = graph.emit("less", iota(steps, graph), result(3))  # the other rows hold anything
+    return taken, graph.emit("and", flags, ran)
+
+
+def _of_classes(graph: GraphBuilder, rows: Value) -> Value:
+    """What the steps gave, [steps, images, classes, 1], as [images, classes, steps]."""
+    steps, images, classes, _ = rows.shape
+    return graph.reshape(graph.transpose(rows, (1, 2, 0, 3)), (images, classes, steps))
+
+
+def _threshold(node: OnnxNode, graph: GraphBuilder, position: int) -> Value:
+    value = node.optional(position)
+    return graph.scalar(0, DType.F32) if value is None else _number(graph, value)
+
+
+def _number(graph: GraphBuilder, value: Value) -> Value:
+    """The only element of an operand; the first one where there are several."""
+    if value.rank == 1 and value.shape != (1,):
+        value = graph.part(value, 0, 0, 1)
+    return graph.reshape(value, ())
+
+
+def _overlap(graph: GraphBuilder, boxes: _Boxes, best: Value, shape: tuple[int, ...]) -> Value:
+    """The share of the united area that each box has in common with the best one of its class."""
+
+    def of_best(values: Value) -> Value:
+        return graph.emit(
+            "gather_elements", graph.emit("expand", values, shape=shape), best, axis=2
+        )
+
+    common: list[Value] = []
+    zero = graph.scalar(0, boxes.area.dtype)
+    for low, high in zip(boxes.low, boxes.high, strict=True):
+        top = graph.emit("min", high, of_best(high))
+        bottom = graph.emit("max", low, of_best(low))
+        common.append(graph.emit("max", graph.emit("sub", top, bottom), zero))
+    shared = graph.emit("mul", *common)
+    both = graph.emit("add", boxes.area, of_best(boxes.area))
+    united = graph.emit("sub", both, shared)
+    is_area = graph.emit("greater", shared, zero)
+    return graph.emit("where", is_area, graph.emit("div", shared, united), zero)
 
 
 @converter("NonZero", 9, 13)

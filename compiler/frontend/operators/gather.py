@@ -1,25 +1,106 @@
-"""Operators that pick elements by index tensors."""
+"""Gathers and scatters, and the checks of their indices."""
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
+from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.converter import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.checked_places import (
-    any_of,
-    are_there,
-    check_constant,
-    require_inside,
-    require_tuples_inside,
-)
 from tunefarm.compiler.frontend.operators.data_dependent import compress_computed
 from tunefarm.compiler.frontend.operators.moves import as_whole, compacted, from_start, with_axis
 from tunefarm.compiler.frontend.size_arithmetic import one_hot_of
-from tunefarm.compiler.types.dims import is_unpadded
+from tunefarm.compiler.operators.scatter import REDUCTIONS
+from tunefarm.compiler.types.dims import Axis, is_unpadded, size_of, true_shape, whole_dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import bounds_of
+
+# --- Indices in models with dynamic sizes: each must be of what is there -------------------------
+#
+# Kernels clamp indices at an axis' bound, or leave out what lies behind it: no memory but their
+# own is read or written. But what lies between the size and its bound is anything, and a row that
+# was not asked for is wrong too. Models whose sizes are all known have kernels alone, which clamp.
+
+
+def check_constant(node: OnnxNode, indices: Value, extents: Sequence[int]) -> None:
+    """Constant indices must lie inside the extents: all in the one, or each entry in its own.
+
+    Raises `ShapeError` for others; the kernels clamp those that are no constants.
+    """
+    array = indices.array
+    if array is None or array.size == 0:
+        return
+    entries = array.reshape(-1, len(extents)) if len(extents) > 1 else array.reshape(-1, 1)
+    for number, extent in enumerate(extents):
+        low, high = int(entries[:, number].min()), int(entries[:, number].max())
+        if low < -extent or high >= extent:
+            text = str(low) if low == high else f"{low}..{high}"
+            raise ShapeError(
+                f"{node.label}: an index {text} is out of range for a dimension of {extent}"
+            )
+
+
+def are_there(indices: Value, dims: Axis) -> bool:
+    """Whether constant positions on an axis are those of elements that are there, at any size."""
+    if indices.array is None or indices.array.size == 0:
+        return False
+    if is_unpadded(dims) or len(dims) > 1:
+        return is_unpadded(dims)
+    least = bounds_of(size_of(dims))[0]
+    return int(indices.array.min()) >= 0 and int(indices.array.max()) < least
+
+
+def require_inside(
+    node: OnnxNode, graph: GraphBuilder, indices: Value, data: Value, axis: int
+) -> None:
+    """Have runs refuse indices outside of an axis, if sizes are dynamic."""
+    check_constant(node, indices, [data.shape[axis]])
+    if not graph.is_padded or are_there(indices, data.dims[axis]) or not indices.type.size:
+        return
+    size = data.true_shape[axis]
+    reason = f"{node.label} has an index outside of axis {axis}, of which {size} elements are there"
+    _require(graph, indices, graph.size(size), reason)
+
+
+def require_tuples_inside(
+    node: OnnxNode, graph: GraphBuilder, indices: Value, data: Value, axes: Sequence[int]
+) -> None:
+    """Have runs refuse index tuples, an entry for each of these axes, outside of these."""
+    check_constant(node, indices, [data.shape[axis] for axis in axes])
+    there = all(are_there(indices, data.dims[axis]) for axis in axes)
+    if not graph.is_padded or there or not indices.type.size:
+        return
+    sizes = [true_shape(data.dims)[axis] for axis in axes]
+    counts = " x ".join(map(str, sizes))
+    which = f"axis {axes[0]}" if len(axes) == 1 else f"axes {axes[0]} to {axes[-1]}"
+    reason = f"{node.label} has an index outside of {which}, of which {counts} elements are there"
+    _require(graph, indices, graph.size_vector(sizes), reason)
+
+
+def _require(graph: GraphBuilder, indices: Value, sizes: Value, reason: str) -> None:
+    index = graph.cast(indices, DType.I64)
+    inside = graph.emit("less", index, sizes)
+    before = graph.emit("less", graph.emit("add", index, sizes), graph.scalar(0, DType.I64))
+    outside = graph.emit("or", graph.emit("not", inside), before)
+    graph.require(*any_of(outside, indices, graph), reason)
+
+
+def any_of(wrong: Value, operand: Value, graph: GraphBuilder) -> tuple[Value, str]:
+    """What `GraphBuilder.require` takes where any of these bools, of an operand, is true.
+
+    What is not there does not count, and of no elements at all none is.
+    """
+    flags, axes = graph.cast(wrong, DType.I64), tuple(range(wrong.rank))
+    some = graph.emit("reduce_max", flags, axes=axes, keepdims=False) if axes else flags
+    return graph.emit("greater", some, graph.scalar(0, DType.I64)), graph.origin(operand)
+
+
+# --- Operators that pick elements by index tensors -----------------------------------------------
 
 
 @converter("Gather", 1, 11, 13)
@@ -171,3 +252,216 @@ def reverse_sequence(node: OnnxNode, graph: GraphBuilder) -> Value:
     pair = (position, sequence) if time_first else (sequence, position)
     places = graph.emit("concat", *pair, axis=2)
     return graph.with_dims(graph.emit("gather_nd", data, places, batch_dims=0), given.dims)
+
+
+# --- Scatters: as gathers where each update's place is known and its own, else as they are -------
+
+
+_MAX_ELEMENTS = 2**26
+
+Positions = npt.NDArray[np.int64]
+
+
+@converter("Scatter", 9)
+@converter("ScatterElements", 11, 13, 16, 18)
+def scatter_elements(node: OnnxNode, graph: GraphBuilder) -> Value:
+    data, indices, updates = node.input(0), node.input(1), node.input(2)
+    axis = node.axis(node.integer("axis", 0), data.rank)
+    if indices.shape != updates.shape or indices.rank != data.rank:
+        raise node.bad_shape(
+            f"indices {list(indices.shape)} and updates {updates.type} do not fit {data.type}"
+        )
+    reached = zip(indices.shape, data.shape, strict=True)
+    if any(own > whole for at, (own, whole) in enumerate(reached) if at != axis):
+        raise node.bad_shape(f"indices {list(indices.shape)} reach beyond {data.type}")
+    if math.prod(updates.shape) == 0:
+        return data
+    if indices.array is None or data.padded is not None:
+        return _scatter_elements(node, data, indices, updates, axis, graph)
+    graph.check_array((indices.rank, *indices.shape), 8)
+    positions: list[Positions] = list(np.indices(indices.shape, np.int64))
+    positions[axis] = _wrapped(node, indices.array.astype(np.int64), data.shape[axis])
+    targets = np.ravel_multi_index(tuple(positions), data.shape).reshape(-1)
+    return _scatter_rows(node, data, updates, targets, data.type.size, graph)
+
+
+@converter("ScatterND", 11, 13, 16, 18)
+def scatter_nd(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Rows of the data, of its axes behind those that an index tuple names."""
+    data, indices, updates = node.input(0), node.input(1), node.input(2)
+    depth = indices.shape[-1] if indices.rank else 0
+    if not 0 < depth <= data.rank:
+        raise node.bad_shape(f"indices {list(indices.shape)} do not fit {data.type}")
+    named, expected = data.shape[:depth], indices.shape[:-1] + data.shape[depth:]
+    if updates.shape != expected:
+        raise node.bad_shape(f"updates {updates.type} should be {list(expected)}")
+    if math.prod(updates.shape) == 0:
+        return data
+    rows, count = math.prod(named), math.prod(indices.shape[:-1])
+    if indices.array is not None and all(map(is_unpadded, data.dims[:depth])):
+        tuples = indices.array.astype(np.int64).reshape(count, depth)
+        each = [_wrapped(node, tuples[:, a], extent) for a, extent in enumerate(named)]
+        targets = np.ravel_multi_index(tuple(each), named)
+        return _scatter_rows(node, data, updates, targets, rows, graph)
+    return _scatter_tuples(node, data, indices, updates, named, graph)
+
+
+def _scatter_elements(
+    node: OnnxNode, data: Value, indices: Value, updates: Value, axis: int, graph: GraphBuilder
+) -> Value:
+    """ScatterElements: `indices` names, for each update, its position along an axis."""
+    dims = data.dims
+    if not is_unpadded(dims[axis]):
+        data = compacted(data, graph)
+        dims = data.dims
+        require_inside(node, graph, indices, data, axis)
+        indices = from_start(indices, [size_of(dims[axis])], graph)
+        data = as_whole(data, axis, graph)
+    count, outside = indices.shape[axis], -data.shape[axis] - 1
+    reaching = (*data.shape[:axis], count, *data.shape[axis + 1 :])
+    indices = _beside(data, axis, _widened(graph, indices, reaching, outside), indices, graph)
+    updates = _beside(data, axis, _widened(graph, updates, reaching, 0), updates, graph)
+    before, behind = math.prod(data.shape[:axis]), math.prod(data.shape[axis + 1 :])
+    result = graph.emit(
+        "scatter_elements",
+        graph.reshape(data, (before, data.shape[axis], behind)),
+        graph.reshape(indices, (before, count, behind)),
+        graph.reshape(updates, (before, count, behind)),
+        reduction=node.choice("reduction", "none", tuple(REDUCTIONS)),
+    )
+    return with_axis(graph.reshape(result, data.shape), axis, dims[axis], graph)
+
+
+def _scatter_tuples(
+    node: OnnxNode,
+    data: Value,
+    indices: Value,
+    updates: Value,
+    named: tuple[int, ...],
+    graph: GraphBuilder,
+) -> Value:
+    """ScatterND: the last axis of `indices` names a row of the data's first axes."""
+    rows, width, depth = math.prod(named), data.type.size // math.prod(named), len(named)
+    dims = data.dims
+    if not all(map(is_unpadded, dims[:depth])):
+        data = compacted(data, graph)
+        dims = data.dims
+        require_tuples_inside(node, graph, indices, data, range(depth))
+        indices = from_start(indices, data.true_shape[:depth], graph)
+        data = graph.with_dims(data, (*whole_dims(named), *dims[depth:]))
+    count = indices.type.size // depth
+    result = graph.emit(
+        "scatter_rows",
+        graph.reshape(data, (rows, width)),
+        graph.reshape(indices, (count, depth)),
+        graph.reshape(updates, (count, width)),
+        reduction=node.choice("reduction", "none", tuple(REDUCTIONS)),
+        named=named,
+    )
+    return graph.with_dims(graph.reshape(result, data.shape), dims)
+
+
+def _widened(graph: GraphBuilder, value: Value, shape: tuple[int, ...], fill: int) -> Value:
+    """The value in the corner of a larger shape."""
+    if value.shape == shape:
+        return value
+    ends = (full - extent for full, extent in zip(shape, value.shape, strict=True))
+    pads = (*(0,) * len(shape), *ends)
+    return graph.emit("pad", value, graph.scalar(fill, value.dtype), pads=pads, mode="constant")
+
+
+def _beside(data: Value, axis: int, value: Value, given: Value, graph: GraphBuilder) -> Value:
+    """A widened value with the sizes of the data in axes where not all of that are there."""
+    for other, dims in enumerate(data.dims):
+        is_wider = is_unpadded(given.dims[other]) and value.shape[other] > given.shape[other]
+        if other != axis and is_wider and not is_unpadded(dims):
+            value = with_axis(value, other, dims, graph)
+    return value
+
+
+def _wrapped(node: OnnxNode, indices: Positions, extent: int) -> Positions:
+    if indices.size and (indices.min() < -extent or indices.max() >= extent):
+        raise node.bad_shape(f"an index is out of range for a dimension of {extent}")
+    return np.where(indices < 0, indices + extent, indices)
+
+
+def _scatter_rows(
+    node: OnnxNode,
+    data: Value,
+    updates: Value,
+    targets: Positions,
+    rows: int,
+    graph: GraphBuilder,
+) -> Value:
+    """Write update i to row `targets[i]` of the data, which has so many rows.
+
+    One update per row is `where(mask, combine(data, picked), data)`; several that are joined need
+    no more than one place each.
+    """
+    reduction = node.choice("reduction", "none", tuple(REDUCTIONS))
+    if rows > _MAX_ELEMENTS:
+        raise node.unsupported(f"scattering into {rows} rows")
+    graph.check_array((rows,), 9)  # a position and a mask
+    last = _last_writes(targets)
+    if reduction != "none" and len(last) < len(targets):
+        return _scatter_tuples(
+            node, data, graph.constant(targets.reshape(-1, 1)), updates, (rows,), graph
+        )
+    width = data.type.size // rows
+    row = (width,) if width > 1 else ()
+    flat, table = graph.reshape(updates, (len(targets), *row)), graph.reshape(data, (rows, *row))
+    mask = np.zeros((rows, *(1 for _ in row)), np.bool_)
+    source = np.zeros(rows, np.int64)
+    mask[targets[last]] = True
+    source[targets[last]] = last
+    picked = graph.emit("gather", flat, graph.constant(source), axis=0)
+    if reduction != "none":
+        picked = graph.emit(reduction, table, picked)
+    return graph.reshape(graph.emit("where", graph.constant(mask), picked, table), data.shape)
+
+
+def _last_writes(targets: Positions) -> Positions:
+    """Positions of the last update of each element."""
+    _, first_from_end = np.unique(targets[::-1], return_index=True)
+    return (len(targets) - 1 - first_from_end).astype(np.int64)
+
+
+# --- Converter of TensorScatter ------------------------------------------------------------------
+
+
+@converter("TensorScatter", 24)
+def tensor_scatter(node: OnnxNode, graph: GraphBuilder) -> Value:
+    cache, update, starts = node.input(0), node.input(1), node.optional(2)
+    axis = node.axis(node.integer("axis", -2), cache.rank)
+    circular = node.choice("mode", "linear", ("linear", "circular")) == "circular"
+    if update.rank != cache.rank or (
+        is_unpadded(cache.dims[axis]) and is_unpadded(update.dims[axis])
+    ):
+        return graph.emit("cache_update", cache, update, starts, axis=axis, circular=circular)
+    cache, update = compacted(cache, graph), compacted(update, graph)
+    _require_room(node, graph, cache, update, axis, circular)
+    size, count = (size_of(value.dims[axis]) for value in (cache, update))
+    if update.shape[axis] > cache.shape[axis]:
+        update = graph.padded.cut(update, axis, cache.shape[axis])
+    operands = cache, update, starts, graph.size(size), graph.size(count)
+    return graph.emit("cache_update", *operands, axis=axis, circular=circular)
+
+
+def _require_room(
+    node: OnnxNode, graph: GraphBuilder, cache: Value, update: Value, axis: int, circular: bool
+) -> None:
+    """Have runs refuse what does not fit the part of the cache that is there."""
+    starts = node.optional(2)
+    size, count = (size_of(value.dims[axis]) for value in (cache, update))
+    last = graph.size(size - count)
+    none = graph.scalar(0, DType.I64)
+    place = none if circular or starts is None else graph.cast(starts, DType.I64)
+    wrong = graph.emit("or", graph.emit("less", last, place), graph.emit("less", place, none))
+    if wrong.rank:
+        flags = graph.cast(wrong, DType.I64)
+        some = graph.emit("reduce_max", flags, axes=(0,), keepdims=False)
+        wrong = graph.emit("greater", some, none)
+    what = "places it has leave" if starts is not None and not circular else "cache has"
+    reason = f"{node.label} writes {count} elements along axis {axis}, and the {what} no room for"
+    operand = update if starts is None or circular else starts
+    graph.require(wrong, graph.origin(operand), f"{reason} them among {size} elements")

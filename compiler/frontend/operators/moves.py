@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
-from tunefarm.compiler.frontend.padded_forms import PaddedForm, padded_form
+from tunefarm.compiler.frontend.padded_values import PaddedForm, padded_form
 from tunefarm.compiler.operators.shape import PAD_MODES
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dims import (

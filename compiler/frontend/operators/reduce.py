@@ -11,7 +11,7 @@ from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole
-from tunefarm.compiler.frontend.padded_forms import PaddedForm, padded_form
+from tunefarm.compiler.frontend.padded_values import PaddedForm, padded_form
 from tunefarm.compiler.frontend.settle import chosen, listed_shapes
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dims import is_unpadded, size_of, true_shape

@@ -3,26 +3,379 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.converter import converter
+from tunefarm.compiler.frontend.data_sizes import counted_size
+from tunefarm.compiler.frontend.dynamic_operands import dynamic_operand
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
+from tunefarm.compiler.frontend.numbers import Numbers, vector
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
-from tunefarm.compiler.frontend.operators.sized_shapes import (
-    is_sized,
-    sized_expand,
-    sized_reshape,
-    sized_slice,
-    sized_split,
-    sized_tile,
-    under_shape,
+from tunefarm.compiler.frontend.operators.moves import (
+    compacted,
+    extent_there,
+    positions,
+    rearranged,
+    taken,
+    window,
+    with_axis,
 )
+from tunefarm.compiler.frontend.run_time_sizes import object_array
+from tunefarm.compiler.frontend.settle import declared, expect_constant, fitting, require, sized
+from tunefarm.compiler.frontend.size_arithmetic import contents_of
+from tunefarm.compiler.frontend.size_tables import Between, UndecidedError, applied, whole_number
 from tunefarm.compiler.operators.rules import broadcast_shapes
+from tunefarm.compiler.types.dims import ONE, Axis, extent_of, joined, size_of
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.signature import SIZES, ranges_text
-from tunefarm.compiler.types.sizes import Dimension, Size, bounds_of, divide, symbols_of
+from tunefarm.compiler.types.sizes import (
+    Dimension,
+    Size,
+    bounds_of,
+    common_factor,
+    divide,
+    greater,
+    product_of,
+    quotient,
+    remainder,
+    smaller,
+    static_shape,
+    symbols_of,
+)
+
+# --- Reshape, Expand, Slice, Split and Tile with dynamic shapes ----------------------------------
+
+
+def is_sized(node: OnnxNode, *positions: int) -> bool:
+    """Whether the data is padded, or one of these operands is computed of run-time sizes."""
+    given = (node.optional(position) for position in positions)
+    return node.input(0).padded is not None or any(
+        value is not None and value.sizes is not None for value in given
+    )
+
+
+def sized_reshape(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """0 keeps a size (unless `allowzero`), one -1 takes what is left."""
+    data = node.input(0)
+    shape = list(_given(node, "shape", 1, "the shape") or ())
+    if not node.integer("allowzero", 0):
+        for axis, size in enumerate(shape):
+            if isinstance(size, int) and size == 0:
+                if axis >= data.rank:
+                    raise node.bad_shape(f"the shape keeps axis {axis} of {data.type}")
+                shape[axis] = data.true_shape[axis]
+    free = [axis for axis, size in enumerate(shape) if size == -1]
+    if len(free) > 1:
+        raise node.bad_shape(f"{_text(shape)} is no shape")
+    if free:
+        rest = product_of(size for size in shape if size != -1)
+        left = quotient(product_of(data.true_shape), rest)
+        if left is None:
+            left = _quotient_by_axes(data.true_shape, shape)
+        if left is None:
+            left = _with_equal_axes(data, shape, graph)
+        if left is None:
+            left = _with_whole_blocks(data, shape, graph)
+        if left is None:
+            left = _divided_rows(data, shape, graph)
+        if left is None:
+            raise graph.refusal(
+                f"[{_text(data.true_shape)}] under the shape [{_text(shape)}] leaves a size that "
+                "is not known",
+                [data],
+                sizes=shape,
+            )
+        shape[free[0]] = left
+    return under_shape(data, [extent_there(size, graph) for size in shape], graph)
+
+
+def under_shape(data: Value, shape: Sequence[Dimension], graph: GraphBuilder) -> Value:
+    """The value under another true shape, its elements moved if they lie otherwise."""
+    viewed = graph.padded.view(data, shape)
+    return rearranged(data, shape, graph) if viewed is None else viewed
+
+
+def _quotient_by_axes(given: Sequence[Dimension], shape: Sequence[Dimension]) -> Dimension | None:
+    """What is left of the given sizes without those that the shape has, too."""
+    rest, divisors = list(given), [size for size in shape if size != -1]
+    for size in shape:
+        if size in rest:
+            rest.remove(size)
+            divisors.remove(size)
+    return quotient(product_of(rest), product_of(divisors))
+
+
+def _with_equal_axes(data: Value, shape: list[Dimension], graph: GraphBuilder) -> Dimension | None:
+    """What is left where the first sizes are the data's own under other names.
+
+    Exporters name the batch of each input apart: such sizes are equal wherever a model runs at all,
+    which is checked at run time. `shape` gets the data's sizes for them.
+    """
+    pairs = []
+    for axis, (given, wanted) in enumerate(zip(data.true_shape, shape, strict=False)):
+        if isinstance(given, int) or isinstance(wanted, int):
+            break
+        if given != wanted:
+            pairs.append((axis, given, wanted))
+    equal = dict(enumerate(shape)) | {axis: given for axis, given, _ in pairs}
+    left = _quotient_by_axes(data.true_shape, list(equal.values()))
+    if left is not None:
+        for axis, given, wanted in pairs:
+            graph.run_time.require_equal(given, wanted, f"node {graph.source!r}")
+            shape[axis] = given
+    return left
+
+
+def _with_whole_blocks(
+    data: Value, shape: list[Dimension], graph: GraphBuilder
+) -> Dimension | None:
+    """What is left where sizes are put together again of blocks into which they were divided.
+
+    Blocks of windows of an image are h // 7 by 7 rows: all h of them wherever a model runs at all,
+    which is checked at run time. `shape` gets the blocks' sizes for them.
+    """
+    given, blocks = list(data.true_shape), dict[int, Dimension]()
+    for axis, wanted in enumerate(shape):
+        if wanted == -1:
+            break
+        product: Dimension = 1
+        for used, size in enumerate(given, start=1):
+            product = product * size
+            if product == wanted or _are_blocks(product, wanted):
+                blocks[axis] = product
+                del given[:used]
+                break
+    found = [blocks.get(axis, wanted) for axis, wanted in enumerate(shape)]
+    left = _quotient_by_axes(data.true_shape, found)
+    if left is not None:
+        for axis, product in blocks.items():
+            graph.run_time.require_equal(product, shape[axis], f"node {graph.source!r}")
+            shape[axis] = product
+    return left
+
+
+def _are_blocks(product: Dimension, wanted: Dimension) -> bool:
+    """Whether a size is another one less what is over when it is divided by a number."""
+    if not (isinstance(product, Size) and isinstance(wanted, Size)):
+        return False
+    by = common_factor(product)
+    return by > 1 and divide(wanted, by) * by == product
+
+
+def _divided_rows(data: Value, shape: Sequence[Dimension], graph: GraphBuilder) -> Dimension | None:
+    """What is left of a first size that is split by numbers, such as beams of each sentence.
+
+    That it is a multiple is checked at run time.
+    """
+    rest = list(shape)
+    for size in reversed(data.true_shape[1:]):
+        if len(rest) < 2 or rest.pop() != size:
+            return None
+    rows, count = data.true_shape[0] if data.rank else 1, product_of(n for n in rest if n != -1)
+    if -1 not in rest or not isinstance(count, int) or bounds_of(rows)[1] < count:
+        return None
+    graph.run_time.require_equal(remainder(rows, count), 0, f"node {graph.source!r}")
+    return divide(rows, count)
+
+
+def sized_expand(
+    data: Value, shape: Sequence[Dimension], node: OnnxNode, graph: GraphBuilder
+) -> Value:
+    """Broadcasting in both directions: a size of 1 in the shape keeps the data's."""
+    rank = max(len(shape), data.rank)
+    given: list[Axis] = [ONE] * (rank - data.rank) + list(data.dims)
+    there = [extent_there(size, graph) for size in shape]
+    wanted: list[Dimension] = [*(1,) * (rank - len(shape)), *there]
+    axes: list[Axis] = []
+    for axis, size in zip(given, wanted, strict=True):
+        if size == 1 or size_of(axis) == size:
+            axes.append(axis)
+        elif axis == ONE:
+            axes.append(((size, bounds_of(size)[1]),))
+        else:
+            graph.run_time.require_equal(size_of(axis), size, f"node {graph.source!r}")
+            axes.append(axis)
+    extents = tuple(map(extent_of, axes))
+    if 0 in extents:
+        empty = graph.constant(np.empty(extents, data.dtype.numpy))
+        return graph.with_dims(empty, tuple(axes))
+    readable = graph.readable(data)
+    plain = graph.with_dims(readable, None)
+    same = extents == plain.shape
+    expanded = plain if same else graph.emit("expand", plain, shape=extents)
+    if same and plain.array is not None:
+        expanded = graph.emit("identity", plain)  # padding makes it no constant any more
+    result = graph.with_dims(expanded, tuple(axes))
+    if same:
+        return result
+    graph.padded.expands(result, readable)
+    skipped = rank - data.rank
+    kept = (
+        axis - skipped if axis >= skipped and given[axis] == axes[axis] else None
+        for axis in range(rank)
+    )
+    again = partial(_expanded, shape=extents, axes=tuple(axes), graph=graph)
+    return graph.padded.moved(result, readable, tuple(kept), again)
+
+
+def _expanded(
+    data: Value, shape: tuple[int, ...], axes: tuple[Axis, ...], graph: GraphBuilder
+) -> Value:
+    plain = graph.with_dims(data, None)
+    return graph.with_dims(graph.emit("expand", plain, shape=shape), axes)
+
+
+def sized_slice(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Parts of axes by sizes; negative bounds count from the end, and all are clamped."""
+    data = node.input(0)
+    starts, ends = (_given(node, name, at, f"the list of {name}") or () for at, name in _BOUNDS)
+    axes = node.given_integers("axes", 3, "the list of axes")
+    steps = node.given_integers("steps", 4, "the list of steps")
+    axes = tuple(range(len(starts))) if axes is None else axes
+    steps = (1,) * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise node.bad_shape("starts, ends, axes and steps differ in length")
+    node.axes(axes, data.rank)
+    for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
+        if step == 0:
+            raise node.invalid("a step is 0")
+        axis = node.axis(given, data.rank)
+        size = size_of(data.dims[axis])
+        first, count = _sized_chosen(start, end, step, size)
+        data = window(data, axis, first, count, graph, step)
+    return data
+
+
+_BOUNDS = ((1, "starts"), (2, "ends"))
+
+
+def _sized_chosen(
+    start: Dimension, end: Dimension, step: int, size: Dimension
+) -> tuple[Dimension, Dimension]:
+    """The first position and the number of positions."""
+    start, end = _from_end(start, size), _from_end(end, size)
+    if step > 0:
+        start, end = _clamped(start, 0, size), _clamped(end, 0, size)
+        length = end - start
+    else:
+        start, end = _clamped(start, 0, size - 1), _clamped(end, -1, size - 1)
+        length = start - end
+    count = -divide(-length, abs(step)) if abs(step) > 1 else length
+    return start, greater(count, 0)
+
+
+def _from_end(bound: Dimension, size: Dimension) -> Dimension:
+    low, high = bounds_of(bound)
+    if low >= 0:
+        return bound
+    is_negative = 1 if high < 0 else smaller(greater(-bound, 0), 1)  # 1 or 0 as the run says
+    return bound + size * is_negative
+
+
+def _clamped(bound: Dimension, low: Dimension, high: Dimension) -> Dimension:
+    return smaller(greater(bound, low), high)
+
+
+def sized_split(node: OnnxNode, graph: GraphBuilder) -> list[Value]:
+    """One part per output; without sizes the parts are equal, the last one may be smaller."""
+    data, parts = node.input(0), len(node.outputs)
+    sizes = _given(node, "split", 1, "the sizes of the parts")
+    axis = node.axis(node.integer("axis", 0), data.rank)
+    size = size_of(data.dims[axis])
+    if sizes is None:
+        each = -divide(-size, parts)
+        rest = [smaller(each, greater(size - each * part, 0)) for part in range(parts)]
+        sizes = tuple(rest)
+    total: Dimension = 0
+    results: list[Value] = []
+    for part in (extent_there(size, graph) for size in sizes):
+        results.append(window(data, axis, total, part, graph))
+        total = total + part
+    if total != size:
+        graph.run_time.require_equal(total, size, f"node {graph.source!r}")
+    return results
+
+
+def sized_tile(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """Axes of one element are expanded; others are repeated a number of times that is known."""
+    data, repeats = node.input(0), _given(node, "", 1, "the list of repeats") or ()
+    if len(repeats) != data.rank:
+        raise node.bad_shape(f"repeats [{_text(repeats)}] do not fit {data.type}")
+    if all(axis == ONE or count == 1 for axis, count in zip(data.dims, repeats, strict=True)):
+        shape = [1 if axis != ONE else n for axis, n in zip(data.dims, repeats, strict=True)]
+        return sized_expand(data, shape, node, graph)
+    wide = data
+    for axis, count in reversed(list(enumerate(repeats))):
+        if count == 1:
+            continue
+        apart = graph.reshape(wide, (*wide.shape[:axis], 1, *wide.shape[axis:]))
+        wanted: list[Dimension] = [1] * (data.rank + 1)
+        wanted[axis] = count
+        apart = sized_expand(apart, wanted, node, graph)
+        merged = joined((*apart.dims[axis], *apart.dims[axis + 1]))
+        flat = (*wide.shape[:axis], apart.shape[axis] * wide.shape[axis], *wide.shape[axis + 1 :])
+        dims = (*wide.dims[:axis], merged, *wide.dims[axis + 1 :])
+        plain = graph.with_dims(apart, None)
+        wide = graph.with_dims(graph.reshape(plain, flat), dims)
+    return wide
+
+
+def sized_range(node: OnnxNode, graph: GraphBuilder) -> Value | None:
+    """Integers from a start to a limit that a run computes; None where all are constant."""
+    values = [node.input(position) for position in range(3)]
+    if all(value.sizes is None for value in values):
+        return None
+    start, limit, delta = (_scalar(node, position) for position in range(3))
+    least, greatest = bounds_of(delta)
+    if least <= 0 <= greatest:
+        raise node.unsupported(f"a step of {delta}, which may be 0,")
+    length, apart = (limit - start, delta) if least > 0 else (start - limit, -delta)
+    count = greater(length if apart == 1 else -divide(-length, apart), 0)
+    most = bounds_of(count)[1]
+    if most == 0:
+        raise node.bad_shape("the range has no elements")
+    graph.check_array((most,), 8)
+    dtype = values[0].dtype
+    if isinstance(delta, int):
+        steps = graph.constant(delta * np.arange(most, dtype=np.int64), dtype)
+    else:
+        numbers = graph.constant(np.arange(most, dtype=np.int64), dtype)
+        steps = graph.emit("mul", numbers, graph.size(delta, dtype))
+    result = graph.emit("add", steps, graph.size(start, dtype))
+    return with_axis(result, 0, ((count, most),), graph)
+
+
+def _scalar(node: OnnxNode, position: int) -> Dimension:
+    found = node.sizes(position, "a bound of the range")
+    if len(found) != 1:
+        raise node.bad_shape("start, limit and delta must be scalars")
+    return found[0]
+
+
+def sized_fill(node: OnnxNode, fill: Value, graph: GraphBuilder) -> Value:
+    """A value in each place of a dynamic shape."""
+    shape = node.sizes(0, "the shape")
+    if any(bounds_of(size)[1] < 0 for size in shape):
+        raise node.bad_shape(f"the shape [{_text(shape)}] has a negative dimension")
+    return sized_expand(fill, shape, node, graph)
+
+
+def _given(node: OnnxNode, name: str, position: int, meaning: str) -> tuple[Dimension, ...] | None:
+    """A list that is an attribute in old versions, and an operand in new ones."""
+    if name and node.has(name):
+        return node.integers(name)
+    return None if node.optional(position) is None else node.sizes(position, meaning)
+
+
+def _text(shape: Sequence[Dimension]) -> str:
+    return ", ".join(map(str, shape))
+
 
 _REDEFINED = (13, 21, 23, 24, 25)  # opsets that only added element types to the view operators
 
@@ -315,3 +668,285 @@ def space_to_depth(node: OnnxNode, graph: GraphBuilder) -> Value:
     perm = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
     moved = graph.emit("transpose", split, perm=perm)
     return under_shape(moved, (n, c * block * block, h, w), graph)
+
+
+# Shapes, sizes and counts that are computed: the declared shape of the result settles them.
+
+
+def _is_sized(sizes: Sequence[Dimension] | None) -> TypeGuard[Sequence[Dimension]]:
+    """Whether a declared shape has dynamic sizes."""
+    return sizes is not None and static_shape(sizes) is None
+
+
+@dynamic_operand("Reshape", at=(1,), padded=True)
+def computed_reshape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """Each entry is the extent, 0 where the data has it, too, or -1, that once."""
+    sizes = node.declared_sizes()
+    if _is_sized(sizes):
+        return node.with_constants({1: sized(node, graph, 1, sizes, "the shape", inferred=True)})
+    data, wanted = node.input(0), declared(node, 1, "the shape")
+    if data.padded is not None:
+        raise node.not_settled(1, "the shape")
+    given = vector(node.input(1), graph)
+    if given.shape != (len(wanted),):
+        raise node.bad_shape(
+            f"the shape has {given.shape[0]} entries, the declared result {wanted}"
+        )
+    if not wanted:
+        return node.with_constants({1: graph.integers(())})
+    left = given.equals(-1)
+    right = given.equals(given.like(wanted)) | left
+    if not node.integer("allowzero", 0):
+        kept = [e == extent for e, extent in zip(wanted, data.shape, strict=False)]
+        kept += [False] * (len(wanted) - len(kept))
+        right = right | (given.equals(0) & Numbers(graph.constant(np.array(kept)), graph))
+    right = right & (left.cast(DType.I64).sum(0) < 2)
+    require(node, graph, 1, right, f"the shape must be {list(wanted)}")
+    return node.with_constants({1: graph.integers(wanted)})
+
+
+@dynamic_operand("Expand", at=(1,), padded=True)
+def computed_expand(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """Each entry is the result's extent, or 1 where the data has that."""
+    data, given = node.input(0), vector(node.input(1), graph)
+    count, sizes = given.shape[0], node.declared_sizes()
+    if _is_sized(sizes):
+        given_sizes: list[Dimension] = [*(1,) * (len(sizes) - data.rank), *data.true_shape]
+        ones = [old == new for old, new in zip(given_sizes, sizes, strict=True)][-count:]
+        shape = sized(node, graph, 1, sizes[-count:], "the shape", ones=ones)
+        return node.with_constants({1: shape})
+    if data.padded is not None:
+        raise node.not_settled(1, "the shape")
+    wanted = node.declared_shape()
+    if wanted is None and 1 not in data.shape and count <= data.rank:
+        wanted = data.shape
+    if wanted is None:
+        raise node.not_settled(1, "the shape")
+    if len(wanted) != max(count, data.rank) or not _expands(data.shape, wanted):
+        raise node.bad_shape(f"{data.type} does not expand to the declared {list(wanted)}")
+    asked = wanted[len(wanted) - count :]
+    there = (*(1,) * (len(wanted) - data.rank), *data.shape)[len(wanted) - count :]
+    kept = np.array([old == new for old, new in zip(there, asked, strict=True)])
+    right = given.equals(given.like(asked))
+    right = right | (given.equals(1) & Numbers(graph.constant(kept), graph))
+    require(node, graph, 1, right, f"the shape must be {list(asked)}")
+    return node.with_constants({1: graph.integers(asked)})
+
+
+def _expands(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    try:
+        return broadcast_shapes(shape, wanted) == wanted
+    except ShapeError:
+        return False
+
+
+@dynamic_operand("Tile", at=(1,), padded=True)
+def computed_tile(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """Repeats that give the declared shape."""
+    if node.version == 1:
+        raise node.not_settled(1, "the number of tiles")
+    data, sizes = node.input(0), node.declared_sizes()
+    if _is_sized(sizes):
+        return _tiled(node, graph, data, sizes)
+    wanted = declared(node, 1, "the list of repeats")
+    if data.padded is not None:
+        raise node.not_settled(1, "the list of repeats")
+    if len(wanted) != data.rank or any(e % old for e, old in zip(wanted, data.shape, strict=True)):
+        raise node.bad_shape(f"{data.type} is not repeated to the declared {list(wanted)}")
+    repeats = [extent // old for extent, old in zip(wanted, data.shape, strict=True)]
+    return node.with_constants({1: expect_constant(node, graph, 1, repeats, "the list of repeats")})
+
+
+def _tiled(node: OnnxNode, graph: GraphBuilder, data: Value, wanted: Sequence[Dimension]) -> Value:
+    """The data again and again, as often as gives the declared shape."""
+    repeats = vector(node.input(1), graph)
+    if len(wanted) != data.rank or repeats.shape != (data.rank,):
+        raise node.bad_shape(
+            f"{data.type} is not repeated to the declared {list(map(str, wanted))}"
+        )
+    data = compacted(data, graph)
+    there = data.true_shape
+    shape = repeats * Numbers(graph.size_vector(there), graph)
+    sized(node.with_constants({1: shape.value}), graph, 1, wanted, "the repeated shape")
+    for axis, (old, new) in enumerate(zip(there, wanted, strict=True)):
+        if old == new:
+            continue
+        most = bounds_of(new)[1]
+        places = graph.emit("mod", positions(most, graph), graph.size(greater(old, 1)))
+        data = taken(data, axis, places, ((new, most),), graph, there=True)
+    return data
+
+
+@dynamic_operand("ConstantOfShape", at=(0,))
+def constant_of_shape(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """The declared shape, which a run checks."""
+    sizes = node.declared_sizes()
+    if _is_sized(sizes):
+        return node.with_constants({0: sized(node, graph, 0, sizes, "the shape")})
+    wanted = declared(node, 0, "the shape")
+    return node.with_constants({0: expect_constant(node, graph, 0, wanted, "the shape")})
+
+
+@dynamic_operand("OneHot", at=(1,), padded=True)
+def one_hot(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """The depth that the declared shape has, or as much as the limits allow."""
+    axis = node.axis(node.integer("axis", -1), node.input(0).rank + 1)
+    wanted, depth = node.declared_sizes(), node.input(1)
+    if wanted is None:
+        given = vector(depth, graph)
+        most = _require_rows(node, graph, 1, given, "the depth")
+        size = counted_size(node, graph, given.value, most, low=1)
+        sizes = object_array([size]).reshape(depth.shape)
+        return node.with_constants({1: graph.integers_of(sizes)})
+    extent = wanted[axis]
+    if isinstance(extent, int):
+        return node.with_constants({1: expect_constant(node, graph, 1, (extent,), "the depth")})
+    return node.with_constants({1: sized(node, graph, 1, (extent,), "the depth")})
+
+
+def _require_rows(
+    node: OnnxNode, graph: GraphBuilder, position: int, count: Numbers, meaning: str
+) -> int:
+    """The most elements of an axis that only the data limits, which a run checks."""
+    most = graph.allowance.limits.loop_rows
+    right = (count >= 1) & (count.like(most) >= count)
+    reason = f"{meaning} must give 1 to {most} elements (limits.loop_rows)"
+    require(node, graph, position, right, reason)
+    return most
+
+
+@dynamic_operand("TopK", at=(1,))
+def top_k(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """Where no shape is declared there may be as many results as elements, see the converter."""
+    axis = node.axis(node.integer("axis", -1), node.input(0).rank)
+    shape = node.declared_shape(0) or node.declared_shape(1)
+    if shape is None:
+        return node
+    return node.with_constants({1: expect_constant(node, graph, 1, (shape[axis],), "the number k")})
+
+
+@dynamic_operand("Split", at=(1,))
+def computed_split(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """One part may be what the others, whose shapes are declared, leave."""
+    data = node.input(0)
+    axis = node.axis(node.integer("axis", 0), data.rank)
+    shapes = [node.declared_shape(part) for part in range(len(node.outputs))]
+    sizes = [None if shape is None else shape[axis] for shape in shapes]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes) - 1:
+        raise node.not_settled(1, "the list of sizes")
+    rest = data.shape[axis] - sum(known)
+    wanted = [rest if size is None else size for size in sizes]
+    return node.with_constants({1: expect_constant(node, graph, 1, wanted, "the list of sizes")})
+
+
+@dynamic_operand("MaxUnpool", at=(2,))
+def max_unpool(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """The declared shape, which a run checks."""
+    wanted = declared(node, 2, "the output shape")
+    return node.with_constants({2: expect_constant(node, graph, 2, wanted, "the output shape")})
+
+
+@dynamic_operand("AffineGrid", at=(1,))
+def affine_grid(node: OnnxNode, graph: GraphBuilder) -> OnnxNode:
+    """The number of channels is of no importance."""
+    batch, *image, _ = declared(node, 1, "the size")
+    given = vector(node.input(1), graph)
+    if given.shape != (len(image) + 2,):
+        raise node.bad_shape(f"the size has {given.shape[0]} entries for {len(image)} dimensions")
+    wanted = (batch, 1, *image)
+    ignored = Numbers(graph.constant(np.arange(len(wanted)) == 1), graph)
+    right = given.equals(given.like(wanted)) | ignored
+    require(node, graph, 1, right, f"batch and image of the size must be {[batch, *image]}")
+    return node.with_constants({1: graph.integers(wanted)})
+
+
+@dynamic_operand("Col2Im", at=(1, 2))
+def col2im(node: OnnxNode, graph: GraphBuilder) -> OnnxNode | Value:
+    """Of blocks, all that fit the columns are candidates."""
+    if node.is_computed(1):
+        image = declared(node, 1, "the image's shape")[2:]
+        node = node.with_constants({1: expect_constant(node, graph, 1, image, "the image's shape")})
+    if not node.is_computed(2):
+        return node
+    channels = declared(node, 2, "the block's shape")[1]
+    columns = node.input(0).shape[1]
+    if channels < 1 or columns % channels:
+        raise node.bad_shape(f"{columns} columns are no blocks of {channels} channels")
+    blocks = list(_factors(columns // channels, node.input(2).type.size))
+    return fitting(node, graph, 2, blocks, "the block's shape")
+
+
+def _factors(product: int, count: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as a product of so many."""
+    if count == 1:
+        yield (product,)
+        return
+    for first in range(1, product + 1):
+        if product % first == 0:
+            for rest in _factors(product // first, count - 1):
+                yield (first, *rest)
+
+
+@dynamic_operand("Range", at=(0, 1, 2))
+def range_(node: OnnxNode, graph: GraphBuilder) -> Value:
+    """start + i * delta, for as many i as the model declares, or as the limits allow."""
+    operands = [node.input(position) for position in range(3)]
+    if any(value.type.size != 1 for value in operands):
+        raise node.bad_shape("start, limit and delta must be scalars")
+    at = next(position for position in (1, 0, 2) if node.is_computed(position))
+    meaning = f"the {('start', 'limit', 'delta')[at]}"
+    dtype, sizes = operands[0].dtype, node.declared_sizes()
+    start, limit, delta = (Numbers(graph.reshape(value, ()), graph) for value in operands)
+    steps = _steps(start, limit, delta)
+    if _is_sized(sizes):
+        given = node.with_constants({at: steps.cast(DType.I64).value})
+        sized(given, graph, at, sizes, "the number of elements")
+        count = bounds_of(sizes[0])[1]
+    elif (range_steps := _range_steps(node, graph)) is not None:
+        sizes, count = (range_steps,), bounds_of(range_steps)[1]
+    elif node.declared_shape() is None:
+        count = _require_rows(node, graph, at, steps, meaning)
+        sizes = (counted_size(node, graph, steps.cast(DType.I64).value, count, low=1),)
+    else:
+        (count,) = declared(node, at, meaning)
+        require(node, graph, at, steps.equals(count), f"{meaning} must give {count} elements")
+    graph.check_array((count,), dtype.bytes)
+    if count == 0:
+        return graph.constant(np.empty(0, dtype.numpy))
+    places = Numbers(graph.constant(np.arange(count).astype(dtype.numpy)), graph)
+    result = (places * delta + start).value
+    return graph.with_dims(result, (((sizes[0], count),),)) if _is_sized(sizes) else result
+
+
+def _range_steps(node: OnnxNode, graph: GraphBuilder) -> Dimension | None:
+    """The number of elements where floats are computed of a size; None where they are not."""
+    text = [contents_of(node.input(position), graph) for position in range(3)]
+    if not node.input(0).dtype.is_float or any(numbers is None for numbers in text):
+        return None
+    bounds = [numbers.reshape(-1)[0] for numbers in text if numbers is not None]
+    try:
+        number = whole_number(applied(_number_of_steps, *bounds))
+    except UndecidedError:
+        return None
+    return None if isinstance(number, Between) else number
+
+
+def _number_of_steps(
+    start: npt.NDArray[np.float64], limit: npt.NDArray[np.float64], delta: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    return np.maximum(np.ceil((limit - start) / delta), 0)
+
+
+def _steps(start: Numbers, limit: Numbers, delta: Numbers) -> Numbers:
+    """How many elements the range has, -1 where it is none: a scalar."""
+    if start.dtype.is_float:
+        start, limit, delta = (number.cast(DType.F64) for number in (start, limit, delta))
+        divisor = delta.equals(0).choose(delta.like(1), delta)
+        count = ((limit - start) / divisor).ceil().at_least(0)
+    else:
+        start, limit, delta = (number.cast(DType.I64) for number in (start, limit, delta))
+        size = delta.absolute().at_least(1)
+        distance = (delta < 0).choose(start - limit, limit - start).at_least(0)
+        count = (distance + size - 1) / size
+    return delta.equals(0).choose(count.like(-1), count)

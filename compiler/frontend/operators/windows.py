@@ -11,7 +11,7 @@ import numpy as np
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
 from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.moves import as_whole, pad_axis, with_axis
-from tunefarm.compiler.frontend.padded_forms import padded_form
+from tunefarm.compiler.frontend.padded_values import padded_form
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dims import ONE, is_unpadded, size_of
 from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater, smaller
