@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.run_time_sizes import RunTimeSizes
 from tunefarm.compiler.frontend.value import Value
-from tunefarm.compiler.operators.padding import LyingApartError, PaddedUse, is_pointwise, padding_of
-from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.operators.padding import LyingApartError, PaddedUse
+from tunefarm.compiler.operators.registry import complete_attributes, is_pointwise, padding_of
 from tunefarm.compiler.operators.registry import operator as definition
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dims import (

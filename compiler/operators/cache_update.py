@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from tunefarm.compiler.expr.nodes import Expr, all_of, binary, cast, const, integer, select, sub
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, Positions
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.shape import register_move
 from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -59,6 +61,21 @@ def _cache_update(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("cache_update", body)
 
 
+def _padding(use: PaddedUse) -> Dims:
+    """What comes behind the update in the cache stays; sizes of the axis are operands."""
+    cache, axis = use.operand(0), use.attributes.integer("axis")
+    if 4 not in use.present():
+        use.require_whole(1, axis, "the axis of an update")
+    if use.attributes.flag("circular") and 3 not in use.present():
+        use.require_whole(0, axis, "the axis of a cache that begins again")
+    others = {
+        other: use.same((0, other), (1, other)) for other in range(len(cache)) if other != axis
+    }
+    if 2 in use.present():
+        use.same((0, 0), (2, 0))
+    return tuple(others.get(other, cache[other]) for other in range(len(cache)))
+
+
 register_move(
     "cache_update",
     _infer,
@@ -68,6 +85,7 @@ register_move(
     axis=REQUIRED,
     circular=False,
     ends=False,
+    padding_rule=_padding,
 )
 """`cache_update(cache, update, starts, size, count)`: along `axis` the update from
 `starts[sequence]` on (0 without them), else the cache. What lies behind the end is left out, or

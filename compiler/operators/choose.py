@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from tunefarm.compiler.expr.nodes import select
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check
 from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -29,9 +31,22 @@ def _choose(attributes: Attributes, use: Use) -> Tensor:
     )
 
 
+def _padding(use: PaddedUse) -> Dims:
+    return use.broadcast(1, 2)
+
+
 register(
     OperatorDefinition(
-        "choose", Pattern.OPAQUE, 3, _infer, _choose, alone=True, stored=True, lazy=True, moves=True
+        "choose",
+        Pattern.OPAQUE,
+        3,
+        _infer,
+        _choose,
+        alone=True,
+        stored=True,
+        lazy=True,
+        moves=True,
+        padding=_padding,
     )
 )
 """`choose(condition, then, otherwise)`: a copy of one of two tensors."""

@@ -19,6 +19,7 @@ from functools import partial
 
 import numpy as np
 
+from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select
 from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
 from tunefarm.compiler.operators.blocked import (
@@ -30,10 +31,19 @@ from tunefarm.compiler.operators.blocked import (
     BlockedUse,
     Shape,
 )
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check, check_dtype, product, sum_dtype
 from tunefarm.compiler.operators.use import Attributes, Types, Use
-from tunefarm.compiler.operators.windows import Windows, read_windows, spatial_names
+from tunefarm.compiler.operators.windows import (
+    Windows,
+    match_channels,
+    read_windows,
+    require_whole_taps,
+    slid_axis,
+    spatial_names,
+)
+from tunefarm.compiler.types.dims import Dims, extent_of
 from tunefarm.compiler.types.dtypes import NUMBERS, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -324,6 +334,23 @@ def _padded_shapes(
     return [(padded_outputs, group_inputs, *kernel), *((padded_outputs,) for _ in bias)]
 
 
+def _conv_padding(use: PaddedUse) -> Dims:
+    """Windows read zeros behind the true size, as they do outside of the data."""
+    data, weight = use.operand(0), use.operand(1)
+    if use.attributes.integer("pad_value"):
+        raise ShapeError("a padding of other values than 0")
+    require_whole_taps(use)
+    match_channels(use, 1)
+    for position in use.present()[2:]:
+        use.same((1, 0), (position, 0))
+    windows = read_windows(use.attributes, tuple(map(extent_of, weight[2:])))
+    for number in range(len(data) - 2):
+        if windows.reach(number) > 1 or windows.begins[number] or windows.ends[number]:
+            use.fill(0, 2 + number, "zero")
+    slid = (slid_axis(use, windows, number) for number in range(len(data) - 2))
+    return data[0], weight[0], *slid
+
+
 register(
     OperatorDefinition(
         "conv",
@@ -345,5 +372,6 @@ register(
         work=work_by_weight,
         outside=lambda attributes, dtype: float(attributes.integer("pad_value")),
         blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes, reblocks=_reblocks),
+        padding=_conv_padding,
     )
 )

@@ -25,10 +25,18 @@ from tunefarm.compiler.operators.blocked import (
     Shape,
 )
 from tunefarm.compiler.operators.conv import add_bias, check_bias, check_weight, groups_of
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check, pad_stage, product
 from tunefarm.compiler.operators.use import Attributes, Types, Use
-from tunefarm.compiler.operators.windows import Windows, read_windows, spatial_names
+from tunefarm.compiler.operators.windows import (
+    Windows,
+    match_channels,
+    read_windows,
+    require_whole_taps,
+    spatial_names,
+)
+from tunefarm.compiler.types.dims import Axis, Dims, extent_of, is_unpadded, whole
 from tunefarm.compiler.types.tensor_type import TensorType
 
 LAYOUTS = ("NCHW", BLOCKED)
@@ -281,6 +289,29 @@ def _padded_shapes(
     return [(inputs, outputs, *kernel), *((outputs * groups,) for _ in bias)]
 
 
+def _padding(use: PaddedUse) -> Dims:
+    """The result is as much longer than a multiple of the data as it is at the bounds."""
+    data, weight = use.operand(0), use.operand(1)
+    require_whole_taps(use)
+    match_channels(use, 0)
+    windows = read_windows(use.attributes, tuple(map(extent_of, weight[2:])))
+    result: list[Axis] = []
+    for number, extent in enumerate(use.attributes.integers("shape")):
+        axis = data[2 + number]
+        if is_unpadded(axis):
+            result.append(whole(extent))
+            continue
+        use.require_in_one_piece(0, 2 + number, "windows over an axis")
+        use.fill(0, 2 + number, "zero")
+        stride = windows.strides[number]
+        result.append(((axis[0][0] * stride + (extent - stride * extent_of(axis)), extent),))
+    groups = use.attributes.integer("groups")
+    channels = weight[1] if groups == 1 else whole(extent_of(weight[1]) * groups)
+    for position in use.present()[2:]:
+        use.same((1, 1), (position, 0))
+    return data[0], channels, *result
+
+
 register(
     OperatorDefinition(
         "conv_transpose",
@@ -299,5 +330,6 @@ register(
         },
         work=_work,
         blocked=BlockedRule(_blocked_form, starts=True, padded=_padded_shapes),
+        padding=_padding,
     )
 )

@@ -11,6 +11,7 @@ import numpy as np
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, mul, select, unary
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
@@ -26,6 +27,7 @@ from tunefarm.compiler.operators.rules import (
     check_same_dtype,
 )
 from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import (
     ALL,
     BOOLS,
@@ -52,6 +54,7 @@ def pointwise(
     cheap: bool = True,
     commutes: bool = False,
     neutral: float | None = None,
+    padding: PaddingRule | None = None,
 ) -> None:
     """Register a pointwise operator."""
 
@@ -75,6 +78,7 @@ def pointwise(
             cheap=cheap,
             commutes=commutes,
             neutral=neutral,
+            padding=padding,
         )
     )
 
@@ -238,10 +242,30 @@ def _register_binary(
     cheap: bool = True,
     commutes: bool = False,
     neutral: float | None = None,
+    padding: PaddingRule | None = None,
 ) -> None:
     """An operator of two operands of one type; its `body` is the function of its name if None."""
     function, infer = body or _plain_binary(name), _infer_binary(allowed, result)
-    pointwise(name, 2, infer, function, cheap=cheap, commutes=commutes, neutral=neutral)
+    pointwise(
+        name,
+        2,
+        infer,
+        function,
+        cheap=cheap,
+        commutes=commutes,
+        neutral=neutral,
+        padding=padding,
+    )
+
+
+def _quotient_padding(use: PaddedUse) -> Dims:
+    """Integers are not divided by what may be 0."""
+    result = use.broadcast(0, 1)
+    dtype = use.dtypes[1]
+    if dtype is not None and dtype.is_integer:
+        for axis in range(len(use.operand(1))):
+            use.fill(1, axis, "one")
+    return result
 
 
 _register_binary("add", NUMBERS, commutes=True, neutral=0)
@@ -249,9 +273,9 @@ _register_binary("sub", NUMBERS, neutral=0)
 _register_binary("mul", NUMBERS, commutes=True, neutral=1)
 _register_binary("max", NUMBERS, commutes=True)
 _register_binary("min", NUMBERS, commutes=True)
-_register_binary("div", NUMBERS, cheap=False, neutral=1)
-_register_binary("mod", NUMBERS, cheap=False)
-_register_binary("fmod", NUMBERS, cheap=False)
+_register_binary("div", NUMBERS, cheap=False, neutral=1, padding=_quotient_padding)
+_register_binary("mod", NUMBERS, cheap=False, padding=_quotient_padding)
+_register_binary("fmod", NUMBERS, cheap=False, padding=_quotient_padding)
 for _name in ("and", "or", "xor"):
     _register_binary(_name, BOOLS, commutes=True)
     _register_binary(f"bitwise_{_name}", INTEGERS, _plain_binary(_name))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from tunefarm.compiler.expr.nodes import Expr, add, integer, mul
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED
 from tunefarm.compiler.operators.rules import check
 from tunefarm.compiler.operators.shape import register_move
 from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.windows import window_count
+from tunefarm.compiler.types.dims import Dims, is_unpadded, whole
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
@@ -32,6 +35,24 @@ def _frames(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("frames", body)
 
 
+def _padding(use: PaddedUse) -> Dims:
+    """As many frames as the elements that are there have room for."""
+    data, axis = use.operand(0), use.attributes.integer("axis")
+    count, length, step = (use.attributes.integer(name) for name in ("count", "length", "step"))
+    frames = whole(count)
+    if not is_unpadded(data[axis]):
+        use.require_in_one_piece(0, axis, "frames of an axis")
+        frames = ((window_count(data[axis][0][0], length, step, 0), count),)
+    return *data[:axis], frames, whole(length), *data[axis + 1 :]
+
+
 register_move(
-    "frames", _infer, _frames, axis=REQUIRED, count=REQUIRED, length=REQUIRED, step=REQUIRED
+    "frames",
+    _infer,
+    _frames,
+    axis=REQUIRED,
+    count=REQUIRED,
+    length=REQUIRED,
+    step=REQUIRED,
+    padding_rule=_padding,
 )

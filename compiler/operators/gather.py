@@ -10,10 +10,12 @@ from functools import partial
 
 from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, integer, select
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, Positions
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype
 from tunefarm.compiler.operators.shape import register_move
 from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dims import Dims, extent_of, whole
 from tunefarm.compiler.types.dtypes import NUMBERS, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -135,10 +137,55 @@ def _one_hot(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("one_hot", value)
 
 
+def _gather_padding(use: PaddedUse) -> Dims:
+    """Positions in padding are clamped, by the operator itself, and what they give is padding."""
+    data, picks = use.operand(0), use.operand(1)
+    axis = use.attributes.integer("axis")
+    return *data[:axis], *picks, *data[axis + 1 :]
+
+
+def _gather_elements_padding(use: PaddedUse) -> Dims:
+    """There may be fewer indices along the other axes than elements, which a run checks."""
+    axis = use.attributes.integer("axis")
+    return tuple(
+        picked if number == axis else use.within((1, number), (0, number))
+        for number, picked in enumerate(use.operand(1))
+    )
+
+
+def _gather_nd_padding(use: PaddedUse) -> Dims:
+    data, picks = use.operand(0), use.operand(1)
+    batch = use.attributes.integer("batch_dims")
+    use.require_whole(1, len(picks) - 1, "an index tuple")
+    shared = tuple(use.same((0, axis), (1, axis)) for axis in range(batch))
+    depth = extent_of(picks[-1])
+    for axis in range(batch, batch + depth):
+        use.require_in_one_piece(0, axis, "positions")
+    return *shared, *picks[batch:-1], *data[batch + depth :]
+
+
+def _one_hot_padding(use: PaddedUse) -> Dims:
+    picks, axis = use.operand(0), use.attributes.integer("axis")
+    return *picks[:axis], whole(use.attributes.integer("depth")), *picks[axis:]
+
+
 _register = partial(register_move, inputs=2, cheap=False, positions=Positions.LOOKED_UP)
-_register("gather", _infer_gather, _gather, axis=0)
-_register("gather_elements", _infer_gather_elements, _gather_elements, axis=0)
-_register("gather_nd", _infer_gather_nd, _gather_nd, batch_dims=0)
+_register("gather", _infer_gather, _gather, axis=0, padding_rule=_gather_padding)
+_register(
+    "gather_elements",
+    _infer_gather_elements,
+    _gather_elements,
+    axis=0,
+    padding_rule=_gather_elements_padding,
+)
+_register("gather_nd", _infer_gather_nd, _gather_nd, batch_dims=0, padding_rule=_gather_nd_padding)
 register_move(
-    "one_hot", _infer_one_hot, _one_hot, inputs=2, cheap=False, depth=REQUIRED, axis=REQUIRED
+    "one_hot",
+    _infer_one_hot,
+    _one_hot,
+    inputs=2,
+    cheap=False,
+    depth=REQUIRED,
+    axis=REQUIRED,
+    padding_rule=_one_hot_padding,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunefarm.compiler.expr.nodes import Expr, cast
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import unchanged
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check, check_dtype
 from tunefarm.compiler.operators.use import Attributes, Types, Use
@@ -32,5 +33,14 @@ def _lookup(attributes: Attributes, use: Use) -> Tensor:
 
 
 register(
-    OperatorDefinition("lookup", Pattern.ELEMENTWISE, 2, _infer, _lookup, cheap=True, looked_up=1)
+    OperatorDefinition(
+        "lookup",
+        Pattern.ELEMENTWISE,
+        2,
+        _infer,
+        _lookup,
+        cheap=True,
+        looked_up=1,
+        padding=unchanged,
+    )
 )

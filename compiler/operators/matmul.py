@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tunefarm.compiler.expr.nodes import Expr
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
@@ -18,6 +19,7 @@ from tunefarm.compiler.operators.rules import (
     sum_dtype,
 )
 from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import NUMBERS
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -73,6 +75,20 @@ def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
     return result.size * inner
 
 
+def _matmul_padding(use: PaddedUse) -> Dims:
+    """Padding of the inner axis is 0 in both operands: 0 times NaN would be NaN."""
+    left, right = use.operand(0), use.operand(1)
+    turned = use.attributes.flag("transpose_a"), use.attributes.flag("transpose_b")
+    rows, left_inner = (-1, -2) if turned[0] else (-2, -1)
+    right_inner, columns = (-1, -2) if turned[1] else (-2, -1)
+    batch = use.broadcast(0, 1, but=2)
+    inner = ((0, len(left) + left_inner), (1, len(right) + right_inner))
+    use.same(*inner)
+    for place in inner:
+        use.fill(*place, "zero")
+    return *batch, left[rows], right[columns]
+
+
 register(
     OperatorDefinition(
         "matmul",
@@ -82,5 +98,6 @@ register(
         _matmul,
         {"transpose_a": False, "transpose_b": False, "accumulator": ""},
         work=_work,
+        padding=_matmul_padding,
     )
 )

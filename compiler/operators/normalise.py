@@ -16,6 +16,7 @@ from tunefarm.compiler.operators.blocked import (
     BlockedUse,
     Shape,
 )
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
@@ -25,6 +26,7 @@ from tunefarm.compiler.operators.rules import (
     check_same_dtype,
 )
 from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import FLOATS
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -229,6 +231,25 @@ def _lp_norm(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("lp_norm", lambda i: mul(data[i], factor[rows.kept(i)]))
 
 
+def _lp_norm_padding(use: PaddedUse) -> Dims:
+    use.fill(0, use.attributes.integer("axis"), "zero")
+    return use.operand(0)
+
+
+def _row_padding(use: PaddedUse) -> Dims:
+    """Rows are whole, and scales and biases broadcast to them."""
+    data = use.operand(0)
+    for axis in range(use.attributes.integer("axis"), len(data)):
+        use.require_whole(0, axis, "a row that is normalised")
+    return use.broadcast(*use.present())
+
+
+def _mean_variance_padding(use: PaddedUse) -> Dims:
+    for axis in use.attributes.integers("axes"):
+        use.require_whole(0, axis, "an axis that is normalised")
+    return use.operand(0)
+
+
 register(
     OperatorDefinition(
         "layer_norm",
@@ -239,6 +260,7 @@ register(
         {"axis": REQUIRED, "epsilon": 1e-5, "layout": PLAIN},
         passes=3,
         blocked=BlockedRule(_blocked_layer_norm, padded=_padded_parameters),
+        padding=_row_padding,
     ),
     OperatorDefinition(
         "rms_norm",
@@ -248,6 +270,7 @@ register(
         _rms_norm,
         {"axis": REQUIRED, "epsilon": 1e-5},
         passes=2,
+        padding=_row_padding,
     ),
     OperatorDefinition(
         "mean_variance_norm",
@@ -257,6 +280,7 @@ register(
         _mean_variance_norm,
         {"axes": REQUIRED, "epsilon": 1e-9},
         passes=3,
+        padding=_mean_variance_padding,
     ),
     OperatorDefinition(
         "lp_norm",
@@ -266,5 +290,6 @@ register(
         _lp_norm,
         {"axis": REQUIRED, "p": 2},
         passes=2,
+        padding=_lp_norm_padding,
     ),
 )

@@ -15,9 +15,11 @@ from tunefarm.compiler.expr.nodes import (
     unary,
 )
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import FLOATS
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -89,9 +91,26 @@ def _lrn(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("lrn", value)
 
 
+def _batch_norm_padding(use: PaddedUse) -> Dims:
+    data = use.operand(0)
+    channels = use.same((0, 1), *((position, 0) for position in use.present()[1:]))
+    return data[0], channels, *data[2:]
+
+
+def _lrn_padding(use: PaddedUse) -> Dims:
+    use.fill(0, 1, "zero")
+    return use.operand(0)
+
+
 register(
     OperatorDefinition(
-        "batch_norm", Pattern.OPAQUE, 5, _infer_batch_norm, _batch_norm, {"epsilon": 1e-5}
+        "batch_norm",
+        Pattern.OPAQUE,
+        5,
+        _infer_batch_norm,
+        _batch_norm,
+        {"epsilon": 1e-5},
+        padding=_batch_norm_padding,
     ),
     OperatorDefinition(
         "lrn",
@@ -100,5 +119,6 @@ register(
         _infer_lrn,
         _lrn,
         {"size": REQUIRED, "alpha": 1e-4, "beta": 0.75, "bias": 1.0},
+        padding=_lrn_padding,
     ),
 )

@@ -1,9 +1,9 @@
 """Padding rules: what an operator does to axes of which only a part is there.
 
 A model with run-time sizes is a graph at their bounds (`tunefarm.compiler.types.signature`). An
-operator's padding rule says which axes of the result are padded how, and in which operands padding
-would change what is there, so that it has to be filled. Operators without a rule are refused where
-an operand is padded.
+operator's padding rule, a field of its definition, says which axes of the result are padded how,
+and in which operands padding would change what is there, so that it has to be filled. Operators
+without a rule are refused where an operand is padded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.operators.registry import Pattern, operator
 from tunefarm.compiler.operators.use import Attributes
 from tunefarm.compiler.types.dims import (
     ONE,
@@ -21,7 +20,6 @@ from tunefarm.compiler.types.dims import (
     Dims,
     extent_of,
     is_unpadded,
-    regrouped,
     size_of,
 )
 from tunefarm.compiler.types.dtypes import DType
@@ -160,88 +158,15 @@ class PaddedUse:
 
 PaddingRule: TypeAlias = Callable[[PaddedUse], Dims]
 
-_RULES: dict[str, PaddingRule] = {}
-
-
-def padding_rule(*operators: str) -> Callable[[PaddingRule], PaddingRule]:
-    """Register a function as the rule of these operators; `ValueError` if one has another."""
-
-    def register(rule: PaddingRule) -> PaddingRule:
-        for name in operators:
-            if name in _RULES:
-                raise ValueError(f"operator {name} has two padding rules")
-            _RULES[name] = rule
-        return rule
-
-    return register
-
-
-def padding_of(name: str) -> PaddingRule | None:
-    """The rule of an operator, None for one that has to be refused.
-
-    Pointwise operators broadcast, unless they have another rule or an operand that is looked up in.
-    """
-    rule = _RULES.get(name)
-    if rule is not None:
-        return rule
-    return pointwise if is_pointwise(name) else None
-
-
-def is_pointwise(name: str) -> bool:
-    """Whether each element of an operator's result is made of one element of each operand."""
-    definition = operator(name)
-    return definition.pattern is Pattern.ELEMENTWISE and definition.looked_up is None
-
 
 def pointwise(use: PaddedUse) -> Dims:
     """Each element of the result is made of one element of each operand."""
     return use.broadcast(*use.present())
 
 
-@padding_rule("div", "mod", "fmod")
-def _quotient(use: PaddedUse) -> Dims:
-    """Integers are not divided by what may be 0."""
-    result = use.broadcast(0, 1)
-    dtype = use.dtypes[1]
-    if dtype is not None and dtype.is_integer:
-        for axis in range(len(use.operand(1))):
-            use.fill(1, axis, "one")
-    return result
-
-
-@padding_rule("identity", "copy", "fill")
-def _unchanged(use: PaddedUse) -> Dims:
+def unchanged(use: PaddedUse) -> Dims:
+    """The result has the axes of the first operand."""
     return use.operand(0)
-
-
-@padding_rule("reshape")
-def _reshape(use: PaddedUse) -> Dims:
-    shape = use.attributes.integers("shape")
-    dims = regrouped(use.operand(0), shape)
-    if dims is None:
-        raise ShapeError(f"{shapes_text(use.operand(0))} does not lie as {list(shape)} has it")
-    return dims
-
-
-@padding_rule("transpose")
-def _transpose(use: PaddedUse) -> Dims:
-    data = use.operand(0)
-    return tuple(data[axis] for axis in use.attributes.integers("perm"))
-
-
-@padding_rule("matmul")
-def _matmul(use: PaddedUse) -> Dims:
-    """Padding of the inner axis is 0 in both operands: 0 times NaN would be NaN."""
-    left, right = use.operand(0), use.operand(1)
-    turned = use.attributes.flag("transpose_a"), use.attributes.flag("transpose_b")
-    rows, left_inner = (-1, -2) if turned[0] else (-2, -1)
-    right_inner, columns = (-1, -2) if turned[1] else (-2, -1)
-    batch = use.broadcast(0, 1, but=2)
-    inner = ((0, len(left) + left_inner), (1, len(right) + right_inner))
-    use.same(*inner)
-    for place in inner:
-        use.fill(*place, "zero")
-    return *batch, left[rows], right[columns]
 
 
 def shapes_text(dims: Dims) -> str:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from tunefarm.compiler.expr.nodes import Expr, all_of, binary, cast, const, integer, select, unary
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import PaddingRule, unchanged
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check, check_dtype
 from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
@@ -52,7 +53,9 @@ def _infer(attributes: Attributes, types: Types) -> TensorType:
     return TensorType(DType.I64, data.shape)
 
 
-def _definition(name: str, counts: _Order) -> OperatorDefinition:
+def _definition(
+    name: str, counts: _Order, padding: PaddingRule | None = None
+) -> OperatorDefinition:
     def expression(attributes: Attributes, use: Use) -> Tensor:
         data, flags, end = use.input(0), use.optional(1), use.optional(2)
 
@@ -71,7 +74,7 @@ def _definition(name: str, counts: _Order) -> OperatorDefinition:
         )
         return use.pointwise(f"{name}_i64", lambda indices: cast(DType.I64, total[indices]))
 
-    return OperatorDefinition(name, Pattern.OPAQUE, (1, 3), _infer, expression)
+    return OperatorDefinition(name, Pattern.OPAQUE, (1, 3), _infer, expression, padding=padding)
 
 
 def _before(element: Expr, other: Expr, place: Expr, others: Expr) -> Expr:
@@ -85,8 +88,9 @@ def _after(element: Expr, other: Expr, place: Expr, others: Expr) -> Expr:
 
 
 register(
-    _definition("rank_ascending", _before),
-    _definition("rank_descending", _after),
+    # Who asks for ranks says which elements of a row are there.
+    _definition("rank_ascending", _before, unchanged),
+    _definition("rank_descending", _after, unchanged),
     _definition("count_less", lambda element, other, place, others: _below(element, other)),
     _definition(
         "count_equal_before",

@@ -20,6 +20,7 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
@@ -30,7 +31,8 @@ from tunefarm.compiler.operators.registry import (
 )
 from tunefarm.compiler.operators.rules import check, check_dtype, divide_by_count
 from tunefarm.compiler.operators.use import Attributes, Types, Use
-from tunefarm.compiler.operators.windows import Windows, read_windows, spatial_names
+from tunefarm.compiler.operators.windows import Windows, read_windows, slid_axis, spatial_names
+from tunefarm.compiler.types.dims import Dims, whole
 from tunefarm.compiler.types.dtypes import FLOATS, NUMBERS, DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -251,6 +253,30 @@ _ATTRIBUTES: dict[str, Attribute | Required] = {
     "dilations": (),
 }
 
+
+def _pool_padding(fill: str) -> PaddingRule:
+    def rule(use: PaddedUse) -> Dims:
+        """As many windows as fit: an importer that wants one more says so. The only may be cut."""
+        data, windows = (
+            use.operand(0),
+            read_windows(use.attributes, use.attributes.integers("kernel")),
+        )
+        shape = use.attributes.integers("shape")
+        for axis in range(2, len(data)):
+            use.fill(0, axis, fill)
+        slid = (slid_axis(use, windows, n, shape[n], cut=True) for n in range(len(data) - 2))
+        return *data[:2], *slid
+
+    return rule
+
+
+def _average_padding(use: PaddedUse) -> Dims:
+    """Over whole axes only: see the importer's form for others."""
+    for axis in range(2, len(use.operand(0))):
+        use.require_whole(0, axis, "the axis of averages")
+    return *use.operand(0)[:2], *map(whole, use.attributes.integers("shape"))
+
+
 register(
     OperatorDefinition(
         "max_pool",
@@ -263,6 +289,7 @@ register(
         moves=True,
         outside=lambda attributes, dtype: float(neutral_element("max", dtype).value),
         blocked=_blocked_form(keeps_lane=True),
+        padding=_pool_padding("lowest"),
     ),
     OperatorDefinition(
         "max_places",
@@ -282,6 +309,7 @@ register(
         passes=_passes,
         outside=lambda attributes, dtype: 0.0,
         blocked=_blocked_form(keeps_lane=False),
+        padding=_pool_padding("zero"),
     ),
     OperatorDefinition(
         "average_pool",
@@ -293,5 +321,6 @@ register(
         passes=_passes,
         outside=lambda attributes, dtype: 0.0,
         blocked=_blocked_form(keeps_lane=False),
+        padding=_average_padding,
     ),
 )

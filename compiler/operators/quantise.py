@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, integer, mul, select, sub, unary
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
@@ -31,6 +32,7 @@ from tunefarm.compiler.operators.rules import (
     check_dtype,
 )
 from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import FLOATS, INTEGERS, SIGNED, DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -172,9 +174,24 @@ def _saturate(attributes: Attributes, use: Use) -> Tensor:
 _ATTRIBUTES: dict[str, Attribute | Required] = {"to": REQUIRED, "axis": 0, "block": 0}
 _OF_QUANTIZE = {**_ATTRIBUTES, "saturate": True, "precision": "", "zero_scales": False}
 
+
+def _quantised_padding(use: PaddedUse) -> Dims:
+    """Scales and zero points are constants of axes that are whole."""
+    for position in use.present()[1:]:
+        for axis in range(len(use.operand(position))):
+            use.require_whole(position, axis, "an axis of scales")
+    return use.operand(0)
+
+
 register(
     OperatorDefinition(
-        "quantize", Pattern.ELEMENTWISE, (2, 3), _infer_quantize, _quantize, _OF_QUANTIZE
+        "quantize",
+        Pattern.ELEMENTWISE,
+        (2, 3),
+        _infer_quantize,
+        _quantize,
+        _OF_QUANTIZE,
+        padding=_quantised_padding,
     ),
     OperatorDefinition(
         "dequantize",
@@ -185,6 +202,7 @@ register(
         _ATTRIBUTES,
         cheap=True,
         folds_late=True,
+        padding=_quantised_padding,
     ),
     OperatorDefinition(
         "saturate",

@@ -40,9 +40,11 @@ from tunefarm.compiler.expr.nodes import (
 )
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.activation import RECURRENT
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dims import ONE, Dims, whole
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -460,6 +462,23 @@ def _recurrence(attributes: Attributes, use: Use) -> Tensor:
     return layer.shown(previous, hidden, cell)
 
 
+def _padding(use: PaddedUse) -> Dims:
+    """Steps may be padded at their end where each has its first and last one as operands."""
+    data, is_lstm = use.operand(0), use.attributes["kind"] == "LSTM"
+    use.require_whole(0, 1, "the axis of steps")
+    for axis in range(3, len(data)):
+        use.require_whole(0, axis, "an axis of gates or hidden units")
+    for position in use.present()[1:]:
+        for axis in range(len(use.operand(position))):
+            if position < HIDDEN or position > LAST:
+                use.require_whole(position, axis, "an axis of the weights")
+        if HIDDEN <= position <= LAST:
+            use.same((0, 2), (position, 1))
+    bounded = any(position in use.present() for position in (FIRST, LAST))
+    rows = 1 + bounded + is_lstm
+    return ONE if rows == 1 else whole(rows), data[0], data[1], data[2], data[4]
+
+
 register(
     OperatorDefinition(
         "recurrence",
@@ -479,5 +498,6 @@ register(
             "states": "u8",
         },
         reads_result=True,
+        padding=_padding,
     )
 )

@@ -9,6 +9,7 @@ from tunefarm.compiler.expr.combiners import neutral_element
 from tunefarm.compiler.expr.nodes import Expr, binary, cast, const, select, unary
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
@@ -18,6 +19,7 @@ from tunefarm.compiler.operators.registry import (
 )
 from tunefarm.compiler.operators.rules import check, check_dtype, divide_by_count
 from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dims import ONE, Axis, Dims
 from tunefarm.compiler.types.dtypes import ALL, NUMBERS, DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -78,7 +80,56 @@ def _infer_running(attributes: Attributes, types: Types) -> TensorType:
     return type
 
 
-def _running(name: str, combiner: str) -> OperatorDefinition:
+def _reduced_axes(dims: Dims, axes: Sequence[int], keep: bool) -> Dims:
+    kept: list[Axis] = []
+    for number, axis in enumerate(dims):
+        if number not in axes:
+            kept.append(axis)
+        elif keep:
+            kept.append(ONE)
+    return tuple(kept)
+
+
+def _fold_padding(fill: str) -> PaddingRule:
+    def rule(use: PaddedUse) -> Dims:
+        axes = use.attributes.integers("axes")
+        for axis in axes:
+            use.fill(0, axis, fill)
+        return _reduced_axes(use.operand(0), axes, use.attributes.flag("keepdims"))
+
+    return rule
+
+
+def _mean_padding(use: PaddedUse) -> Dims:
+    """Over whole axes only: see the importer's form for others."""
+    axes = use.attributes.integers("axes")
+    for axis in axes:
+        use.require_whole(0, axis, "the axis of a mean")
+    return _reduced_axes(use.operand(0), axes, use.attributes.flag("keepdims"))
+
+
+def _extreme_padding(fill: str) -> PaddingRule:
+    def rule(use: PaddedUse) -> Dims:
+        axis = use.attributes.integer("axis")
+        use.fill(0, axis, fill)
+        return _reduced_axes(use.operand(0), (axis,), use.attributes.flag("keepdims"))
+
+    return rule
+
+
+def _running_padding(fill: str) -> PaddingRule:
+    def rule(use: PaddedUse) -> Dims:
+        """What comes before an element is there, but for padding between; what comes behind need
+        not be."""
+        axis = use.attributes.integer("axis")
+        if use.attributes.flag("reverse") or len(use.operand(0)[axis]) > 1:
+            use.fill(0, axis, fill)
+        return use.operand(0)
+
+    return rule
+
+
+def _running(name: str, combiner: str, fill: str) -> OperatorDefinition:
     """Sums or products of all elements up to each one: reductions under a triangular mask.
 
     Schedules know this form (`tunefarm.compiler.kernels.scan`) and walk along the axis once.
@@ -107,13 +158,22 @@ def _running(name: str, combiner: str) -> OperatorDefinition:
         "exclusive": False,
         "reverse": False,
     }
-    return OperatorDefinition(name, Pattern.REDUCTION, 1, _infer_running, expression, attributes)
+    return OperatorDefinition(
+        name,
+        Pattern.REDUCTION,
+        1,
+        _infer_running,
+        expression,
+        attributes,
+        padding=_running_padding(fill),
+    )
 
 
 def _fold(
     name: str,
     allowed: frozenset[DType],
     combiner: str,
+    padding: PaddingRule,
     *,
     bool_combiner: str = "",
     mean: bool = False,
@@ -166,10 +226,11 @@ def _fold(
         folds_axes=True,
         passes=1,
         blocked=BlockedRule(blocked, folds=folds),
+        padding=padding,
     )
 
 
-def _extreme(name: str, combiner: str) -> OperatorDefinition:
+def _extreme(name: str, combiner: str, fill: str) -> OperatorDefinition:
     """First the extreme value, then the first (or last) position that holds it (or a NaN).
 
     Two reductions in a row over the same data: a kernel of its own, like softmax.
@@ -213,17 +274,25 @@ def _extreme(name: str, combiner: str) -> OperatorDefinition:
         return use.pointwise(f"{name}_i64", lambda indices: cast(DType.I64, found[indices]))
 
     attributes = {"axis": 0, "keepdims": True, "select_last_index": False}
-    return OperatorDefinition(name, Pattern.OPAQUE, 1, _infer_arg, expression, attributes)
+    return OperatorDefinition(
+        name,
+        Pattern.OPAQUE,
+        1,
+        _infer_arg,
+        expression,
+        attributes,
+        padding=_extreme_padding(fill),
+    )
 
 
 register(
-    _fold("reduce_sum", NUMBERS, "sum"),
-    _fold("reduce_prod", NUMBERS, "prod"),
-    _fold("reduce_max", ALL, "max", bool_combiner="or", of_equals=True),
-    _fold("reduce_min", ALL, "min", bool_combiner="and", of_equals=True),
-    _fold("reduce_mean", NUMBERS, "sum", mean=True, of_equals=True),
-    _extreme("arg_max", "max"),
-    _extreme("arg_min", "min"),
-    _running("cumsum", "sum"),
-    _running("cumprod", "prod"),
+    _fold("reduce_sum", NUMBERS, "sum", _fold_padding("zero")),
+    _fold("reduce_prod", NUMBERS, "prod", _fold_padding("one")),
+    _fold("reduce_max", ALL, "max", _fold_padding("lowest"), bool_combiner="or", of_equals=True),
+    _fold("reduce_min", ALL, "min", _fold_padding("highest"), bool_combiner="and", of_equals=True),
+    _fold("reduce_mean", NUMBERS, "sum", _mean_padding, mean=True, of_equals=True),
+    _extreme("arg_max", "max", "lowest"),
+    _extreme("arg_min", "min", "highest"),
+    _running("cumsum", "sum", "zero"),
+    _running("cumprod", "prod", "one"),
 )

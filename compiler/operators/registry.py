@@ -12,6 +12,7 @@ from tunefarm.compiler.errors import ShapeError, UnsupportedOperatorError
 from tunefarm.compiler.expr.nodes import stored_as
 from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
 from tunefarm.compiler.operators.blocked import BlockedRule
+from tunefarm.compiler.operators.padding import PaddingRule, pointwise
 from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
@@ -142,6 +143,9 @@ class OperatorDefinition:
     Others get 16-bit floats as f32, and their results are rounded."""
     blocked: BlockedRule | None = None
     """How it runs on blocked data (pointwise operators all do so alike)."""
+    padding: PaddingRule | None = None
+    """What it does to axes of which only a part is there; None: it is refused on them, or, if it is
+    pointwise and looks nothing up, broadcasts."""
 
     @property
     def arity(self) -> tuple[int, int | None]:
@@ -257,6 +261,17 @@ def _rounded(builder: KernelBuilder, exact: Tensor, dtype: DType) -> Tensor:
     axes = axes_of(exact.shape)
     result = builder.stage("rounded", axes, lambda *indices: stored_as(dtype, exact[indices]))
     return replace(result, exact=exact)
+
+
+def padding_of(name: str) -> PaddingRule | None:
+    """The padding rule of an operator, None for one that has to be refused on padded operands."""
+    return operator(name).padding or (pointwise if is_pointwise(name) else None)
+
+
+def is_pointwise(name: str) -> bool:
+    """Whether each element of an operator's result is made of one element of each operand."""
+    definition = operator(name)
+    return definition.pattern is Pattern.ELEMENTWISE and definition.looked_up is None
 
 
 def passes_over_data(node: Node) -> int | None:

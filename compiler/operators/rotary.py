@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub, unary
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
@@ -28,6 +29,7 @@ from tunefarm.compiler.operators.rules import (
     check_same_dtype,
 )
 from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import FLOATS
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -113,6 +115,13 @@ def _rotary(attributes: Attributes, use: Use) -> Tensor:
     return use.pointwise("rotary", value)
 
 
+def _rotary_padding(use: PaddedUse) -> Dims:
+    data = use.operand(0)
+    use.require_whole(0, len(data) - 1, "the features that are turned")
+    tables = use.broadcast(0, 1, 2, but=1)
+    return *tables, data[-1]
+
+
 register(
     OperatorDefinition(
         "rotary",
@@ -128,5 +137,6 @@ register(
         ),
         moves=False,
         piecewise=True,
+        padding=_rotary_padding,
     )
 )

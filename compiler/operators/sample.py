@@ -31,6 +31,7 @@ from tunefarm.compiler.expr.nodes import (
     unary,
 )
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     OperatorDefinition,
@@ -41,6 +42,7 @@ from tunefarm.compiler.operators.registry import (
 )
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype
 from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dims import Axis, Dims, extent_of, whole
 from tunefarm.compiler.types.dtypes import FLOATS, WIDE_FLOATS, DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -333,6 +335,36 @@ _SUMS: dict[str, Attribute | Required] = {
     "combine": "sum",
 }
 
+
+def _tables_padding(use: PaddedUse) -> Dims:
+    places = use.operand(0)
+    use.require_whole(0, 2, "the axis of coordinates")
+    if 1 in use.present():
+        use.same((0, 0), (1, 0))
+    taps = TAPS[use.attributes.choice("mode", tuple(TAPS))] ** extent_of(places[2])
+    return places[0], whole(taps), places[1]
+
+
+def _table_axes(use: PaddedUse) -> tuple[Axis, Axis]:
+    """The axes of batch and places that the tables of positions and weights share."""
+    tables = [position for position in use.present() if position]
+    for position in tables:
+        use.require_whole(position, 1, "the axis of taps")
+    batch, places = (use.same(*((table, axis) for table in tables)) for axis in (0, 2))
+    return batch, places
+
+
+def _rows_padding(use: PaddedUse) -> Dims:
+    batch, places = _table_axes(use)
+    return batch, places, use.operand(0)[1]
+
+
+def _planes_padding(use: PaddedUse) -> Dims:
+    batch, places = _table_axes(use)
+    use.same((0, 0), (1, 0))
+    return batch, use.operand(0)[1], places
+
+
 register(
     OperatorDefinition(
         "sample_positions",
@@ -343,6 +375,7 @@ register(
         {**_TABLES, "rows": 0},
         moves=False,
         alone=True,
+        padding=_tables_padding,
     ),
     OperatorDefinition(
         "sample_weights",
@@ -353,6 +386,7 @@ register(
         _TABLES,
         moves=False,
         alone=True,
+        padding=_tables_padding,
     ),
     *(
         OperatorDefinition(
@@ -364,10 +398,11 @@ register(
             _SUMS,
             positions=Positions.LOOKED_UP,
             moves=False,
+            padding=padding,
         )
-        for name, infer, expression in (
-            ("sample_rows", _infer_rows, _rows),
-            ("sample_planes", _infer_planes, _planes),
+        for name, infer, expression, padding in (
+            ("sample_rows", _infer_rows, _rows, _rows_padding),
+            ("sample_planes", _infer_planes, _planes, _planes_padding),
         )
     ),
 )

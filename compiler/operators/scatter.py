@@ -28,6 +28,7 @@ from tunefarm.compiler.expr.nodes import (
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.kernels.scatter import MISSED, last_write, place_of
 from tunefarm.compiler.operators.gather import wrapped
+from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     ExpressionRule,
@@ -39,6 +40,7 @@ from tunefarm.compiler.operators.registry import (
 )
 from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -163,14 +165,32 @@ def _scattered(
     return use.pointwise("scatter", element)
 
 
-def _definition(name: str, infer: TypeRule, expression: ExpressionRule) -> OperatorDefinition:
+def _definition(
+    name: str, infer: TypeRule, expression: ExpressionRule, padding: PaddingRule
+) -> OperatorDefinition:
     attributes: dict[str, Attribute | Required] = {"reduction": "none"}
     if infer is _infer_rows:
         attributes["named"] = REQUIRED
-    return OperatorDefinition(name, Pattern.OPAQUE, 3, infer, expression, attributes, alone=True)
+    return OperatorDefinition(
+        name, Pattern.OPAQUE, 3, infer, expression, attributes, alone=True, padding=padding
+    )
+
+
+def _elements_padding(use: PaddedUse) -> Dims:
+    """Updates in padding go nowhere: their positions are the lowest number."""
+    before = use.same((0, 0), (1, 0), (2, 0))
+    use.same((1, 1), (2, 1))
+    use.fill(1, 1, "lowest")
+    return before, use.operand(0)[1], use.same((0, 2), (1, 2), (2, 2))
+
+
+def _rows_padding(use: PaddedUse) -> Dims:
+    use.same((1, 0), (2, 0))
+    use.fill(1, 0, "lowest")
+    return use.operand(0)[0], use.same((0, 1), (2, 1))
 
 
 register(
-    _definition("scatter_elements", _infer_elements, _elements),
-    _definition("scatter_rows", _infer_rows, _rows),
+    _definition("scatter_elements", _infer_elements, _elements, _elements_padding),
+    _definition("scatter_rows", _infer_rows, _rows, _rows_padding),
 )

@@ -8,6 +8,7 @@ from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Expr, all_of, binary, const, integer, select, sub
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule, shapes_text, unchanged
 from tunefarm.compiler.operators.registry import (
     REQUIRED,
     ExpressionRule,
@@ -26,6 +27,17 @@ from tunefarm.compiler.operators.rules import (
     check_same_dtype,
 )
 from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dims import (
+    ONE,
+    Axis,
+    Dims,
+    extent_of,
+    is_unpadded,
+    joined,
+    regrouped,
+    size_of,
+    whole,
+)
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
@@ -44,6 +56,7 @@ def register_move(
     positions: Positions | PositionRule = Positions.PLAIN,
     turns: Callable[[Attributes], bool] | None = None,
     piecewise: bool = False,
+    padding_rule: PaddingRule | None = None,
     **attributes: Attribute | Required,
 ) -> None:
     """Register an operator whose result's elements are those of its data, moved."""
@@ -62,6 +75,7 @@ def register_move(
             positions=positions,
             turns=turns,
             piecewise=piecewise,
+            padding=padding_rule,
         )
     )
 
@@ -317,8 +331,77 @@ def _pads_of_blocks(attributes: Attributes, block: int) -> dict[str, Attribute]:
     return {"pads": (*pads[:4], 0, *pads[4:], 0)}
 
 
+def _reshape_padding(use: PaddedUse) -> Dims:
+    shape = use.attributes.integers("shape")
+    dims = regrouped(use.operand(0), shape)
+    if dims is None:
+        raise ShapeError(f"{shapes_text(use.operand(0))} does not lie as {list(shape)} has it")
+    return dims
+
+
+def _transpose_padding(use: PaddedUse) -> Dims:
+    data = use.operand(0)
+    return tuple(data[axis] for axis in use.attributes.integers("perm"))
+
+
+def _concat_padding(use: PaddedUse) -> Dims:
+    """The parts' axis is whole: see the importer's form for one that is not."""
+    positions, axis = use.present(), use.attributes.integer("axis")
+    total = 0
+    for position in positions:
+        use.require_whole(position, axis, "a part of a concatenation")
+        total += extent_of(use.operand(position)[axis])
+    rank = len(use.operand(0))
+    return tuple(
+        whole(total) if other == axis else use.same(*((p, other) for p in positions))
+        for other in range(rank)
+    )
+
+
+def _expand_padding(use: PaddedUse) -> Dims:
+    """Padded axes stay; the importer says which of the new ones are padded."""
+    shape, data = use.attributes.integers("shape"), use.operand(0)
+    rank = max(len(shape), len(data))
+    given = (ONE,) * (rank - len(data)) + data
+    wanted = (1,) * (rank - len(shape)) + shape
+    result = []
+    for axis, extent in zip(given, wanted, strict=True):
+        if not is_unpadded(axis) and extent not in (1, extent_of(axis)):
+            raise ShapeError(f"an axis of {size_of(axis)} does not expand to {extent}")
+        result.append(whole(extent) if is_unpadded(axis) and extent != 1 else axis)
+    return tuple(result)
+
+
+def _tile_padding(use: PaddedUse) -> Dims:
+    """Axes with padding are not repeated, or are outermost in what is: [repeats, axis]."""
+    repeats = use.attributes.integers("repeats")
+    return tuple(
+        joined(((count, count), *axis)) for count, axis in zip(repeats, use.operand(0), strict=True)
+    )
+
+
+def _trilu_padding(use: PaddedUse) -> Dims:
+    """Rows and columns are counted."""
+    for axis in (-2, -1):
+        use.require_in_one_piece(0, len(use.operand(0)) + axis, "a triangle")
+    return use.operand(0)
+
+
+def _pad_padding(use: PaddedUse) -> Dims:
+    """Only whole axes get more elements here; see the importer's form for others."""
+    data, pads = use.operand(0), use.attributes.integers("pads")
+    result: list[Axis] = []
+    for axis, given in enumerate(data):
+        more = pads[axis] + pads[axis + len(data)]
+        if pads[axis] or pads[axis + len(data)]:
+            use.require_whole(0, axis, "an axis that is padded")
+            given = whole(extent_of(given) + more)
+        result.append(given)
+    return tuple(result)
+
+
 register(
-    OperatorDefinition("identity", Pattern.VIEW, 1, _infer_identity, None),
+    OperatorDefinition("identity", Pattern.VIEW, 1, _infer_identity, None, padding=unchanged),
     OperatorDefinition(
         "reshape",
         Pattern.VIEW,
@@ -327,6 +410,7 @@ register(
         None,
         {"shape": REQUIRED},
         identity_if_same_type=True,
+        padding=_reshape_padding,
     ),
     # What `tunefarm.compiler.plan.share_memory` makes of slices and concats.
     OperatorDefinition(
@@ -334,7 +418,7 @@ register(
     ),
     OperatorDefinition("join", Pattern.JOIN, (1, None), _infer_join, None, {"shape": REQUIRED}),
 )
-register_move("copy", _infer_identity, _copy, passes=1)
+register_move("copy", _infer_identity, _copy, passes=1, padding_rule=unchanged)
 register_move(
     "transpose",
     _infer_transpose,
@@ -342,6 +426,7 @@ register_move(
     passes=1,
     turns=_turns_rows,
     perm=REQUIRED,
+    padding_rule=_transpose_padding,
 )
 register_move(
     "concat",
@@ -352,8 +437,16 @@ register_move(
     blocked=BlockedRule(_blocked_concat, joins=True),
     piecewise=True,
     axis=REQUIRED,
+    padding_rule=_concat_padding,
 )
-register_move("expand", _infer_expand, _expand, identity_if_same_type=True, shape=REQUIRED)
+register_move(
+    "expand",
+    _infer_expand,
+    _expand,
+    identity_if_same_type=True,
+    shape=REQUIRED,
+    padding_rule=_expand_padding,
+)
 register_move(
     "tile",
     _infer_tile,
@@ -361,8 +454,18 @@ register_move(
     identity_if_same_type=True,
     positions=Positions.DIVIDED,
     repeats=REQUIRED,
+    padding_rule=_tile_padding,
 )
-register_move("trilu", _infer_trilu, _trilu, passes=1, piecewise=True, upper=True, k=0)
+register_move(
+    "trilu",
+    _infer_trilu,
+    _trilu,
+    passes=1,
+    piecewise=True,
+    upper=True,
+    k=0,
+    padding_rule=_trilu_padding,
+)
 register_move(
     "pad",
     _infer_pad,
@@ -374,4 +477,5 @@ register_move(
     pads=REQUIRED,
     mode="constant",
     value=0.0,
+    padding_rule=_pad_padding,
 )

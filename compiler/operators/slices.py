@@ -9,13 +9,16 @@ next branch, unless whoever joined them put padding there: `lane` is the number 
 
 from __future__ import annotations
 
+from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Expr, add, integer, mul
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.operators.blocked import BLOCKED, BlockedForm, BlockedRule, BlockedUse
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED
 from tunefarm.compiler.operators.rules import check
 from tunefarm.compiler.operators.shape import register_move
 from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.types.dims import Axis, Dims, extent_of, size_of, whole
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 # --- slice ---------------------------------------------------------------------------------------
@@ -120,6 +123,33 @@ def _blocked_channels(use: BlockedUse) -> BlockedForm | None:
     return BlockedForm(BLOCKED, float(attributes.number("lane"))) if padded else None
 
 
+def _least_size(axis: Axis) -> int | None:
+    """How many elements an axis has at least, from its first one on without gaps."""
+    if len(axis) > 1:
+        return None
+    ((true, _),) = axis
+    return true if isinstance(true, int) else true.bounds[0]
+
+
+def _slice_padding(use: PaddedUse) -> Dims:
+    """Axes are kept as they are, or are whole."""
+    starts, steps, shape = (use.attributes.integers(name) for name in ("starts", "steps", "shape"))
+    result: list[Axis] = []
+    for axis, (start, step, count) in enumerate(zip(starts, steps, shape, strict=True)):
+        given = use.operand(0)[axis]
+        if start == 0 and step == 1 and count == extent_of(given):
+            result.append(given)
+            continue
+        least = _least_size(given)
+        if least is None or max(start, start + (count - 1) * step) >= least:
+            raise ShapeError(
+                f"positions {start} to {start + (count - 1) * step} of an axis of {size_of(given)} "
+                "need not be there"
+            )
+        result.append(whole(count))
+    return tuple(result)
+
+
 register_move(
     "slice",
     _infer_slice,
@@ -129,6 +159,7 @@ register_move(
     starts=REQUIRED,
     steps=REQUIRED,
     shape=REQUIRED,
+    padding_rule=_slice_padding,
 )
 register_move(
     "channels",

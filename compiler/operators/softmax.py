@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from tunefarm.compiler.expr.nodes import Expr, mul, sub, unary
 from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check_dtype
 from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import FLOATS
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -78,11 +80,35 @@ def _log_softmax(attributes: Attributes, use: Use) -> Tensor:
 
 _AXIS = {"axis": REQUIRED}
 
+
+def _softmax_padding(use: PaddedUse) -> Dims:
+    axis = use.attributes.integer("axis")
+    use.fill(0, axis, "lowest")
+    use.known[axis] = "zero"  # exp(-inf)
+    return use.operand(0)
+
+
+def _log_softmax_padding(use: PaddedUse) -> Dims:
+    use.fill(0, use.attributes.integer("axis"), "lowest")
+    return use.operand(0)
+
+
 register(
     *(
         OperatorDefinition(
-            name, Pattern.OPAQUE, 1, _infer_softmax, rule, _AXIS, passes=3, reads_rows=True
+            name,
+            Pattern.OPAQUE,
+            1,
+            _infer_softmax,
+            rule,
+            _AXIS,
+            passes=3,
+            reads_rows=True,
+            padding=padding,
         )
-        for name, rule in (("softmax", _softmax), ("log_softmax", _log_softmax))
+        for name, rule, padding in (
+            ("softmax", _softmax, _softmax_padding),
+            ("log_softmax", _log_softmax, _log_softmax_padding),
+        )
     )
 )

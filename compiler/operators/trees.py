@@ -25,9 +25,11 @@ from tunefarm.compiler.expr.nodes import (
     unary,
 )
 from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import OperatorDefinition, Pattern, Positions, register
 from tunefarm.compiler.operators.rules import check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import BOOLS, WIDE_FLOATS, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -157,6 +159,27 @@ def _clamped(number: Expr, extent: int) -> Expr:
     return binary("max", inside, const(0, DType.I32))
 
 
+def _step_padding(use: PaddedUse) -> Dims:
+    """Of rows that are not there any node will do: the tables clamp what they are read at."""
+    for position in use.present()[2:]:
+        use.require_whole(position, 0, "a table of nodes")
+    use.require_whole(1, 1, "the axis of features")
+    if use.attributes.flag("by_rows"):
+        return use.same((0, 0), (1, 0)), use.operand(0)[1]
+    return use.operand(0)[0], use.same((0, 1), (1, 0))
+
+
+def _leaves_padding(use: PaddedUse) -> Dims:
+    """As `tree_step`."""
+    by_rows = use.attributes.flag("by_rows")
+    use.require_whole(0, int(by_rows), "the axis of features")
+    for position in use.present()[1:]:
+        for axis in range(len(use.operand(position))):
+            use.require_whole(position, axis, "a table of nodes")
+    trees, rows = use.operand(1)[int(by_rows)], use.operand(0)[1 - int(by_rows)]
+    return (rows, trees) if by_rows else (trees, rows)
+
+
 register(
     OperatorDefinition(
         "tree_step",
@@ -168,6 +191,7 @@ register(
         positions=Positions.LOOKED_UP,
         moves=False,
         alone=True,
+        padding=_step_padding,
     )
 )
 """`tree_step(nodes, data, features, thresholds, children, nan_first)`: at node m a row of the data
@@ -183,6 +207,7 @@ register(
         _leaves,
         {"by_rows": False},
         alone=True,
+        padding=_leaves_padding,
     )
 )
 """`tree_leaves(data, features, thresholds, first, second, leaves, nan_first)`: node n of tree t

@@ -13,9 +13,11 @@ from __future__ import annotations
 from tunefarm.compiler.expr.nodes import Expr
 from tunefarm.compiler.kernels.kernel import Tensor
 from tunefarm.compiler.kernels.weight_words import WORD, word_term
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.registry import REQUIRED, OperatorDefinition, Pattern, register
 from tunefarm.compiler.operators.rules import check, check_dtype
 from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
+from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import FLOATS, DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -75,6 +77,15 @@ def _work(attributes: Attributes, types: Types, result: TensorType) -> int:
     return result.size * types.present(0).shape[-1]
 
 
+def _padding(use: PaddedUse) -> Dims:
+    for position in use.present()[1:]:
+        for axis in range(2):
+            use.require_whole(position, axis, "an axis of the weights")
+    data = use.operand(0)
+    use.require_whole(0, len(data) - 1, "the axis that is summed")
+    return *data[:-1], use.operand(1)[1]
+
+
 register(
     OperatorDefinition(
         "weight_product",
@@ -84,5 +95,6 @@ register(
         _expression,
         {"bits": REQUIRED, "block": REQUIRED},
         work=_work,
+        padding=_padding,
     )
 )

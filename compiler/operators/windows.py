@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.expr.nodes import Const, Expr, add, integer, mul
 from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
+from tunefarm.compiler.operators.padding import PaddedUse
 from tunefarm.compiler.operators.rules import check, pad_stage
 from tunefarm.compiler.operators.use import Attributes
+from tunefarm.compiler.types.dims import Axis, extent_of, is_unpadded, whole
+from tunefarm.compiler.types.sizes import Dimension, bounds_of, divide, greater
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +93,61 @@ def spatial_names(rank: int, prefix: str) -> list[str]:
     if rank <= 3:
         return [prefix + letter for letter in "dhw"[3 - rank :]]
     return [f"{prefix}{position}" for position in range(rank)]
+
+
+def window_count(
+    size: Dimension, reach: int, stride: int, more: int, *, cut: bool = False
+) -> Dimension:
+    """Windows of `reach` elements, `stride` apart, over `more` elements than there are.
+
+    With `cut` there is one where less than a stride is missing, as ONNX's formula has it.
+    """
+    count = divide(size + (more - reach), stride) + 1
+    low, _ = bounds_of(count)
+    if cut and low < 1 and bounds_of(size)[0] + more - reach > -stride:
+        return greater(count, 1)
+    if low < 1:
+        raise ShapeError(
+            f"a window of {reach} may not fit into the size {size} with a padding of {more}",
+            hint="raise the lower bound of its symbols",
+        )
+    return count
+
+
+def slid_axis(
+    use: PaddedUse, windows: Windows, number: int, count: int | None = None, *, cut: bool = False
+) -> Axis:
+    """The axis of windows over an axis, of which there are `count` over the padded one."""
+    axis = use.operand(0)[2 + number]
+    if is_unpadded(axis) and count is not None:
+        return whole(count)
+    reach, stride = windows.reach(number), windows.strides[number]
+    more = windows.begins[number] + windows.ends[number]
+    if reach == stride == 1 and not more:
+        return axis
+    use.require_in_one_piece(0, 2 + number, "windows over an axis")
+    if count is None:
+        count = (extent_of(axis) + more - reach) // stride + 1
+    if is_unpadded(axis):
+        return whole(count)
+    return ((window_count(axis[0][0], reach, stride, more, cut=cut), count),)
+
+
+def require_whole_taps(use: PaddedUse) -> None:
+    """Raise `ShapeError` where an axis of the weights' taps is padded."""
+    for axis in range(2, len(use.operand(1))):
+        use.require_whole(1, axis, "an axis of the weights")
+
+
+def match_channels(use: PaddedUse, axis: int) -> None:
+    """Channels that need not all be there are 0 in the data and in this axis of the weights."""
+    if use.attributes.integer("groups") == 1:
+        use.same((0, 1), (1, axis))
+        for place in ((0, 1), (1, axis)):
+            use.fill(*place, "zero")
+        return
+    use.require_whole(0, 1, "the axis of channels in groups")
+    for position in use.present()[1:]:
+        for number in range(2):
+            if number < len(use.operand(position)):
+                use.require_whole(position, number, "an axis of the weights")
