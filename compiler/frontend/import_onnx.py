@@ -38,12 +38,13 @@ from tunefarm.compiler.frontend.node_order import in_order
 from tunefarm.compiler.frontend.read_model import check_text, read_model, read_opsets
 from tunefarm.compiler.frontend.shape_hints import check_given, graph_hints, stale_shapes
 from tunefarm.compiler.frontend.string_prefix import FoundPrefix, PrefixFinder
-from tunefarm.compiler.frontend.structured_ports import (
+from tunefarm.compiler.frontend.structured_values import (
+    GrowingSequence,
+    StackedSequence,
     input_structure,
     structured_input,
     structured_output,
 )
-from tunefarm.compiler.frontend.structured_values import GrowingSequence, StackedSequence
 from tunefarm.compiler.frontend.tensors import (
     Initializer,
     element_type,

@@ -23,6 +23,7 @@ from tunefarm.compiler.operators.registry import (
 from tunefarm.compiler.operators.rules import (
     broadcast_load,
     broadcast_shapes,
+    check,
     check_dtype,
     check_same_dtype,
 )
@@ -293,3 +294,44 @@ pointwise("pow", 2, _infer_pow, _pow, cheap=False, neutral=1)
 pointwise("bit_shift", 2, _infer_shift, _bit_shift, attributes={"direction": REQUIRED})
 pointwise("prelu", 2, _infer_prelu, _prelu)
 pointwise("where", 3, _infer_where, _where)
+
+
+# --- One of two values: only the one that is taken has to be computed ----------------------------
+#
+# What computes the other is left out when the program runs, see
+# `tunefarm.compiler.plan.fusion.find_guards`.
+
+
+def _infer(attributes: Attributes, types: Types) -> TensorType:
+    condition, then, otherwise = (types.present(position) for position in range(3))
+    check(condition == TensorType(DType.BOOL, ()), f"the condition is no bool, but {condition}")
+    check(then == otherwise, f"one value is {then}, the other one {otherwise}")
+    return then
+
+
+def _choose(attributes: Attributes, use: Use) -> Tensor:
+    condition, then, otherwise = (use.input(position) for position in range(3))
+    return use.pointwise(
+        "chosen", lambda indices: select(condition[()], then[indices], otherwise[indices])
+    )
+
+
+def _padding(use: PaddedUse) -> Dims:
+    return use.broadcast(1, 2)
+
+
+register(
+    OperatorDefinition(
+        "choose",
+        Pattern.OPAQUE,
+        3,
+        _infer,
+        _choose,
+        alone=True,
+        stored=True,
+        lazy=True,
+        moves=True,
+        padding=_padding,
+    )
+)
+"""`choose(condition, then, otherwise)`: a copy of one of two tensors."""

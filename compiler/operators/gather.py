@@ -1,4 +1,4 @@
-"""Operators that read their data at positions taken from an index tensor.
+"""Operators that read or write their data at positions taken from an index tensor.
 
 Indices count from the end when negative. ONNX calls other indices an error; a kernel clamps them,
 so that no model and no measurement with random inputs can read outside of a tensor.
@@ -6,18 +6,43 @@ so that no model and no measurement with random inputs can read outside of a ten
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 
-from tunefarm.compiler.expr.nodes import Expr, add, binary, cast, integer, select
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.expr.combiners import COMBINERS, neutral_element
+from tunefarm.compiler.expr.nodes import (
+    Expr,
+    add,
+    all_of,
+    binary,
+    cast,
+    const,
+    index,
+    integer,
+    mul,
+    select,
+)
 from tunefarm.compiler.kernels.kernel import Tensor
-from tunefarm.compiler.operators.padding import PaddedUse
-from tunefarm.compiler.operators.registry import REQUIRED, Positions
-from tunefarm.compiler.operators.rules import INDICES, check, check_dtype
+from tunefarm.compiler.kernels.scatter import MISSED, last_write, place_of
+from tunefarm.compiler.operators.padding import PaddedUse, PaddingRule
+from tunefarm.compiler.operators.registry import (
+    REQUIRED,
+    ExpressionRule,
+    OperatorDefinition,
+    Pattern,
+    Positions,
+    Required,
+    TypeRule,
+    register,
+)
+from tunefarm.compiler.operators.rules import INDICES, check, check_dtype, check_same_dtype
 from tunefarm.compiler.operators.shape import register_move
-from tunefarm.compiler.operators.use import Attributes, Types, Use
+from tunefarm.compiler.operators.use import Attributes, Types, Use, axes_of
 from tunefarm.compiler.types.dims import Dims, extent_of, whole
 from tunefarm.compiler.types.dtypes import NUMBERS, DType
-from tunefarm.compiler.types.tensor_type import TensorType
+from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
 
 def wrapped(position: Expr, extent: int) -> Expr:
@@ -188,4 +213,164 @@ register_move(
     depth=REQUIRED,
     axis=REQUIRED,
     padding_rule=_one_hot_padding,
+)
+
+
+# --- Operators that write to positions taken from an index tensor --------------------------------
+#
+# Indices count from the end when negative; updates of what lies outside are left out. Where
+# several updates have one position the last one stays, unless a reduction joins them all with the
+# data. The expressions say for each element which updates are its own; see
+# `tunefarm.compiler.kernels.scatter`.
+
+
+REDUCTIONS = {"none": "", "add": "sum", "mul": "prod", "max": "max", "min": "min"}
+"""Combiners by what ONNX calls a reduction."""
+
+_UPDATES = "u"
+
+
+def _infer_elements(attributes: Attributes, types: Types) -> TensorType:
+    data, indices, updates = types.present(0), types.present(1), types.present(2)
+    _check_operands(attributes, data, indices, updates)
+    check(len(data.shape) == 3, f"the data is {data}, and not [before, axis, behind]")
+    check(
+        indices.shape == updates.shape and indices.shape[::2] == data.shape[::2],
+        f"indices {indices} and updates {updates} do not fit {data}",
+    )
+    return data
+
+
+def _infer_rows(attributes: Attributes, types: Types) -> TensorType:
+    data, indices, updates = types.present(0), types.present(1), types.present(2)
+    _check_operands(attributes, data, indices, updates)
+    named = attributes.integers("named")
+    check(len(data.shape) == 2 and prod(named) == data.shape[0], f"{data} has not {named} rows")
+    check(
+        indices.shape[1:] == (len(named),) and updates.shape == (indices.shape[0], data.shape[1]),
+        f"indices {indices} and updates {updates} do not fit rows {list(named)} of {data}",
+    )
+    return data
+
+
+def _check_operands(
+    attributes: Attributes, data: TensorType, indices: TensorType, updates: TensorType
+) -> None:
+    check_dtype(indices, INDICES, "the index tensor")
+    check_same_dtype(data, updates)
+    combiner = REDUCTIONS[attributes.choice("reduction", tuple(REDUCTIONS))]
+    if combiner and data.dtype not in COMBINERS[combiner].operands:
+        raise ShapeError(f"no reduction of {data.dtype} is known")
+
+
+def _elements(attributes: Attributes, use: Use) -> Tensor:
+    data, picks, updates = (use.input(position) for position in range(3))
+    before, _, behind = map(index, _names(use))
+
+    def position(u: Expr) -> Expr:
+        return wrapped(picks[before, u, behind], use.shape[1])
+
+    def value(u: Expr) -> Expr:
+        return updates[before, u, behind]
+
+    searched = axes_of(use.shape)
+    return _scattered(attributes, use, data, 1, searched, picks.shape[1], position, value)
+
+
+def _rows(attributes: Attributes, use: Use) -> Tensor:
+    data, picks, updates = (use.input(position) for position in range(3))
+    named = attributes.integers("named")
+    column = index(_names(use)[1])
+
+    def position(u: Expr) -> Expr:
+        places = [wrapped(picks[u, integer(entry)], extent) for entry, extent in enumerate(named)]
+        return _row(places, named)
+
+    def value(u: Expr) -> Expr:
+        return updates[u, column]
+
+    none = attributes["reduction"] == "none"
+    searched = axes_of(use.shape)[: 1 if none else 2]
+    return _scattered(attributes, use, data, 0, searched, picks.shape[0], position, value)
+
+
+def _names(use: Use) -> list[str]:
+    return [name for name, _ in axes_of(use.shape)]
+
+
+def _row(places: Sequence[Expr], named: Sequence[int]) -> Expr:
+    """The number of the row at these places along the named axes, -1 if there is none."""
+    if len(places) == 1:
+        return places[0]
+    number: Expr = integer(0)
+    conditions: list[Expr] = []
+    for place, extent in zip(places, named, strict=True):
+        number = add(mul(number, integer(extent)), place)
+        conditions.append(binary("ge", place, integer(0)))
+        conditions.append(binary("lt", place, integer(extent)))
+    return select(all_of(*conditions), number, integer(-1))
+
+
+def _scattered(
+    attributes: Attributes,
+    use: Use,
+    data: Tensor,
+    along: int,
+    searched: Sequence[tuple[str, int]],
+    count: int,
+    position: Callable[[Expr], Expr],
+    value: Callable[[Expr], Expr],
+) -> Tensor:
+    """The data with `count` updates along an axis; `searched` are the axes positions differ on."""
+    combiner = REDUCTIONS[attributes.choice("reduction", tuple(REDUCTIONS))]
+    names = [name for name, _ in searched]
+
+    def found(*indices: Expr) -> Expr:
+        update = indices[-1]
+        own = binary("eq", position(update), indices[along])
+        if combiner:
+            return select(own, value(update), neutral_element(combiner, data.dtype))
+        return select(own, cast(DType.I32, update), const(MISSED, DType.I32))
+
+    hits = use.builder.stage(
+        "hits", searched, found, reduce=[(_UPDATES, count)], combiner=combiner or "max"
+    )
+
+    def element(indices: tuple[Expr, ...]) -> Expr:
+        hit, old = hits[tuple(map(index, names))], data[indices]
+        if combiner:
+            return binary(COMBINERS[combiner].operation, old, hit)
+        return last_write(hit, old, value(place_of(hit)))
+
+    return use.pointwise("scatter", element)
+
+
+def _definition(
+    name: str, infer: TypeRule, expression: ExpressionRule, padding: PaddingRule
+) -> OperatorDefinition:
+    attributes: dict[str, Attribute | Required] = {"reduction": "none"}
+    if infer is _infer_rows:
+        attributes["named"] = REQUIRED
+    return OperatorDefinition(
+        name, Pattern.OPAQUE, 3, infer, expression, attributes, alone=True, padding=padding
+    )
+
+
+def _elements_padding(use: PaddedUse) -> Dims:
+    """Updates in padding go nowhere: their positions are the lowest number."""
+    before = use.same((0, 0), (1, 0), (2, 0))
+    use.same((1, 1), (2, 1))
+    use.fill(1, 1, "lowest")
+    return before, use.operand(0)[1], use.same((0, 2), (1, 2), (2, 2))
+
+
+def _rows_padding(use: PaddedUse) -> Dims:
+    use.same((1, 0), (2, 0))
+    use.fill(1, 0, "lowest")
+    return use.operand(0)[0], use.same((0, 1), (2, 1))
+
+
+register(
+    _definition("scatter_elements", _infer_elements, _elements, _elements_padding),
+    _definition("scatter_rows", _infer_rows, _rows, _rows_padding),
 )

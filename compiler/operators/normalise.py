@@ -6,8 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tunefarm.compiler.expr.nodes import Expr, add, binary, const, integer, mul, select, sub, unary
-from tunefarm.compiler.kernels.kernel import Tensor
+from tunefarm.compiler.expr.nodes import (
+    Expr,
+    add,
+    all_of,
+    binary,
+    const,
+    integer,
+    mul,
+    select,
+    sub,
+    unary,
+)
+from tunefarm.compiler.kernels.kernel import KernelBuilder, Tensor
 from tunefarm.compiler.operators.blocked import (
     BLOCKED,
     BlockedForm,
@@ -292,4 +303,211 @@ register(
         passes=2,
         padding=_lp_norm_padding,
     ),
+)
+
+
+# --- Normalisations of channels: by given statistics, and by those of adjacent channels ----------
+
+
+def _infer_batch_norm(attributes: Attributes, types: Types) -> TensorType:
+    data = types.present(0)
+    check_dtype(data, FLOATS)
+    check(len(data.shape) >= 2, f"{data} does not have the axes N and C")
+    attributes.floating("epsilon")
+    for position, name in enumerate(("scale", "bias", "mean", "variance"), start=1):
+        type = types.present(position)
+        check_same_dtype(data, type)
+        check(
+            type.shape == data.shape[1:2],
+            f"the {name} must have the shape [{data.shape[1]}], not {type}",
+        )
+    return data
+
+
+def _batch_norm(attributes: Attributes, use: Use) -> Tensor:
+    data, scale, bias, mean, variance = (use.input(position) for position in range(5))
+    epsilon = const(attributes.floating("epsilon"), use.dtype)
+    factor = use.builder.stage(
+        "factor",
+        [("i1", use.shape[1])],
+        lambda channel: mul(scale[channel], unary("rsqrt", add(variance[channel], epsilon))),
+    )
+
+    def value(indices: tuple[Expr, ...]) -> Expr:
+        channel = indices[1]
+        deviation = sub(data[indices], mean[channel])
+        return add(mul(deviation, factor[channel]), bias[channel])
+
+    return use.pointwise("batch_norm", value)
+
+
+def _infer_lrn(attributes: Attributes, types: Types) -> TensorType:
+    data = types.present(0)
+    check_dtype(data, FLOATS)
+    check(len(data.shape) >= 2, f"{data} does not have the axes N and C")
+    check(attributes.integer("size") >= 1, "the size must be at least 1")
+    for name in ("alpha", "beta", "bias"):
+        attributes.floating(name)
+    return data
+
+
+def _lrn(attributes: Attributes, use: Use) -> Tensor:
+    """Krizhevsky et al. 2012, section 3.3: squares are summed over `size` adjacent channels."""
+    data, size = use.input(0), attributes.integer("size")
+    alpha, beta = (attributes.floating(name) for name in ("alpha", "beta"))
+    bias = const(attributes.floating("bias"), use.dtype)
+    channels, before = use.shape[1], (size - 1) // 2
+
+    def square(*indices: Expr) -> Expr:
+        n, c, *spatial, tap = indices
+        channel = sub(add(c, tap), integer(before))
+        inside = all_of(binary("ge", channel, integer(0)), binary("lt", channel, integer(channels)))
+        element = data[(n, channel, *spatial)]
+        return select(inside, mul(element, element), const(0, use.dtype))
+
+    total = use.builder.stage(
+        "square_sum", axes_of(use.shape), square, reduce=[("r", size)], combiner="sum"
+    )
+
+    def value(indices: tuple[Expr, ...]) -> Expr:
+        base = add(mul(total[indices], const(alpha / size, use.dtype)), bias)
+        return mul(data[indices], binary("pow", base, const(-beta, use.dtype)))
+
+    return use.pointwise("lrn", value)
+
+
+def _batch_norm_padding(use: PaddedUse) -> Dims:
+    data = use.operand(0)
+    channels = use.same((0, 1), *((position, 0) for position in use.present()[1:]))
+    return data[0], channels, *data[2:]
+
+
+def _lrn_padding(use: PaddedUse) -> Dims:
+    use.fill(0, 1, "zero")
+    return use.operand(0)
+
+
+register(
+    OperatorDefinition(
+        "batch_norm",
+        Pattern.OPAQUE,
+        5,
+        _infer_batch_norm,
+        _batch_norm,
+        {"epsilon": 1e-5},
+        padding=_batch_norm_padding,
+    ),
+    OperatorDefinition(
+        "lrn",
+        Pattern.OPAQUE,
+        1,
+        _infer_lrn,
+        _lrn,
+        {"size": REQUIRED, "alpha": 1e-4, "beta": 0.75, "bias": 1.0},
+        padding=_lrn_padding,
+    ),
+)
+
+
+# --- Softmax and its logarithm: the maximum first, so that no exponential overflows --------------
+
+
+def _infer_softmax(attributes: Attributes, types: Types) -> TensorType:
+    type = types.present(0)
+    check_dtype(type, FLOATS)
+    attributes.axis("axis", len(type.shape))
+    return type
+
+
+def _maximum(builder: KernelBuilder, data: Tensor, axis: int) -> Tensor:
+    """Add the stage "max": the largest element along `axis`, which the result does not have."""
+    axes = axes_of(data.shape)
+
+    def body(*indices: Expr) -> Expr:
+        *outer, position = indices
+        return data[(*outer[:axis], position, *outer[axis:])]
+
+    return builder.stage(
+        "max", [*axes[:axis], *axes[axis + 1 :]], body, reduce=[axes[axis]], combiner="max"
+    )
+
+
+def _softmax(attributes: Attributes, use: Use) -> Tensor:
+    data = use.input(0)
+    axis = attributes.axis("axis", len(use.shape))
+    axes = axes_of(use.shape)
+    largest = _maximum(use.builder, data, axis)
+    exponential = use.pointwise(
+        "exp", lambda i: unary("exp", sub(data[i], largest[(*i[:axis], *i[axis + 1 :])]))
+    )
+    total = use.builder.stage(
+        "sum",
+        [*axes[:axis], *axes[axis + 1 :]],
+        lambda *i: exponential[(*i[:axis], i[-1], *i[axis:-1])],
+        reduce=[axes[axis]],
+        combiner="sum",
+    )
+    return use.pointwise(
+        "softmax",
+        lambda i: mul(exponential[i], unary("reciprocal", total[(*i[:axis], *i[axis + 1 :])])),
+    )
+
+
+def _log_softmax(attributes: Attributes, use: Use) -> Tensor:
+    """x - max - log(sum(exp(x - max)))."""
+    data = use.input(0)
+    axis = attributes.axis("axis", len(use.shape))
+    axes = axes_of(use.shape)
+    outer = [*axes[:axis], *axes[axis + 1 :]]
+    largest = _maximum(use.builder, data, axis)
+
+    def exponential(*indices: Expr) -> Expr:
+        *rest, position = indices
+        element = data[(*rest[:axis], position, *rest[axis:])]
+        return unary("exp", sub(element, largest[tuple(rest)]))
+
+    total = use.builder.stage("exp_sum", outer, exponential, reduce=[axes[axis]], combiner="sum")
+    log_sum = use.builder.stage("log_sum", outer, lambda *i: unary("log", total[i]))
+
+    def value(indices: tuple[Expr, ...]) -> Expr:
+        rest = (*indices[:axis], *indices[axis + 1 :])
+        # The differences first: max + log(sum) would lose the digits of a small logarithm.
+        return sub(sub(data[indices], largest[rest]), log_sum[rest])
+
+    return use.pointwise("log_softmax", value)
+
+
+_AXIS = {"axis": REQUIRED}
+
+
+def _softmax_padding(use: PaddedUse) -> Dims:
+    axis = use.attributes.integer("axis")
+    use.fill(0, axis, "lowest")
+    use.known[axis] = "zero"  # exp(-inf)
+    return use.operand(0)
+
+
+def _log_softmax_padding(use: PaddedUse) -> Dims:
+    use.fill(0, use.attributes.integer("axis"), "lowest")
+    return use.operand(0)
+
+
+register(
+    *(
+        OperatorDefinition(
+            name,
+            Pattern.OPAQUE,
+            1,
+            _infer_softmax,
+            rule,
+            _AXIS,
+            passes=3,
+            reads_rows=True,
+            padding=padding,
+        )
+        for name, rule, padding in (
+            ("softmax", _softmax, _softmax_padding),
+            ("log_softmax", _log_softmax, _log_softmax_padding),
+        )
+    )
 )

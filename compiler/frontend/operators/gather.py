@@ -15,7 +15,7 @@ from tunefarm.compiler.frontend.onnx_node import OnnxNode
 from tunefarm.compiler.frontend.operators.data_dependent import compress_computed
 from tunefarm.compiler.frontend.operators.moves import as_whole, compacted, from_start, with_axis
 from tunefarm.compiler.frontend.size_arithmetic import one_hot_of
-from tunefarm.compiler.operators.scatter import REDUCTIONS
+from tunefarm.compiler.operators.gather import REDUCTIONS
 from tunefarm.compiler.types.dims import Axis, is_unpadded, size_of, true_shape, whole_dims
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import bounds_of

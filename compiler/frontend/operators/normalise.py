@@ -1,4 +1,4 @@
-"""Normalisations: by batch statistics, layer, instance, group, norm, and local response."""
+"""Normalisations: by batch statistics, layer, instance, group, norm, local response, softmax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear quantisation, and products of quantised integers."""
+"""Linear quantisation, and operators on quantised data and weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that change the shape or move whole elements."""
+"""Operators that change the shape or move whole elements, of static, dynamic and computed sizes."""
 
 from __future__ import annotations
 

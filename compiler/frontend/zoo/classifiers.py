@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
-from tunefarm.compiler.frontend.zoo.spelled_out import GELU_GAIN, SILU_GAIN, dense, gelu, silu
+from tunefarm.compiler.frontend.zoo.network import (
+    GELU_GAIN,
+    SILU_GAIN,
+    Layer,
+    NetworkBuilder,
+    Size,
+    dense,
+    gelu,
+    silu,
+)
 
 _RESIDUAL_GAIN = 0.5  # scale of a branch, so that sums over many blocks stay of order 1
 

@@ -14,8 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
-from tunefarm.compiler.frontend.zoo.spelled_out import SILU_GAIN, dense, rms_norm, silu
+from tunefarm.compiler.frontend.zoo.network import (
+    SILU_GAIN,
+    Layer,
+    NetworkBuilder,
+    Size,
+    dense,
+    rms_norm,
+    silu,
+)
 
 _HEADS, _HEADS_OF_A_GROUP, _HEAD_FEATURES = 8, 4, 64
 _HIDDEN, _LAYERS, _WORDS, _POSITIONS = 1408, 6, 8192, 128

@@ -6,8 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunefarm.compiler.frontend.zoo.network import Floats, Layer, NetworkBuilder, Size
-from tunefarm.compiler.frontend.zoo.spelled_out import SILU_GAIN, silu
+from tunefarm.compiler.frontend.zoo.network import (
+    SILU_GAIN,
+    Floats,
+    Layer,
+    NetworkBuilder,
+    Size,
+    silu,
+)
 
 _CHANNELS, _REPEATS = (16, 32, 64, 128, 256), (0, 1, 2, 2, 1)
 _STRIDES = (8, 16, 32)

@@ -6,8 +6,15 @@ import math
 
 import numpy as np
 
-from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder, Size
-from tunefarm.compiler.frontend.zoo.spelled_out import GELU_GAIN, dense, gelu, layer_norm
+from tunefarm.compiler.frontend.zoo.network import (
+    GELU_GAIN,
+    Layer,
+    NetworkBuilder,
+    Size,
+    dense,
+    gelu,
+    layer_norm,
+)
 
 _EPSILON = 1e-12
 _HEAD_FEATURES = 64

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunefarm.compiler.frontend.rule_sizes import RuleSize, UnknownSizeError, dimension_of
+from tunefarm.compiler.frontend.function_binding import RuleSize, UnknownSizeError, dimension_of
 from tunefarm.compiler.types.sizes import Size, Symbol, value_of
 
 B, N = Symbol("b", 2, 8), Symbol("n", 1, 16)

@@ -13,7 +13,7 @@ from tunefarm.compiler.kernels.count_work import iterations
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
 from tunefarm.compiler.kernels.scatter import Scatter, scatter_of, searched_updates
-from tunefarm.compiler.operators.scatter import REDUCTIONS
+from tunefarm.compiler.operators.gather import REDUCTIONS
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.compiler.operators.cases import ALL, Case, Values, array, case, reference, runtime
-from tunefarm.compiler.operators.scatter import REDUCTIONS
+from tunefarm.compiler.operators.gather import REDUCTIONS
 
 
 def _ints(*values: int) -> Values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from tests.compiler.schedule.drawn_graphs import Case, Chain, extents
-from tunefarm.compiler.operators.scatter import REDUCTIONS
+from tunefarm.compiler.operators.gather import REDUCTIONS
 from tunefarm.compiler.types.dtypes import DType
 
 _TYPES = [DType.F32] * 3 + [DType.F64, DType.I8, DType.U8, DType.I32, DType.I64, DType.BOOL]
