@@ -33,7 +33,6 @@ from tunefarm.compiler.graph import dead_code
 from tunefarm.compiler.graph.infer_types import node_type
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.quantised import requantise
-from tunefarm.compiler.graph.quantised.averages import Averages
 from tunefarm.compiler.graph.quantised.contractions import Contractions
 from tunefarm.compiler.graph.quantised.operands import (
     MOVEMENTS,
@@ -42,7 +41,7 @@ from tunefarm.compiler.graph.quantised.operands import (
     dequantised,
     filled,
 )
-from tunefarm.compiler.graph.quantised.tables import Tables
+from tunefarm.compiler.graph.quantised.requantise import Averages, Tables
 from tunefarm.compiler.graph.rewriter import Rewriter, use_counts
 from tunefarm.compiler.operators.recurrence import SUMS
 from tunefarm.compiler.operators.registry import complete_attributes

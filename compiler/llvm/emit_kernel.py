@@ -11,7 +11,6 @@ from tunefarm.compiler.expr.instructions import type_of
 from tunefarm.compiler.expr.walk import axes_of
 from tunefarm.compiler.llvm.addresses import Addresses, Storage
 from tunefarm.compiler.llvm.byte_tables import ByteTables
-from tunefarm.compiler.llvm.copies import Copy, copy_of, emit_copy
 from tunefarm.compiler.llvm.dot_products import DotEmitter
 from tunefarm.compiler.llvm.expressions import ExpressionEmitter
 from tunefarm.compiler.llvm.loads import Lane
@@ -19,7 +18,7 @@ from tunefarm.compiler.llvm.parallel_loops import Leave, RangeLoop, call_outline
 from tunefarm.compiler.llvm.registers import Registers
 from tunefarm.compiler.llvm.results import ResultEmitter
 from tunefarm.compiler.llvm.tiles import TileEmitter
-from tunefarm.compiler.llvm.updates import UpdateEmitter
+from tunefarm.compiler.llvm.updates import Copy, UpdateEmitter, copy_of, emit_copy
 from tunefarm.compiler.llvm.vector_tiles import VectorTileEmitter
 from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 from tunefarm.compiler.loops.ir import (

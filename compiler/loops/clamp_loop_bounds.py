@@ -12,17 +12,30 @@ tile that are only needed in part stay whole, with their selects, or become smal
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import is_
 
-from tunefarm.compiler.expr.affine import Ranges, expr_range
-from tunefarm.compiler.expr.nodes import Expr, Select, all_of, binary, integer
+from tunefarm.compiler.expr.affine import Affine, Ranges, affine, affine_range, expr_range
+from tunefarm.compiler.expr.nodes import (
+    Binary,
+    Const,
+    Expr,
+    Index,
+    Select,
+    add,
+    all_of,
+    binary,
+    index,
+    integer,
+    mul,
+    unary,
+)
+from tunefarm.compiler.expr.parts import conjuncts
+from tunefarm.compiler.expr.walk import axes_of, loads
 from tunefarm.compiler.kernels.kernel import ValidExtent
 from tunefarm.compiler.loops.batch_register_tiles import batch_register_tiles
 from tunefarm.compiler.loops.demand_analysis import DemandAnalysis, assumed
-from tunefarm.compiler.loops.fused_trips import fused_parts
-from tunefarm.compiler.loops.hoist_guards import hoist_guards
 from tunefarm.compiler.loops.ir import (
     Allocate,
     Body,
@@ -44,13 +57,238 @@ from tunefarm.compiler.loops.parallel_profit import parallel_profit
 from tunefarm.compiler.loops.row_tiles import is_rare, tiles_of_rows, unrolled_rows, worth_cutting
 from tunefarm.compiler.loops.size_conditions import (
     Condition,
+    Key,
     greatest_of,
     size_conditions,
     strongest,
 )
-from tunefarm.compiler.loops.split_borders import split_borders
-from tunefarm.compiler.loops.split_guarded_copies import split_guarded_copies
+from tunefarm.compiler.loops.split_borders import split_borders, split_guarded_copies
 from tunefarm.compiler.types.dtypes import DType
+
+# --- Fused loops whose parts end at run time: one loop over as many rounds as the parts have -----
+#
+# parallel for p in 0..96:               let i.o.rounds = …
+#   let j.o = p % 12               ->    parallel for p in 0..min(96, 12 * i.o.rounds):
+#   let p.1 = p // 12                      let j.o = p % 12
+#     …                                    let p.1 = p // 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A loop that was fused: the variable, its static extent, and whether it is what is left."""
+
+    variable: str
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class FusedParts:
+    """A fused loop with its bindings: `divided` has those of each part, innermost first."""
+
+    loop: For
+    lets: tuple[Let, ...]
+    parts: tuple[_Part, ...]  # innermost first; the last one is what is left of the variable
+    body: Body
+
+    def ranges(self) -> Mapping[str, tuple[int, int]]:
+        """Of the fused loop's variable and of what is bound to it."""
+        found = {self.loop.variable: (0, self.loop.stop - 1)}
+        size = self.loop.stop
+        for part, quotient in zip(self.parts, self.lets[1::2], strict=False):
+            found[part.variable] = (0, part.extent - 1)
+            size //= part.extent
+            found[quotient.variable] = (0, size - 1)
+        return found
+
+    def limited(self, live: Mapping[Key, Condition]) -> LimitedParts | None:
+        """The parts with the conditions that end them; None where there are none."""
+        names = {part.variable for part in self.parts}
+        found: dict[str, list[Condition]] = {}
+        for item in live.values():
+            own = [name for name, _ in item.terms if name in names]
+            if len(own) == 1 and item.coefficient(own[0]) > 0:
+                found.setdefault(own[0], []).append(item)
+        return LimitedParts(self, found) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedParts:
+    """Fused parts of which some end at run time, by variable."""
+
+    fused: FusedParts
+    ends: Mapping[str, list[Condition]]
+
+    @property
+    def facts(self) -> dict[Key, Condition]:
+        """What holds inside."""
+        return {item.key: item for items in self.ends.values() for item in items}
+
+    def needed(self) -> dict[Key, Condition]:
+        """Conditions without which the loop has no round."""
+        return strongest(item.at(name, 0) for name, items in self.ends.items() for item in items)
+
+    def rebuilt(self, body: Body) -> Body:
+        """The loop over the rounds that there are, round this body."""
+        loop, lets = self.fused.loop, self.fused.lets
+        outer: list[tuple[str, Expr]] = []
+        factors: list[Expr] = []
+        for part in self.fused.parts:
+            rounds: Expr = integer(part.extent)
+            for item in self.ends.get(part.variable, ()):
+                rounds = binary("min", item.rounds(part.variable), rounds)
+            if not isinstance(rounds, Const):
+                name = f"{part.variable}.rounds"
+                outer.append((name, binary("max", rounds, integer(0))))
+                rounds = index(name)
+            factors.append(rounds)
+        trips = factors[0]
+        for factor in factors[1:]:
+            trips = mul(trips, factor)
+        made, size = body, loop.stop
+        sizes = []
+        for part in self.fused.parts[:-1]:
+            size //= part.extent
+            sizes.append(size)
+        for number in reversed(range(len(self.fused.parts) - 1)):
+            rest, quotient = lets[2 * number : 2 * number + 2]
+            made = (
+                replace(
+                    quotient, value=_divided(quotient, factors[number], sizes[number]), body=made
+                ),
+            )
+            extent = self.fused.parts[number].extent
+            made = (replace(rest, value=_divided(rest, factors[number], extent), body=made),)
+        made = (replace(loop, limit=trips, body=made),)
+        for name, value in reversed(outer):
+            made = (Let(name, value, made),)
+        return made
+
+
+def _divided(let: Let, divisor: Expr, extent: int) -> Expr:
+    """A quotient or rest by another divisor, still below the static extent."""
+    assert isinstance(let.value, Binary)
+    if isinstance(divisor, Const):
+        return let.value
+    return binary("min", binary(let.value.op, let.value.left, divisor), integer(extent - 1))
+
+
+def fused_parts(loop: For) -> FusedParts | None:
+    """The parts of a loop that was fused; None of any other, or where more depends on the loop."""
+    if loop.start:
+        return None
+    lets: list[Let] = []
+    parts: list[_Part] = []
+    variable, body, size = loop.variable, loop.body, loop.stop
+    while (pair := _division(variable, body)) is not None:
+        rest, quotient, divisor = pair
+        lets += [rest, quotient]
+        parts.append(_Part(rest.variable, divisor))
+        variable, body, size = quotient.variable, quotient.body, size // divisor
+    if not parts:
+        return None
+    return FusedParts(loop, tuple(lets), (*parts, _Part(variable, size)), body)
+
+
+def _division(variable: str, body: Body) -> tuple[Let, Let, int] | None:
+    """`let rest = v % d: let quotient = v // d: …`"""
+    if len(body) != 1 or not isinstance(rest := body[0], Let):
+        return None
+    if len(rest.body) != 1 or not isinstance(quotient := rest.body[0], Let):
+        return None
+    match rest.value, quotient.value:
+        case (
+            Binary(op="mod", left=Index(name=first), right=Const(value=divisor)),
+            Binary(op="floordiv", left=Index(name=second), right=Const(value=other)),
+        ) if first == second == variable and divisor == other:
+            return rest, quotient, int(divisor)
+    return None
+
+
+# Pass: vectors that are stored under conditions are stored without them where all of them hold.
+#
+# unrolled for i in 0..4:                              if o * 4 + 3 < n:
+#   vector for l in 0..8:                                unrolled for i in 0..4:
+#     y[o * 4 + i, l] = select(o * 4 + i < n, v, 0) ->     vector for l: y[o * 4 + i, l] = v
+#                                                      if not o * 4 + 3 < n:
+#                                                        as before
+#
+# One condition for each nest of such loops instead of one for each vector, or for each lane.
+
+
+def hoist_guards(body: Body) -> Body:
+    """The statements with such nests in two forms, where sizes are among the conditions."""
+    made: Body = ()
+    for statement in body:
+        if isinstance(statement, For) and statement.kind in _INSIDE:
+            made += _both_forms(statement)
+        elif isinstance(statement, For | If | Let | Allocate):
+            made += (replace(statement, body=hoist_guards(statement.body)),)
+        else:
+            made += (statement,)
+    return made
+
+
+_INSIDE = (LoopKind.UNROLLED, LoopKind.VECTORISED)
+
+
+def _both_forms(nest: For) -> Body:
+    """The nest where all vectors are there, and where not; as it is where it is no such nest."""
+    loops, store = _parts(nest)
+    if store is None:
+        return (nest,)
+    value, conditions = store.value, list[Expr]()
+    while isinstance(value, Select) and isinstance(value.otherwise, Const):
+        conditions += conjuncts(value.condition)
+        value = value.then
+    if not any(loads(condition) for condition in conditions):
+        return (nest,)
+    ranges = {loop.variable: (loop.start, loop.stop - 1) for loop in loops}
+    hold = [_everywhere(condition, ranges) for condition in conditions]
+    if None in hold:
+        return (nest,)
+    inside = all_of(*dict.fromkeys(item for item in hold if item is not None))
+    plain: Body = (replace(store, value=value),)
+    for loop in reversed(loops):
+        plain = (replace(loop, body=plain),)
+    return If(inside, plain), If(unary("not", inside), (nest,))
+
+
+def _parts(nest: For) -> tuple[list[For], Store | None]:
+    """The loops of a nest, outermost first, and the store that is all that they have."""
+    loops = [nest]
+    while True:
+        match loops[-1].body:
+            case (For() as inner,) if inner.kind in _INSIDE and inner.is_whole:
+                loops.append(inner)
+            case (Store() as store,) if loops[0].is_whole:
+                return loops, store
+            case _:
+                return loops, None
+
+
+def _everywhere(condition: Expr, ranges: Ranges) -> Expr | None:
+    """A condition that implies this one for all values of the variables; None if there is none."""
+    if axes_of(condition).isdisjoint(ranges):
+        return condition
+    if not isinstance(condition, Binary) or condition.op not in ("lt", "ge"):
+        return None
+    op, left, right = condition.op, condition.left, condition.right
+    match left:
+        case Binary(op="floordiv", left=number, right=Const() as divisor):
+            left, right = number, mul(right, divisor)  # x // d < n where x < n * d
+    place = affine(left, {})
+    inner = Affine(0, tuple((atom, by) for atom, by in place.terms if atom in ranges))
+    outer = Affine(0, tuple(term for term in place.terms if term not in inner.terms))
+    atoms = [atom for atom, _ in outer.terms if not isinstance(atom, str)]
+    if not axes_of(right).isdisjoint(ranges) or any(axes_of(a) & ranges.keys() for a in atoms):
+        return None
+    least, most = affine_range(inner, ranges)
+    total: Expr = integer(place.constant + (most if op == "lt" else least))
+    for atom, by in outer.terms:
+        term = index(atom) if isinstance(atom, str) else atom
+        total = add(mul(term, integer(by)), total)
+    return binary(op, total, right)
+
 
 _RUNS = (LoopKind.SERIAL, LoopKind.PARALLEL)
 

@@ -299,7 +299,7 @@ pointwise("where", 3, _infer_where, _where)
 # --- One of two values: only the one that is taken has to be computed ----------------------------
 #
 # What computes the other is left out when the program runs, see
-# `tunefarm.compiler.plan.fusion.find_guards`.
+# `tunefarm.compiler.plan.fusion.extract_kernels`.
 
 
 def _infer(attributes: Attributes, types: Types) -> TensorType:

@@ -28,7 +28,6 @@ from tunefarm.compiler.runtime.artefact import artefact
 from tunefarm.compiler.runtime.artefact.file_header import json_text
 from tunefarm.compiler.runtime.execution import frame
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.runtime.sizes import padded_place
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array, TensorType
 from tunefarm.measure.sandbox.guarded import GuardedBuffer
@@ -137,8 +136,7 @@ def _run_guarded(path: Path, fallback: bool) -> str:
         place = guarded(TensorType(DType.U8, (max(1, count),)))
         return np.ndarray(shape, dtype, place), buffers[-1].address
 
-    for module in (frame, padded_place):  # of this fork alone
-        vars(module).update(allocate=allocate, allocate_output=allocate)
+    vars(frame).update(allocate=allocate, allocate_output=allocate)  # of this fork alone
     spec = artefact.read(path, fallback=fallback)
     constants = tuple(
         guarded(TensorType(DType.from_numpy(array.dtype), array.shape), array)

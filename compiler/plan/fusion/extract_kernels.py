@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
 from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.graph.loop_regions import Loops, is_loop, loop_of, loop_regions
 from tunefarm.compiler.kernels.kernel import (
     Call,
     FunctionCall,
@@ -22,17 +27,176 @@ from tunefarm.compiler.kernels.verify import verify_kernel
 from tunefarm.compiler.kernels.workload_key import workload_key
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.operators.function import reads_sizes, types_of_texts
-from tunefarm.compiler.operators.loop import LoopParts
+from tunefarm.compiler.operators.loop import INDEX, RESULT, LoopParts
 from tunefarm.compiler.operators.registry import Pattern, complete_attributes, operator
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.plan.fusion.chain_groups import chain_groups
-from tunefarm.compiler.plan.fusion.find_guards import common_guards, conditions_first, find_guards
 from tunefarm.compiler.plan.fusion.fuse import Group, fuse
 from tunefarm.compiler.plan.fusion.group_kernels import GroupKernels
-from tunefarm.compiler.plan.fusion.loop_order import Bound, LoopNodes, loop_order
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.open_axes import OpenAxes
 from tunefarm.compiler.types.tensor_type import Array, TensorType
+
+# --- Which kernels of a program need not run, because nobody takes what they compute -------------
+#
+# What is read by a `choose` alone, on one of its sides, is needed only where its condition has
+# that side taken; and so is what is read by that alone. So a branch of the model is whatever
+# computes one side, without being marked as such in the graph: passes are free to move nodes, and
+# what both sides or others need always runs. What runs once, before a loop, cannot wait for a
+# condition that is computed in the loop's steps.
+
+
+Guards = tuple[Guard, ...]
+
+
+def find_guards(graph: Graph, groups: Sequence[Group]) -> dict[str, Guards]:
+    """The guards of every group that has any, by its output; the outermost condition first."""
+    needs: dict[str, Guards] = dict.fromkeys(graph.outputs, ())
+    loops = loop_regions(graph)
+
+    def need(value: str, path: Guards) -> None:
+        path = _known_before(path, loops.get(value, ()), loops)
+        needs[value] = _common(needs[value], path) if value in needs else path
+
+    guarded: dict[str, Guards] = {}
+    for group in reversed(groups):
+        path = needs.get(group.output, ())
+        if path:
+            guarded[group.output] = path
+        inside = {node.output for node in group.nodes}
+        for node in group.nodes:
+            sides = operator(node.operator).lazy and node.inputs[0] not in graph.constants
+            for position, name in enumerate(node.inputs):
+                if not name or name in inside:
+                    continue
+                if sides and position:
+                    need(name, (*path, Guard(node.inputs[0], position == 1)))
+                else:
+                    need(name, path)
+    return guarded
+
+
+def _known_before(path: Guards, inside: Loops, loops: Mapping[str, Loops]) -> Guards:
+    """The first guards of a path, as many as are known to what lies in these loops only."""
+    for count, guard in enumerate(path):
+        if not set(loops.get(guard.value, ())) <= set(inside):
+            return path[:count]
+    return path
+
+
+def common_guards(paths: Sequence[Guards]) -> Guards:
+    """What all of these paths, one at least, have in common from the start."""
+    return reduce(_common, paths)
+
+
+def _common(one: Guards, other: Guards) -> Guards:
+    """What two paths have in common from the start."""
+    count = 0
+    while count < min(len(one), len(other)) and one[count] == other[count]:
+        count += 1
+    return one[:count]
+
+
+def conditions_first(groups: Sequence[Group], guarded: Mapping[str, Guards]) -> list[Group]:
+    """The groups in an order in which conditions are known before what they guard.
+
+    It is the given one where that will do. A condition depends on nothing that it guards, as that
+    would be needed whatever the condition is.
+    """
+    makers = {node.output: group for group in groups for node in group.nodes}
+    ordered: dict[str, Group] = {}
+    for first in groups:
+        work = [first]
+        while work:
+            group = work[-1]
+            conditions = [guard.value for guard in guarded.get(group.output, ())]
+            read = [name for node in group.nodes for name in node.inputs]
+            waiting = [
+                maker
+                for name in (*read, *conditions)
+                if (maker := makers.get(name)) is not None
+                and maker is not group
+                and maker.output not in ordered
+            ]
+            if waiting:
+                work += waiting[:1]
+                continue
+            work.pop()
+            ordered.setdefault(group.output, group)
+    return list(ordered.values())
+
+
+# The groups of a graph with loops, in an order in which the steps of each loop stand together.
+
+
+@dataclass(slots=True)
+class LoopNodes:
+    """The nodes where one loop begins and ends, what reads them apart."""
+
+    number: int
+    states: dict[int, Node] = field(default_factory=dict)  # by their number
+    index: Node | None = None
+    results: dict[int, Node] = field(default_factory=dict)  # by their number
+
+    @property
+    def result(self) -> Node:
+        """One of the results, which all have the same operands."""
+        return next(iter(self.results.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a loop begins, or ends."""
+
+    loop: LoopNodes
+    begins: bool
+
+
+def loop_order(graph: Graph, groups: Sequence[Group]) -> Iterator[Group | Bound]:
+    """The groups, without the loops' own nodes, between the bounds of the loops they lie in.
+
+    They stay in their order but that a loop runs as a whole where its first result stands: all
+    that it depends on comes before that.
+    """
+    regions = loop_regions(graph)
+    loops: dict[int, LoopNodes] = {}
+    for group in groups:
+        if is_loop(group.nodes[0]):
+            _add(loops, group.nodes[0])
+    units: dict[int | None, list[Group | LoopNodes]] = {None: []}
+    placed: set[int] = set()
+    for group in groups:
+        first = group.nodes[0]
+        inside = regions.get(group.output, ())
+        region = inside[-1] if inside else None
+        if not is_loop(first):
+            units.setdefault(region, []).append(group)
+        elif first.operator == RESULT and loop_of(first) not in placed:
+            placed.add(loop_of(first))
+            units.setdefault(region, []).append(loops[loop_of(first)])
+    yield from _unrolled(units, None)
+
+
+def _unrolled(
+    units: dict[int | None, list[Group | LoopNodes]], region: int | None
+) -> Iterator[Group | Bound]:
+    for unit in units.get(region, ()):
+        if isinstance(unit, Group):
+            yield unit
+            continue
+        yield Bound(unit, True)
+        yield from _unrolled(units, unit.number)
+        yield Bound(unit, False)
+
+
+def _add(loops: dict[int, LoopNodes], node: Node) -> None:
+    found = loops.setdefault(loop_of(node), LoopNodes(loop_of(node)))
+    if node.operator == INDEX:
+        found.index = node
+        return
+    number = node.attributes["number"]
+    assert isinstance(number, int)
+    (found.results if node.operator == RESULT else found.states)[number] = node
 
 
 def extract_kernels(

@@ -25,20 +25,284 @@ operations in convolutions per byte that enters or leaves by a conversion; else 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
+
+import numpy as np
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
+from tunefarm.compiler.operators.blocked import (
+    BLOCKED,
+    PLAIN_TO_BLOCKED,
+    BlockedLayout,
+    BlockedRule,
+    BlockedUse,
+)
 from tunefarm.compiler.operators.conv import may_be_winograd
-from tunefarm.compiler.operators.registry import complete_attributes, multiplications, operator
+from tunefarm.compiler.operators.evaluate_node import evaluate_node
+from tunefarm.compiler.operators.registry import (
+    Pattern,
+    complete_attributes,
+    multiplications,
+    operator,
+)
+from tunefarm.compiler.operators.use import Attributes, Types
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.compiler.plan.decisions.plan_names import unknown_value
-from tunefarm.compiler.plan.layouts.blocked_emission import BlockedEmitter
-from tunefarm.compiler.plan.layouts.blocked_forms import BLOCKED_TYPES, BlockedForms, blocked_forms
+from tunefarm.compiler.plan.layouts.blocked_emission import BlockedEmitter, has_channels
+from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.node import Node
-from tunefarm.compiler.types.tensor_type import Attribute
+from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
+
+# --- Which nodes run on blocked data, and in which blocks (the first half of choose_layouts) -----
+
+
+# f64 is what QLinearConv rounds its sums from.
+BLOCKED_TYPES = (
+    *(DType.F32, DType.F64, DType.F16, DType.BF16),
+    *(DType.I32, DType.I16, DType.I8, DType.U8),
+)
+"""Types of values that may be blocked."""
+
+
+@dataclass(slots=True)
+class BlockedForms:
+    """Which nodes run blocked, by output: how, and what ties them into regions."""
+
+    forms: dict[str, BlockedLayout] = field(default_factory=dict)
+    fills: dict[str, float] = field(default_factory=dict)  # padding of per-channel constants
+    lanes: dict[str, float] = field(default_factory=dict)  # value in the padding lanes
+    to_blocked: dict[str, list[str]] = field(default_factory=dict)  # value -> blocked readers
+    from_blocked: set[str] = field(default_factory=set)
+    folds: set[str] = field(default_factory=set)  # plain, of blocked data
+    edges: list[tuple[str, str]] = field(default_factory=list)  # blocked value, its blocked reader
+
+
+def blocked_forms(
+    graph: Graph,
+    block: int,
+    wanted: Mapping[str, int],
+    rejected: Collection[str] = (),
+    given: Mapping[str, int] | None = None,
+) -> BlockedForms:
+    """How the nodes run whose results are `wanted` in blocks, or which pay for themselves.
+
+    Those that are `rejected`, or wanted in blocks of PLAIN, run plain. A result may be wanted in
+    blocks in which its node cannot give it: then it is plain, too. Results that are `given` lie in
+    these blocks whatever computes them, with zeros in the lanes that pad them.
+    """
+    planner = _Planner(graph, block, wanted, rejected)
+    for name, size in (given or {}).items():
+        planner.give(name, size)
+    return planner.plan()
+
+
+class _Planner:
+    def __init__(
+        self, graph: Graph, block: int, wanted: Mapping[str, int], rejected: Collection[str]
+    ) -> None:
+        self.graph = graph
+        self.block = block
+        self.wanted = wanted
+        self.rejected = rejected
+        self.result = BlockedForms()
+
+    def give(self, name: str, block: int) -> None:
+        """Say of a value that it lies in blocks."""
+        self.result.forms[name] = BlockedLayout(BLOCKED, block, block)
+        self.result.lanes[name] = 0.0
+
+    def plan(self) -> BlockedForms:
+        for node in self.graph.nodes:
+            if node.output in self.result.forms:
+                continue
+            form = self._form(node)
+            if form is not None:
+                self._take(node, form)
+            elif self._folds(node):
+                self.result.folds.add(node.output)
+            else:
+                self._need_plain(*node.inputs)
+        self._need_plain(*self.graph.outputs)
+        return self.result
+
+    def _take(self, node: Node, form: BlockedLayout) -> None:
+        plan = self.result
+        plan.forms[node.output] = form
+        operands = [] if form.layout == PLAIN_TO_BLOCKED else self._blocked_operands(node)
+        for name in operands:
+            if name in plan.forms:
+                plan.edges.append((name, node.output))
+            elif name not in self.graph.constants:
+                plan.to_blocked.setdefault(name, []).append(node.output)
+
+    def _folds(self, node: Node) -> bool:
+        """Whether the node reads what is blocked as it lies, though its result is plain."""
+        rule, data = operator(node.operator).blocked, node.inputs[0] if node.inputs else ""
+        if rule is None or rule.folds is None or data not in self.result.forms:
+            return False
+        block = self.result.forms[data].gives
+        return rule.folds(self._use(node, BlockedLayout(BLOCKED, block, block), rule))
+
+    def _need_plain(self, *names: str) -> None:
+        self.result.from_blocked.update(name for name in names if name in self.result.forms)
+
+    def _blocked_operands(self, node: Node) -> list[str]:
+        rule = operator(node.operator).blocked
+        if rule is not None:
+            return list(node.inputs if rule.joins else node.inputs[:1])
+        channels = self._shape(node.output)[1]
+        return [name for name in node.inputs if self._has_channels(name, channels)]
+
+    def _form(self, node: Node) -> BlockedLayout | None:
+        """How the node runs on blocked data, None if it runs plain. Records lanes and fills."""
+        definition, plan = operator(node.operator), self.result
+        rule, wanted = definition.blocked, self.wanted.get(node.output)
+        reads_blocked = any(name in plan.forms for name in node.inputs)
+        if node.output in self.rejected or wanted == PLAIN:
+            return None
+        if not (wanted or reads_blocked or (rule and rule.starts)):
+            return None
+        data = [name for at, name in enumerate(node.inputs) if name and at != definition.looked_up]
+        if any(self._type(name).dtype not in BLOCKED_TYPES for name in (*data, node.output)):
+            return None
+        reads, gives = self._blocks(node, rule)
+        layout = BlockedLayout(BLOCKED, reads, gives)
+        if definition.pattern is Pattern.ELEMENTWISE and rule is None:
+            return layout if self._elementwise(node, gives) else None
+        if rule is None:
+            return None
+        form = rule.form(self._use(node, layout, rule))
+        if form is None or (rule.joins and not wanted and not self._blocking_is_cheaper(node)):
+            return None
+        plan.lanes[node.output] = form.lane
+        reads = PLAIN if form.layout == PLAIN_TO_BLOCKED else reads
+        return replace(layout, layout=form.layout, reads=reads)
+
+    def _blocks(self, node: Node, rule: BlockedRule | None) -> tuple[int, int]:
+        """Channels of a block of what the node reads, and of what it gives.
+
+        Without a decision those that its largest blocked operand has, but where it may reblock.
+        """
+        wanted, forms = self.wanted.get(node.output), self.result.forms
+        sizes = {forms[name].gives: self._type(name).bytes for name in node.inputs if name in forms}
+        given = max(sizes, key=sizes.__getitem__, default=PLAIN)
+        if rule is None or rule.reblocks is None or not rule.reblocks(*self._signature(node)):
+            block = wanted or given or self.block
+            return block, block
+        gives = wanted or self.block
+        shape, channels = self._shape(node.inputs[0]), self._shape(node.output)[1:2]
+        whole = (gives,) == channels and gives != self.block and len(shape) == 4
+        return given or (shape[1] if whole else gives), gives
+
+    def _signature(self, node: Node) -> tuple[Attributes, Types]:
+        types = Types(self._type(name) if name else None for name in node.inputs)
+        return complete_attributes(node), types
+
+    def _use(self, node: Node, layout: BlockedLayout, rule: BlockedRule) -> BlockedUse:
+        attributes, types = self._signature(node)
+        decided = bool(self.wanted.get(node.output))
+        lanes = [self._lane(name, layout.reads) for name in node.inputs]
+        if decided and not rule.starts:  # plain operands are converted
+            lanes = [0.0 if lane is None else lane for lane in lanes]
+        return BlockedUse(
+            attributes,
+            types,
+            self._type(node.output),
+            tuple(lanes),
+            tuple(not name or name in self.graph.constants for name in node.inputs),
+            layout.reads,
+            layout.gives,
+            decided,
+        )
+
+    def _lane(self, name: str, block: int) -> float | None:
+        """The number in the padding lanes of a value in these blocks, None if it is plain.
+
+        A conversion from other blocks fills them with zeros.
+        """
+        form = self.result.forms.get(name)
+        if form is None:
+            return None
+        return self.result.lanes[name] if form.gives == block else 0.0
+
+    # --- pointwise operators --------------------------------------------------------------------
+
+    def _elementwise(self, node: Node, block: int) -> bool:
+        shape = self._shape(node.output)
+        if len(shape) != 4:
+            return False
+        blocked = [name for name in node.inputs if name in self.result.forms]
+        if any(self._shape(name)[1] != shape[1] for name in blocked):
+            return False  # its channel axis would have to broadcast
+        if not self._blocked_operands(node):
+            return False  # of one channel, which nothing has in blocks: the result would not either
+        if not self.wanted.get(node.output) and not self._blocking_is_cheaper(node):
+            return False
+        if shape[1] % block == 0:
+            return self._accept(node, 0.0)
+        for fill in (0.0, 1.0):
+            lane = self._elementwise_lane(node, fill, block)
+            if lane is not None and math.isfinite(lane):
+                self.result.fills[node.output] = fill
+                return self._accept(node, lane)
+        return False
+
+    def _elementwise_lane(self, node: Node, fill: float, block: int) -> float | None:
+        """The result in a padding lane; None when it is not one known number."""
+        channels = self._shape(node.output)[1]
+        operands: list[Array] = []
+        for position, name in enumerate(node.inputs):
+            lane: float | None = None
+            constant = self.graph.constants.get(name)
+            if position == operator(node.operator).looked_up and constant is not None:
+                operands.append(constant)
+                continue
+            if name in self.result.forms:
+                lane = self._lane(name, block)
+            elif constant is not None and constant.size == 1:
+                lane = float(constant.reshape(-1)[0])
+            elif self._has_channels(name, channels):
+                lane = 0.0 if constant is None else fill
+            if lane is None:
+                return None
+            operands.append(np.array(lane, dtype=self._type(name).dtype.numpy))
+        with np.errstate(all="ignore"):
+            return float(evaluate_node(node, tuple(operands)))
+
+    def _accept(self, node: Node, lane: float) -> bool:
+        self.result.lanes[node.output] = lane
+        return True
+
+    def _blocking_is_cheaper(self, node: Node) -> bool:
+        """Compare the bytes of operands to convert if the node runs blocked, and if plain."""
+        plan = self.result
+        channels, rule = self._shape(node.output)[1], operator(node.operator).blocked
+        if_blocked = if_plain = 0
+        for name in dict.fromkeys(node.inputs):
+            if name in plan.forms:
+                if_plain += 0 if name in plan.from_blocked else self._type(name).bytes
+            elif name in self.graph.constants or name in plan.to_blocked:
+                continue
+            elif (rule and rule.joins) or self._has_channels(name, channels):
+                if_blocked += self._type(name).bytes
+        return if_blocked <= if_plain
+
+    # --- shapes ---------------------------------------------------------------------------------
+
+    def _type(self, name: str) -> TensorType:
+        return self.graph.types[name]
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return self.graph.types[name].shape
+
+    def _has_channels(self, name: str, channels: int) -> bool:
+        return has_channels(self._shape(name), channels) or name in self.result.forms
+
 
 # A blocked convolution saves some 15 ns per thousand operations against a plain one; a conversion
 # reads and writes a value, some 0.25 ns per byte.

@@ -264,7 +264,7 @@ class ExecutableSpec:
 
     `signature` is how callers see it, without symbols where all sizes are fixed. Where some are
     dynamic `inputs`, `outputs` and `steps` are those of the padded program, and the entry's code
-    has the functions of `tunefarm.compiler.runtime.entry.sized_entry` as well.
+    has the functions of `tunefarm.compiler.runtime.entry.entry` as well.
 
     `operands` are the types of each kernel's operands, then that of its result, in the order of
     `kernels`; nothing in files from before they were kept.

@@ -22,7 +22,7 @@ from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.operators.evaluate_node import node_kernel
 from tunefarm.compiler.schedule.schedule import Schedule
-from tunefarm.compiler.schedule.sketches import unpacked_forms
+from tunefarm.compiler.schedule.sketches import tiled_reduction
 from tunefarm.compiler.schedule.spaces import schedule_space
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.conversions import converted
@@ -267,7 +267,7 @@ def test_many_rows_share_weights_that_are_unpacked_once(
     space = schedule_space(kernel, TARGETS["avx2"], threads)
     assert space.sketches[0].name == name
     names = [sketch.name for sketch in space.sketches]
-    assert ("tiled_unpacked" in names) == (rows >= unpacked_forms.FEWEST_ROWS)
+    assert ("tiled_unpacked" in names) == (rows >= tiled_reduction.FEWEST_ROWS)
 
 
 def digit_sums(columns: int, inner: int, block: int, bits: int = 4) -> tuple[FusedKernel, Schedule]:

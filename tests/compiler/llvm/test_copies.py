@@ -9,8 +9,8 @@ from tests.compiler.schedule.guarded_run import run_guarded
 from tests.compiler.schedule.small_kernels import inputs_for
 from tunefarm.compiler.kernels.evaluate import evaluate_kernel
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.llvm.copies import LEAST_BYTES
 from tunefarm.compiler.llvm.emit_kernel import emit_kernel
+from tunefarm.compiler.llvm.updates import LEAST_BYTES
 from tunefarm.compiler.operators.evaluate_node import node_kernel
 from tunefarm.compiler.schedule.apply_schedule import lower
 from tunefarm.compiler.schedule.spaces import default_schedule

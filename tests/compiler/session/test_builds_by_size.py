@@ -16,7 +16,7 @@ from onnx.parser import parse_model
 from tunefarm import compiler
 from tunefarm.compiler.frontend.declared_ports import declared_model
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.session.builds_by_size import VARIED, BuildsBySize
+from tunefarm.compiler.session.inference_session import VARIED, BuildsBySize
 from tunefarm.compiler.session.ports import NodeArg
 from tunefarm.compiler.types.extents import Bounds, Label, Shapes
 
@@ -54,7 +54,7 @@ import numpy as np
 from concurrent.futures import thread
 from tunefarm import compiler
 from tunefarm.compiler.frontend.declared_ports import declared_model
-from tunefarm.compiler.session.builds_by_size import BuildsBySize
+from tunefarm.compiler.session.inference_session import BuildsBySize
 from tunefarm.compiler.session.ports import NodeArg
 def build(shapes):
     if threading.current_thread() is not threading.main_thread():

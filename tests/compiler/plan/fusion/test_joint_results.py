@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tunefarm.compiler.plan.fusion.joint_results import ChannelsResult, ColumnsResult, StackedResult
+from tunefarm.compiler.plan.fusion.merge_contractions import (
+    ChannelsResult,
+    ColumnsResult,
+    StackedResult,
+)
 from tunefarm.compiler.types.tensor_type import Array
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, index, integer, mul
 from tunefarm.compiler.loops.size_conditions import Condition
-from tunefarm.compiler.plan.sizes.window_reach import named, reaches
+from tunefarm.compiler.plan.sizes.live_extents import named, reaches
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.sizes import Dimension, Symbol, value_of
 
