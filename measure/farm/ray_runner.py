@@ -9,41 +9,201 @@ are off, and address="local" never joins someone else's cluster.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
+import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import Any, Literal, Protocol, TypeAlias
 
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunefarm.compiler.errors import MeasureError
-from tunefarm.compiler.target import host_target
+from tunefarm.compiler.target import Target, host_target
 from tunefarm.configs.temporary_folders import make_folder, on_leaving
 from tunefarm.measure.core_locks import CoreLocks
 from tunefarm.measure.farm.authentication import authentication
+from tunefarm.measure.farm.fair_share import Beat, FairShare, Part
 from tunefarm.measure.farm.farm_process import is_loopback
-from tunefarm.measure.farm.node_watch import NodeWatch
+from tunefarm.measure.farm.node_watch import NodeWatch, Recruit
 from tunefarm.measure.farm.pipeline_runner import LockWatch, PipelineRunner, SlotLostError
 from tunefarm.measure.farm.ray_address import check_address, check_loopback
+from tunefarm.measure.farm.ray_board import Board, beats_of
 from tunefarm.measure.farm.ray_calls import begin_call, call_on_node
-from tunefarm.measure.farm.ray_cluster import RayCluster
 from tunefarm.measure.farm.ray_launch import ADDRESS_FILE, Wanted, check_threads, launch, refusal
-from tunefarm.measure.farm.ray_nodes import Node, expect_own_code, find_nodes, live_nodes
+from tunefarm.measure.farm.ray_nodes import (
+    Node,
+    NodeEntry,
+    begin_inspection,
+    expect_own_code,
+    facts_of,
+    find_nodes,
+    live_nodes,
+    node_entries,
+    node_of,
+)
 from tunefarm.measure.farm.ray_start import connect
 from tunefarm.measure.farm.ray_watch import RayWatch, ray_daemons
-from tunefarm.measure.farm.ray_workers import Builder, MeasuringSlot
 from tunefarm.measure.farm.runner import RunnerOptions
 from tunefarm.measure.farm.slots import ProcessPin, SlotPlan
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.measure.sandbox.reaper import TAG_VARIABLE, Process, Reaper, is_alive
-from tunefarm.measure.sandbox.versions import installation
+from tunefarm.measure.sandbox.versions import differences, installation
+from tunefarm.measure.sandbox.worker_process import WorkerStartError
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
 from tunefarm.measure.worker.build_candidate import BuildResult
+from tunefarm.measure.worker.supervisor import BUILD, MEASURE, Supervisor
+
+# What runs in the Ray worker processes of a node: one that builds, and the actor of a slot.
+
+
+def check_versions(drivers: Mapping[str, str]) -> None:
+    """Raise `WorkerStartError` if this process has other versions than its driver: it was started
+    after tunefarm was installed again, or edited."""
+    here = installation()
+    if different := differences(drivers, here.versions):
+        raise WorkerStartError(
+            f"a worker that imports {here.folder} runs other code than this job: {different}; "
+            "install one version everywhere, and start the job again"
+        )
+
+
+class MeasuringSlot:
+    """The actor that holds a measuring slot: a supervisor and its worker process."""
+
+    def __init__(self, settings: WorkerSettings, drivers: Mapping[str, str]) -> None:
+        """`drivers` are the versions that the driver has."""
+        self._settings = settings
+        self._drivers = drivers
+        self._supervisor = Supervisor(settings, MEASURE)
+
+    def start(self) -> int | None:
+        """Have the worker process ready; its process id."""
+        self._supervisor.start()
+        return self._supervisor.pid
+
+    def measure(self, request: MeasureRequest, build: BuildResult) -> MeasureResult:
+        """Check and time a candidate, with the slot's cores for itself."""
+        check_versions(self._drivers)
+        return self._supervisor.measure(request, build)
+
+    def close(self) -> None:
+        """End the worker process and remove this node's scratch files."""
+        self._supervisor.close()
+        shutil.rmtree(self._settings.scratch, ignore_errors=True)
+
+
+class Builder:
+    """The actor of a builder. A crash of the compiler costs its process only.
+
+    An actor and no task: of several drivers' idle workers Ray ends those that are more than the
+    node has cores, and starting others takes longer than many builds.
+    """
+
+    def __init__(self, settings: WorkerSettings, core: int, drivers: Mapping[str, str]) -> None:
+        """`drivers` are the versions that the driver has."""
+        self._core = core
+        self._drivers = drivers
+        self._supervisor = Supervisor(settings, BUILD)
+
+    def start(self) -> None:
+        """Have the worker process ready."""
+        self._supervisor.start()
+
+    def build(self, request: MeasureRequest) -> BuildResult:
+        """Build a candidate."""
+        check_versions(self._drivers)
+        return self._supervisor.build(request, self._core)
+
+    def close(self) -> None:
+        """End the worker process."""
+        self._supervisor.close()
+
+
+# A Ray cluster as `tunefarm.measure.farm.node_watch` sees it: its nodes, and the board of the.
+#
+# drivers.
+
+
+class Workers(Protocol):
+    """What has the workers of nodes."""
+
+    def hire(self, node: Node) -> int:
+        """Have the workers of a node ready; its number."""
+
+    def drop(self, number: int) -> None:
+        """End the workers of a node."""
+
+
+class RayCluster:
+    """The cluster that this process has joined, for the driver of this name."""
+
+    def __init__(
+        self, workers: Workers, wanted: Sequence[Target], options: RunnerOptions, driver: str
+    ) -> None:
+        """`wanted` are the targets of the job."""
+        self._wanted = wanted
+        self._workers = workers
+        self._options = options
+        self._driver = driver
+        self._board = Board(ray.get_runtime_context().gcs_address)
+        self._entries: dict[str, NodeEntry] = {}
+        self._said = 0
+        self._about = {
+            "host": platform.node(),
+            "process": os.getpid(),
+            "threads": options.threads,
+        }
+
+    def look(self) -> Mapping[str, bool]:
+        self._entries = {entry.id: entry for entry in node_entries()}
+        return {entry.id: entry.leaves for entry in self._entries.values()}
+
+    def inspect(self, node: str) -> Future[Recruit | str]:
+        entry = self._entries[node]
+        answer: Future[Recruit | str] = Future()
+        asked: Future[Any] = begin_inspection(entry, self._options).future()
+        asked.add_done_callback(partial(self._inspected, entry, answer))
+        return answer
+
+    def _inspected(
+        self, entry: NodeEntry, answer: Future[Recruit | str], text: Future[Any]
+    ) -> None:
+        error = text.exception()
+        if error is not None:
+            answer.set_exception(error)
+            return
+        facts = facts_of(text.result())
+        if isinstance(facts, str):
+            answer.set_result(facts)
+            return
+        node = node_of(entry, facts, self._wanted)
+        answer.set_result(facts.refusal if node is None else node)
+
+    def hire(self, node: str, recruit: Recruit) -> tuple[int, str]:
+        assert isinstance(recruit, Node)
+        return self._workers.hire(recruit), recruit.target.key
+
+    def drop(self, number: int) -> None:
+        self._workers.drop(number)
+
+    def find_part(self, wants: int, fair: FairShare) -> Part:
+        self._said += 1
+        self._board.say(self._driver, Beat(self._said, wants), self._about)
+        part = fair.part(beats_of(self._board.drivers()), time.monotonic())
+        for silent in fair.forgotten(time.monotonic()):
+            self._board.forget(silent)
+        return part
+
+    def leave(self) -> None:
+        self._board.forget(self._driver)
+
 
 _LOOPBACK = "127.0.0.1"
 _OBJECT_STORE_BYTES = 128 << 20

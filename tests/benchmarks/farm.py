@@ -46,7 +46,7 @@ from tunefarm.measure.farm.slots import SlotPlan
 from tunefarm.measure.machine import available_cores
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.measure.worker.build_candidate import BuildResult
-from tunefarm.tuner.confirm.race import Race, RaceOptions
+from tunefarm.tuner.confirm.finalists import Race, RaceOptions
 from tunefarm.tuner.confirm.verdict import judge
 from tunefarm.tuner.search.budget import Limits
 from tunefarm.tuner.search.pairwise_estimates import Estimate

@@ -40,7 +40,7 @@ from tunefarm.db.queue import entries
 from tunefarm.db.records import LOST_TO_NOISE, TaskKey, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.queues.queue_runner import TIME_OVER
-from tunefarm.tuner.search.ranking import AGAIN_SHARE
+from tunefarm.tuner.search.tasks import AGAIN_SHARE
 
 ROOT = Path(__file__).resolve().parents[2]
 OFF = 0.03  # of the night, that its end may be off the deadline; before it, if there is work left

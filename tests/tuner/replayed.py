@@ -15,7 +15,7 @@ from tunefarm.db.records import TargetRecord, WorkloadRecord, hash_json
 from tunefarm.db.store import Store
 from tunefarm.measure.farm.replay_runner import Clock, RecordKey, ReplayRunner
 from tunefarm.measure.measurement import LOST_TO_NOISE, MeasureResult
-from tunefarm.tuner.confirm.contenders import LEAST_CHANCE, STARTERS
+from tunefarm.tuner.confirm.finalists import LEAST_CHANCE, STARTERS
 from tunefarm.tuner.model.cost_model import BoostedTrees
 from tunefarm.tuner.model.features import FeatureExtractor
 from tunefarm.tuner.records.trials import task_key

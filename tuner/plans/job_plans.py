@@ -9,40 +9,367 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
-from tunefarm.compiler.errors import LimitError, MeasureError, PlanError
+from tunefarm.compiler.errors import LimitError, MeasureError, PlanError, TunefarmError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.serialize import kernel_to_json
+from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.plan.choices.estimate import Estimator
-from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
+from tunefarm.compiler.plan.choices.estimated_plan import estimated_plan
+from tunefarm.compiler.plan.choices.graph_sites import GraphSites
+from tunefarm.compiler.plan.decisions.graph_plan import (
+    DEFAULT_PLAN,
+    PLAIN,
+    Decision,
+    GraphPlan,
+    Layout,
+)
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
-from tunefarm.compiler.schedule.spaces import SpaceCache
+from tunefarm.compiler.schedule.space import ScheduleSpace
+from tunefarm.compiler.schedule.spaces import SpaceCache, schedule_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import Settings
-from tunefarm.db.records import BestRecord
+from tunefarm.db.records import BestRecord, TargetRecord, TaskKey, WorkloadRecord
 from tunefarm.db.store import Store
+from tunefarm.measure.farm.runner import Runner
+from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.tuner.building.recorded_plan import plan_to_apply, record_plan
+from tunefarm.tuner.confirm.latency import SLOWER, ModelLatency
 from tunefarm.tuner.confirm.whole_model import CompareSpecs, ModelBuilds
 from tunefarm.tuner.from_settings import limits_of, numerics_of
 from tunefarm.tuner.interrupt import Interrupt
 from tunefarm.tuner.job_request import MakeRunner
-from tunefarm.tuner.plans.confirm import ConfirmPlans, confirmed_choice
 from tunefarm.tuner.plans.costs import KernelCosts
-from tunefarm.tuner.plans.kinds import by_estimates, kinds_of_plans, within_memory
-from tunefarm.tuner.plans.problems import Kind
-from tunefarm.tuner.plans.programs import Programs
-from tunefarm.tuner.plans.search import PlanSearch, Proposals
-from tunefarm.tuner.plans.trials import DefaultTrials
+from tunefarm.tuner.plans.problems import Kind, LocalParts, parts_of
+from tunefarm.tuner.plans.programs import PlannedProgram, Programs
+from tunefarm.tuner.plans.search import MakeProblem, PlanSearch, Proposal, Proposals
 from tunefarm.tuner.records.graph_choice import GraphChoice
-from tunefarm.tuner.records.trials import task_key
+from tunefarm.tuner.records.trials import task_key, trial_record
 from tunefarm.tuner.reports.gains import UNCHANGED
-from tunefarm.tuner.search.measuring import off_the_slots
+from tunefarm.tuner.search.measuring import off_the_slots, timing_options
+from tunefarm.tuner.search.tasks import Planned, plan
+
+# The kinds of decisions that a search looks at, each a problem on top of what was decided before.
+#
+# Where the values of a model need more memory than is allowed, what is left of the rules is taken
+# back step by step: each time the decision that frees most.
+
+
+Found: TypeAlias = Iterable[tuple[Decision, ...]]
+FindDecisions: TypeAlias = Callable[[GraphSites], Found]
+"""What could be decided of one kind, each by itself on top of the plan that the sites are of."""
+
+
+def local_kind(
+    kind: Kind, find: FindDecisions, is_late: Callable[[], bool] = lambda: False
+) -> MakeProblem:
+    """A kind whose decisions can be taken one by one."""
+
+    def make(programs: Programs, before: GraphPlan) -> LocalParts:
+        found = find(programs.sites(before))
+        return LocalParts(kind, parts_of(programs, before, found, is_late))
+
+    return make
+
+
+def by_estimates(programs: Programs, base: GraphPlan, threads: int) -> list[GraphPlan]:
+    """The plan with what an untuned build would merge and chain, on top of the base."""
+    spaces = SpaceCache(programs.target, threads, programs.numerics)
+    plan = estimated_plan(programs.graph, spaces, ResourceBudget(programs.limits), base)
+    return [plan] if plan != base else []
+
+
+def kinds_of_plans(is_late: Callable[[], bool]) -> list[MakeProblem]:
+    """All kinds, in the order in which they are decided."""
+    return [
+        local_kind(Kind.CHAINS, _chains, is_late),
+        local_kind(Kind.MERGES, _merges, is_late),
+    ]
+
+
+def local_decisions(programs: Programs, plan: GraphPlan) -> list[tuple[Decision, ...]]:
+    """All that could be decided one by one on top of a plan."""
+    found = programs.sites(plan)
+    return [*_chains(found), *_merges(found)]
+
+
+def _chains(found: GraphSites) -> Found:
+    return (item.chains for item in sorted(found.chains, key=lambda item: -item.saved_bytes))
+
+
+def _merges(found: GraphSites) -> Found:
+    return ((decision,) for decision in found.merges)
+
+
+def within_memory(
+    programs: Programs, most_bytes: int, is_late: Callable[[], bool] = lambda: False
+) -> GraphPlan:
+    """A plan whose arena needs no more than that; the rules where these do.
+
+    Raises LimitError if none was found, which names the minimum.
+    """
+    least = programs.of(DEFAULT_PLAN)
+    while least.arena_bytes > most_bytes:
+        smaller = _smaller(programs, least, is_late)
+        if smaller is None:
+            raise LimitError(
+                f"the values between kernels take {least.arena_bytes} bytes at least, and "
+                f"{most_bytes} are allowed",
+                hint="limits.memory, --max-memory; a smaller batch or image needs less",
+            )
+        least = smaller
+    return least.plan
+
+
+def _smaller(
+    programs: Programs, before: PlannedProgram, is_late: Callable[[], bool]
+) -> PlannedProgram | None:
+    """The smallest program that one decision more leads to, or all images in rows; None if none
+    is smaller."""
+    best: PlannedProgram | None = None
+    for decisions in _candidates(programs, before.plan):
+        program = None if is_late() else programs.fitting(before.plan.with_decisions(*decisions))
+        least = before if best is None else best
+        if program is not None and program.arena_bytes < least.arena_bytes:
+            best = program
+    return best
+
+
+def _candidates(programs: Programs, plan: GraphPlan) -> Sequence[tuple[Decision, ...]]:
+    graph = programs.sites(plan).planned
+    images = [node.output for node in graph.nodes if len(graph.types[node.output].shape) == 4]
+    plain = tuple(Layout(name, PLAIN) for name in images)
+    own = [(decision,) for decision in plan.decisions]
+    return [plain, *(item for item in local_decisions(programs, plan) if item not in own)]
+
+
+# Default schedules of the kernels that decide about a plan, measured by the runner of a job.
+#
+# They are ordinary trials: the search that follows, other jobs and `tune db` have them.
+
+
+POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A kernel that is being measured, and what with."""
+
+    key: str
+    space: ScheduleSpace
+    planned: Planned
+
+
+class DefaultTrials:
+    """Measures default schedules and records them; `stop` ends it early.
+
+    `measured` counts those that were answered, by how they ended.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        target: Target,
+        settings: Settings,
+        runner: Runner,
+        *,
+        job: str,
+        most: int | None = None,
+    ) -> None:
+        """At most so many are measured; None: any number."""
+        self.measured: Counter[str] = Counter()
+        self._store, self._target, self._settings = store, target, settings
+        self._runner, self._job = runner, job
+        self._most = most
+        self._number = 0
+        self._stopped = False
+        self._asked: set[str] = set()
+
+    def stop(self) -> None:
+        """Submit nothing more; safe to call from a signal handler."""
+        self._stopped = True
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more can be measured."""
+        return self._stopped or (self._most is not None and self._number >= self._most)
+
+    def measure(
+        self, kernels: Mapping[str, FusedKernel], is_late: Callable[[], bool] = lambda: False
+    ) -> list[str]:
+        """Measure these kernels, by workload key, each once, until it `is_late`; the keys of those
+        that were."""
+        waiting = [key for key in kernels if key not in self._asked]
+        pending: dict[str, _Asked] = {}
+        done: list[str] = []
+
+        def may_begin() -> bool:
+            return not self.ended and not is_late()
+
+        while pending or (waiting and may_begin()):
+            while waiting and len(pending) < self._runner.capacity and may_begin():
+                key = waiting.pop(0)
+                self._asked.add(key)
+                asked, request = self._request(key, kernels[key])
+                pending[request.request_id] = asked
+                self._runner.submit(request)
+            results = self._runner.results(POLL_SECONDS)
+            ours = [result for result in results if result.request_id in pending]
+            done += self._take(ours, pending)
+            if self._stopped:
+                break
+        return done
+
+    def _request(self, key: str, kernel: FusedKernel) -> tuple[_Asked, MeasureRequest]:
+        compile = self._settings.compile
+        space = schedule_space(kernel, self._target, compile.threads, compile.numerics)
+        default = plan(space, space.default())
+        self._number += 1
+        self._store.add([TargetRecord(self._target.key, self._target.to_json())])
+        self._store.add([WorkloadRecord(key, kernel.name, kernel_to_json(kernel))])
+        request = MeasureRequest(
+            request_id=f"{self._job[:16]}-plan-{self._number}",
+            kernel=kernel_to_json(kernel),
+            workload_key=key,
+            schedule=default.schedule,
+            threads=compile.threads,
+            options=timing_options(self._settings),
+            seed=self._settings.search.seed + self._number,
+            target=self._target.key,
+            numerics=self._key(key).numerics,
+        )
+        return _Asked(key, space, default), request
+
+    def _key(self, workload: str) -> TaskKey:
+        compile = self._settings.compile
+        return task_key(workload, self._target, compile.threads, compile.numerics)
+
+    def _take(self, results: Sequence[MeasureResult], pending: dict[str, _Asked]) -> list[str]:
+        records, keys = [], []
+        for result in results:
+            asked = pending.pop(result.request_id)
+            candidate = asked.planned.candidate
+            keys.append(asked.key)
+            records.append(
+                trial_record(
+                    self._key(asked.key),
+                    result,
+                    sketch=candidate.sketch,
+                    choices=asked.space.choices(candidate),
+                    schedule=asked.planned.schedule,
+                    job=self._job,
+                )
+            )
+        self._store.add(records)
+        self.measured.update(str(result.status) for result in results)
+        return keys
+
+
+# --- Whole models decide about plans: what is proposed runs in turn with the rules' build --------
+#
+# First all that is proposed together; if that is not faster beyond doubt, its kinds one by one,
+# and of those that are the best.
+
+
+Build: TypeAlias = Callable[[GraphPlan], ExecutableSpec]
+"""The model under a plan, from the records there are."""
+Describe: TypeAlias = Callable[[GraphPlan], str]
+"""The plan in a few words."""
+
+GAIN = SLOWER
+"""What a plan must gain beyond doubt: as much as a model must lose to be refused."""
+
+
+def is_faster(latency: ModelLatency) -> bool:
+    """Whether the second of two models, the plan's, is faster than the first beyond doubt."""
+    return latency.compared.a_is_faster(GAIN)
+
+
+def confirmed_choice(choice: GraphChoice, latency: ModelLatency) -> GraphChoice:
+    """The choice of a plan whose model was the second one of these latencies, the rules' first."""
+    return replace(
+        choice,
+        speedup=1.0 / latency.ratio,
+        low=1.0 / latency.high,
+        high=1.0 / latency.low,
+        seconds=latency.tuned,
+    )
+
+
+class ConfirmPlans:
+    """Builds what is proposed and compares it with the rules' build, while there is time."""
+
+    def __init__(
+        self,
+        build: Build,
+        compare: CompareSpecs,
+        describe: Describe,
+        notify: Callable[[str], None],
+        is_late: Callable[[], bool] = lambda: False,
+        before: GraphPlan = DEFAULT_PLAN,
+    ) -> None:
+        """What is proposed has to be faster than the model under the plan `before`."""
+        self.build, self.compare = build, compare
+        self.describe, self.notify = describe, notify
+        self._is_late, self.before = is_late, before
+        self._former: ExecutableSpec | None = None
+
+    def best(self, proposals: Proposals) -> GraphChoice | None:
+        """What was confirmed as faster; None if nothing was."""
+        if proposals.joint is None:
+            return None
+        found = self._in_time(proposals.joint)
+        if found is not None:
+            return found
+        singles = [item for item in proposals.single if item.plan != proposals.joint.plan]
+        confirmed = [choice for item in singles if (choice := self._in_time(item)) is not None]
+        return max(confirmed, key=lambda choice: choice.speedup or 0.0, default=None)
+
+    def _in_time(self, proposal: Proposal) -> GraphChoice | None:
+        if self._is_late():
+            return None
+        return self.confirmed(proposal.plan, proposal.arena_bytes)
+
+    def confirmed(self, plan: GraphPlan, arena_bytes: int) -> GraphChoice | None:
+        """The choice of a plan that is faster beyond doubt; None where it is not."""
+        name = self.describe(plan)
+        self.notify(f"measuring the whole model with {name}")
+        try:
+            if self._former is None:
+                self._former = self.build(self.before)
+            latency = self.compare((self._former, self.build(plan)))
+        except TunefarmError as error:
+            self.notify(f"plan: {name} is not taken: {error.message}")
+            return None
+        if latency.is_unchanged:
+            self.notify(f"plan: {name} is the build of {self._rival}, {UNCHANGED}")
+            return None
+        if not is_faster(latency):
+            bounds = f"{1 / latency.high:.2f}x to {1 / latency.low:.2f}x"
+            times = f"{1 / latency.ratio:.2f}x as fast, {bounds}"
+            self.notify(f"plan: {name} is not faster than {self._rival} ({times})")
+            return None
+        note = f"{name}: {_percent(latency)} faster than {self._rival}, confirmed"
+        notes = () if self.before == DEFAULT_PLAN else (note,)
+        choice = GraphChoice(plan, name, arena_bytes=arena_bytes, notes=notes)
+        return confirmed_choice(choice, latency)
+
+    @property
+    def _rival(self) -> str:
+        return "the rules" if self.before == DEFAULT_PLAN else "the plan before"
+
+
+def _percent(latency: ModelLatency) -> str:
+    return f"{100.0 * (1.0 / latency.ratio - 1.0):.0f} %"
+
 
 OWN_KERNELS, KERNELS = 0.25, 0.65
 """When no kernel is measured any more: those of the model as it is, and those of a plan."""

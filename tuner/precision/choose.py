@@ -13,36 +13,319 @@ _choice        the fastest that is within the error on the samples to check with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import fsum
+from statistics import median
 from typing import TypeAlias
 
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.graph.ir import Graph
-from tunefarm.compiler.plan.apply_precisions import prepare
+from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
+from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.schedule.choice import ChooseSchedule
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.chosen_sizes import put_sizes, types_at
 from tunefarm.compiler.types.numerics import Numerics
-from tunefarm.compiler.types.precision import Precision
+from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
+from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.configs.settings import Settings
+from tunefarm.measure.compare import Comparison
 from tunefarm.tuner.calibration.choice import (
     RELATIVE_ERROR,
     ChoicePoint,
     ContractionCost,
     PrecisionChoice,
 )
+from tunefarm.tuner.calibration.collect import calibrate
+from tunefarm.tuner.calibration.data import SampleForm, Samples, Split, read_samples
+from tunefarm.tuner.calibration.metric import Metric, relative_error
 from tunefarm.tuner.calibration.options import PrecisionOptions
-from tunefarm.tuner.calibration.solo import SoloRuns
-from tunefarm.tuner.precision.data import Data, Effects, read_data
+from tunefarm.tuner.calibration.solo import SOLO_SAMPLES, SoloRuns
+from tunefarm.tuner.confirm.drawn_inputs import drawn_sizes, seeded_inputs
+from tunefarm.tuner.confirm.latency import (
+    COMPARISON,
+    latencies_at_placements,
+    pinned,
+    placed_programs,
+)
+from tunefarm.tuner.confirm.verdict import Meeting, compare
 from tunefarm.tuner.precision.model import PlannedModel, Say
-from tunefarm.tuner.precision.race import confirmed, fastest_within, race, to_race
-from tunefarm.tuner.precision.search import Assignment, Item, Point, best_point, find_points
+from tunefarm.tuner.precision.search import Assignment, Item, Point, best_point, find_points, pareto
 from tunefarm.tuner.precision.speed import (
     Conversion,
     UniformTimes,
     conversions,
     copy_seconds_per_byte,
 )
+from tunefarm.tuner.records.size_ranges import points_of
+
+# The data of a choice: samples to search with, to check and to report with, and their ranges.
+
+
+SEARCHED_WITH, CHECKED_WITH, REPORTED_WITH = 16, 64, 64
+"""Samples at most of each part; a user's metric is given all of them."""
+DRAWN_SAMPLES = 16
+"""Random inputs instead of calibration data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of the samples, and the user's metric with their labels."""
+
+    samples: Samples
+    metric: Metric | None
+
+    def effects(self, model: PlannedModel, calibration: Calibration | None, most: int) -> Effects:
+        """What plans cost over these samples, at most so many."""
+        samples = self.samples if self.metric is not None else self.samples.first(most)
+        return Effects(model.prepared, calibration, samples, model.executable, self.metric)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Samples in three parts, see `Split`, and what was calibrated with those of the search."""
+
+    search: Part
+    check: Part
+    report: Part
+    calibration: Calibration | None
+
+    def searched(self, model: PlannedModel) -> Effects:
+        """What plans cost over the part to search with."""
+        return self.search.effects(model, self.calibration, SEARCHED_WITH)
+
+    def solo(self, model: PlannedModel) -> Effects:
+        """The same over as many as single contractions are worth."""
+        return self.search.effects(model, self.calibration, SOLO_SAMPLES)
+
+    def checked(self, model: PlannedModel) -> Effects:
+        """What they cost over the part that a choice is checked with."""
+        return self.check.effects(model, self.calibration, CHECKED_WITH)
+
+    def reported(self, model: PlannedModel) -> Effects:
+        """What they cost over the part that has no say in the choice."""
+        return self.report.effects(model, self.calibration, REPORTED_WITH)
+
+
+def read_data(model: PlannedModel, options: PrecisionOptions) -> Data:
+    """The user's samples, or drawn ones, in three parts.
+
+    Raises InputError or SettingsError for data and labels that do not fit the model, for too few
+    samples and for a metric that is not there.
+    """
+    form = SampleForm.of(model.prepared, options.several)
+    seed = model.settings.search.seed
+    metric = options.load_metric()
+    if options.calibration is None:
+        model.say("no calibration data: errors are those of random inputs, and int8 is left out")
+        drawn = [_random_run(form, seed + number) for number in range(DRAWN_SAMPLES)]
+        samples = Samples.of(drawn, form)
+    else:
+        samples = read_samples(options.calibration, form)
+    if metric is not None:
+        metric.check(len(samples))
+    parts = Split.of(len(samples), seed)
+    model.say(
+        f"{len(samples)} samples: {len(parts.search)} to search with, {len(parts.check)} to check "
+        f"with, {len(parts.report)} to report errors of"
+    )
+    calibration = None
+    if options.calibration is not None and any(item.quantisable for item in model.found):
+        model.say(f"calibrating with {len(parts.search)} samples ({options.method()})")
+        searched = samples.part(parts.search)
+        calibration = calibrate(model.prepared, searched, options.method(), model.executable)
+
+    def part(numbers: list[int]) -> Part:
+        own = None if metric is None else metric.part(numbers, len(samples))
+        return Part(samples.part(numbers), own)
+
+    return Data(part(parts.search), part(parts.check), part(parts.report), calibration)
+
+
+def _random_run(form: SampleForm, seed: int) -> dict[str, Array]:
+    """Random inputs of a model, of sizes that are drawn, too, where these are open."""
+    if form.signature is None:
+        return seeded_inputs(form.types, seed)
+    sizes = drawn_sizes(form.signature, seed)
+    inputs = seeded_inputs(types_at(form.signature.inputs, sizes), seed)
+    put_sizes(form.signature, sizes, inputs)
+    return inputs
+
+
+_Compile: TypeAlias = Callable[[Graph, Numerics], Executable]
+
+
+@dataclass(slots=True)
+class Effects:
+    """Errors of plans over some samples: relative ones, or what the user's metric loses.
+
+    `prepared` is the graph that plans are of; `compile` makes an executable of what they make of
+    it. The f32 outputs are kept, and each plan is run once.
+    """
+
+    prepared: Graph
+    calibration: Calibration | None
+    samples: Samples
+    compile: _Compile
+    metric: Metric | None = None
+    _expected: list[dict[str, Array]] = field(default_factory=list)
+    _metric_of_f32: float = 0.0
+    _known: dict[str, float] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Run the f32 model. Raises SettingsError if the user's metric fails."""
+        self._expected = self._outputs(PrecisionPlan())
+        if self.metric is not None:
+            self._metric_of_f32 = self.metric.of(self._expected)
+
+    def error(self, assignment: Assignment) -> float:
+        """The error of a plan. Raises SettingsError if the user's metric fails."""
+        if not self._expected:
+            self.begin()
+        plan = PrecisionPlan(dict(assignment), self.calibration)
+        if plan.digest not in self._known:
+            self._known[plan.digest] = self.error_of(self._outputs(plan))
+        return self._known[plan.digest]
+
+    def error_of(self, outputs: Sequence[dict[str, Array]]) -> float:
+        """The error of these outputs for the samples. Raises SettingsError as `error` does."""
+        if not self._expected:
+            self.begin()
+        if self.metric is not None:
+            return max(0.0, self._metric_of_f32 - self.metric.of(outputs))
+        pairs = zip(outputs, self._expected, strict=True)
+        return max(relative_error(actual, expected) for actual, expected in pairs)
+
+    def _outputs(self, plan: PrecisionPlan) -> list[dict[str, Array]]:
+        executable = self.compile(*apply_precisions(self.prepared, plan))
+        return [dict(executable.run(run)) for run in self.samples]
+
+
+# --- Plans timed as whole models in turn, and the fastest one that is within the error -----------
+
+
+RACED_WITHIN, RACED_BEYOND = 4, 3
+"""Points within the error, and beyond it, that are timed next to f32 and the uniform ones."""
+MOST_SIZES = 3
+RACE = replace(COMPARISON, max_seconds=10.0, precise=None)
+
+
+def fastest_within(points: Sequence[ChoicePoint], budget: float) -> int:
+    """The number of the fastest point within the error.
+
+    One other than f32 must be faster beyond doubt: with its whole interval.
+    """
+    within = [
+        number
+        for number, point in enumerate(points)
+        if point.worst <= budget
+        and (not point.precisions or point.high is None or point.high < 1.0)
+    ]
+    return min(within, key=lambda number: points[number].ratio)
+
+
+def confirmed(
+    model: PlannedModel,
+    points: Sequence[ChoicePoint],
+    chosen: int,
+    budget: float,
+    uniform: Iterable[Assignment],
+    calibration: Calibration | None,
+) -> int:
+    """The chosen point, or the fastest within the error that has one precision throughout, if fresh
+    runs in turn show that as the faster one: the first of many in a race owes some of it to luck.
+    """
+    plain = [dict(assignment) for assignment in uniform]
+    rivals = [point for point in points if dict(point.precisions) in plain]
+    rivals = [point for point in rivals if point.worst <= budget]
+    if not points[chosen].precisions or not rivals or points[chosen] in rivals:
+        return chosen
+    rival = min(rivals, key=lambda point: point.ratio)
+    model.say("timing the fastest plan next to the best uniform one")
+    _, ratio = race(model, [rival.precisions, points[chosen].precisions], calibration)
+    (kind,) = rival.counts
+    model.say(f"the plan is {1 / ratio.ratio:.2f} times as fast as {kind} throughout")
+    return chosen if ratio.ratio <= 1.0 else points.index(rival)
+
+
+def to_race(
+    points: Sequence[Point], limit: float, budget: float, uniform: Iterable[Assignment]
+) -> list[Point]:
+    """f32 first, then the plans that are worth a whole-model run, each once."""
+    front = pareto(points)
+    within = [point for point in front if point.error <= limit and point.lowered]
+    beyond = [point for point in front if point.error > budget]
+    plain = [point for point in points if dict(point.assignment) in [dict(u) for u in uniform]]
+    f32 = [point for point in points if not point.lowered]
+    wanted = [*f32[:1], *within[-RACED_WITHIN:], *plain, *beyond[-RACED_BEYOND:]]
+    unique = {tuple(sorted(point.assignment.items())): point for point in wanted}
+    return list(unique.values())
+
+
+def race(
+    model: PlannedModel, assignments: Sequence[Assignment], calibration: Calibration | None
+) -> list[Comparison]:
+    """The time of each plan over that of the first one, f32."""
+    meetings = run_in_turn(model, assignments, calibration)
+    return [compare(meetings, number, 0) for number in range(len(assignments))]
+
+
+def run_in_turn(
+    model: PlannedModel, assignments: Sequence[Assignment], calibration: Calibration | None
+) -> list[Meeting]:
+    """Seconds of whole models with these plans, from interleaved runs on pinned cores, at one
+    placement after the other.
+
+    Where sizes are open they are run at representative ones, see `together`.
+    """
+    executables = [
+        model.executable(*model.lowered(assignment, calibration)) for assignment in assignments
+    ]
+    chosen = representative_sizes(model.prepared)
+    serial = executables[0].threads == 1
+    options = replace(RACE, max_seconds=RACE.max_seconds / len(chosen), serial=serial)
+    found = []
+    seed = model.settings.search.seed
+    for sizes in chosen:
+        place = partial(placed_programs, executables, sizes, seed)
+        with pinned(executables[0].threads):
+            found.append(latencies_at_placements(place, options))
+    return [
+        dict(enumerate(together([list(meeting.values()) for meeting in meetings])))
+        for meetings in zip(*found, strict=False)  # the smaller sizes may have had time for more
+    ]
+
+
+def representative_sizes(graph: Graph) -> list[Mapping[str, int]]:
+    """Sizes at which plans are timed: few of those between the minimum and the maximum."""
+    if graph.signature is None:
+        return [{}]
+    points = points_of(graph.signature)
+    last = len(points) - 1
+    spread = sorted({round(last * n / (MOST_SIZES - 1)) for n in range(MOST_SIZES)})
+    return [points[number].symbols for number in spread]
+
+
+def together(found: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
+    """Samples of each program at several sizes as samples of all sizes: each size counts alike.
+
+    Of one size they stay as they are. Of several, seconds at a size are shares of the first
+    program's median there.
+    """
+    if len(found) == 1:
+        return [list(samples) for samples in found[0]]
+    scales = [median(times[0]) for times in found]
+    count = min(len(samples) for times in found for samples in times)
+    return [
+        [
+            fsum(times[program][i] / scale for times, scale in zip(found, scales, strict=True))
+            for i in range(count)
+        ]
+        for program in range(len(found[0]))
+    ]
+
 
 LEAST_GAIN = 0.0005
 """Share of the model's time that lowering a contraction must promise to be tried."""

@@ -12,8 +12,8 @@ from tests.compiler.machine.test_control_groups import V2_MOUNT, Tree
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.measure.farm.ray_address import check_loopback
 from tunefarm.measure.farm.ray_launch import check_threads
+from tunefarm.measure.farm.ray_runner import check_versions
 from tunefarm.measure.farm.ray_start import NoFolders
-from tunefarm.measure.farm.ray_workers import check_versions
 from tunefarm.measure.sandbox.versions import TUNEFARM, versions
 from tunefarm.measure.sandbox.worker_process import WorkerStartError
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.measure.worker.check_output import compare_output, tolerance
 from tunefarm.measure.worker.rounding import Rounding
+from tunefarm.measure.worker.workload import compare_output, tolerance
 
 
 def random_floats(*shape: int) -> np.ndarray:

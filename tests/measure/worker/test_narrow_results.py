@@ -28,11 +28,11 @@ from tunefarm.compiler.types.tensor_type import TensorType
 from tunefarm.measure.measurement import MeasureResult, Status
 from tunefarm.measure.sandbox.in_flight import InFlight
 from tunefarm.measure.worker.build_candidate import BuiltCandidate
-from tunefarm.measure.worker.check_output import compare_output
 from tunefarm.measure.worker.reference import make_inputs
 from tunefarm.measure.worker.rounding import rounding_of
 from tunefarm.measure.worker.run_candidate import CandidateRunner
 from tunefarm.measure.worker.timer import TimingOptions
+from tunefarm.measure.worker.workload import compare_output
 
 BF16, F32, I32 = DType.BF16, DType.F32, DType.I32
 ROWS, COLUMNS, TERMS, PARTS = 24, 32, 256, 16

@@ -25,7 +25,7 @@ from tunefarm.compiler.target import host_target
 from tunefarm.measure.machine import Activity
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.measure.sandbox.in_flight import InFlight
-from tunefarm.measure.worker import bound_call, run_candidate
+from tunefarm.measure.worker import run_candidate
 from tunefarm.measure.worker.build_candidate import (
     BuiltCandidate,
     build_candidate,
@@ -109,10 +109,10 @@ def test_slices_in_which_memory_was_missing_are_timed_again(
     """As when the system has taken pages away: before every third slice they are dropped."""
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    run = bound_call.BoundCall.run
+    run = run_candidate.BoundCall.run
     slices: list[tuple[float, bool]] = []  # seconds per call, and whether pages were missing
 
-    def dropping(call: bound_call.BoundCall, calls: int) -> float:
+    def dropping(call: run_candidate.BoundCall, calls: int) -> float:
         if call._arena is None:  # it is checked
             return run(call, calls)
         if len(slices) % 3 == 0:
@@ -123,7 +123,7 @@ def test_slices_in_which_memory_was_missing_are_timed_again(
         slices.append((seconds / calls, call._clock.faults > 0))
         return seconds
 
-    monkeypatch.setattr(bound_call.BoundCall, "run", dropping)
+    monkeypatch.setattr(run_candidate.BoundCall, "run", dropping)
     enough = replace(QUICK, **COLD, samples=12, min_sample_seconds=1e-4)
     result = measure(runner, "none", "none", options=enough)
     assert result.status is Status.OK, result.error
@@ -142,19 +142,19 @@ def test_no_call_reads_or_writes_what_the_one_before_has(
     key = workload_key(kernel)
     request = MeasureRequest("cold", kernel_to_json(kernel), key, schedule, 1, rivals=(schedule,))
     build = build_candidate(request, host_target())
-    monkeypatch.setattr(bound_call, "copies_needed", lambda *_: copies)
-    monkeypatch.setattr(bound_call, "outputs_needed", lambda *_: places)
+    monkeypatch.setattr(run_candidate, "copies_needed", lambda *_: copies)
+    monkeypatch.setattr(run_candidate, "outputs_needed", lambda *_: places)
     called: list[tuple[int, int]] = []  # addresses of the constant and of the output
-    run = bound_call.BoundCall._run
+    run = run_candidate.BoundCall._run
 
-    def noted(call: bound_call.BoundCall, tables: Any, calls: int, turn: int) -> float:
+    def noted(call: run_candidate.BoundCall, tables: Any, calls: int, turn: int) -> float:
         if tables is call._timed and call._arena is not None:
             for number in range(turn, turn + calls):
                 _, constant, output = tables.memory[number % tables.rows]
                 called.append((constant, output))
         return run(call, tables, calls, turn)
 
-    monkeypatch.setattr(bound_call.BoundCall, "_run", noted)
+    monkeypatch.setattr(run_candidate.BoundCall, "_run", noted)
     result = runner.run(request.kernel, key, unpack_candidates(build.candidates), QUICK).result
     assert result.status is Status.OK, result.error
     constants, outputs = ([pair[side] for pair in called] for side in (0, 1))
@@ -176,9 +176,9 @@ def test_slices_take_turns_with_several_loads(
     runner: CandidateRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[int] = []
-    of = bound_call._Load.of
+    of = run_candidate._Load.of
 
-    def counted(code: LoadedCode, symbol: str) -> bound_call._Load:
+    def counted(code: LoadedCode, symbol: str) -> run_candidate._Load:
         load = of(code, symbol)
 
         def repeat(*arguments: object) -> None:
@@ -187,11 +187,11 @@ def test_slices_take_turns_with_several_loads(
 
         return replace(load, repeat=repeat)
 
-    monkeypatch.setattr(bound_call._Load, "of", counted)
-    enough = replace(QUICK, samples=2 * bound_call.LOADS)  # whatever rounds are left out
+    monkeypatch.setattr(run_candidate._Load, "of", counted)
+    enough = replace(QUICK, samples=2 * run_candidate.LOADS)  # whatever rounds are left out
     result = measure(runner, "none", "none", options=enough)
     assert result.status is Status.OK, result.error
-    assert len(set(called)) == 2 * bound_call.LOADS
+    assert len(set(called)) == 2 * run_candidate.LOADS
 
 
 def test_what_was_a_candidate_is_checked_in_full_as_one_again(
@@ -205,7 +205,7 @@ def test_what_was_a_candidate_is_checked_in_full_as_one_again(
 def test_a_reference_that_goes_wrong_later_is_blamed_and_loaded_anew(
     runner: CandidateRunner, loads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bound_call, "LOADS", 1)  # the kernel counts the calls of its own load
+    monkeypatch.setattr(run_candidate, "LOADS", 1)  # the kernel counts the calls of its own load
     # Two calls of each request check a reference when it is new; its timed calls come later.
     result = measure(runner, "none", "late_nothing")
     assert (result.status, result.culprit) == (Status.WRONG_RESULT, 1)

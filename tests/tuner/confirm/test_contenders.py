@@ -13,7 +13,7 @@ from tests.tuner.setting import Setting
 from tests.tuner.synthetic import matmul_kernel, small_space
 from tunefarm.db import queries
 from tunefarm.db.records import CONFIRMED, BestRecord, TrialRecord
-from tunefarm.tuner.confirm.contenders import STARTERS, WAITING, Lineup, lineup_of
+from tunefarm.tuner.confirm.finalists import STARTERS, WAITING, Lineup, lineup_of
 from tunefarm.tuner.search.budget import Limits
 from tunefarm.tuner.search.pairwise_estimates import PairwiseEstimates
 from tunefarm.tuner.search.posterior import posterior

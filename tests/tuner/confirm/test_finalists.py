@@ -13,8 +13,7 @@ from tests.tuner.setting import OTHER, TILES, Setting, SyntheticRunner
 from tunefarm.db import queries
 from tunefarm.db.records import hash_json
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
-from tunefarm.tuner.confirm.finalists import Finalists
-from tunefarm.tuner.confirm.race import RaceOptions
+from tunefarm.tuner.confirm.finalists import Finalists, RaceOptions
 from tunefarm.tuner.records.trials import is_confirmed
 from tunefarm.tuner.search.budget import Limits
 from tunefarm.tuner.search.tasks import plan

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.measure.wandering_clock import NOISY, SLICE, make_clock
-from tunefarm.tuner.confirm.race import Race, RaceOptions
+from tunefarm.tuner.confirm.finalists import Race, RaceOptions
 from tunefarm.tuner.confirm.verdict import Meeting, judge
 from tunefarm.tuner.search.pairwise_estimates import Estimate
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tunefarm.db.store import Store
-from tunefarm.tuner.doctor import files
-from tunefarm.tuner.doctor.files import check_cache, check_database, check_temporary, file_system
+from tunefarm.tuner.doctor import checks
+from tunefarm.tuner.doctor.checks import check_cache, check_database, check_temporary, file_system
 from tunefarm.tuner.doctor.findings import Finding, Grade, Question
 
 _NOBODY = 65534
@@ -21,7 +21,7 @@ _NOBODY = 65534
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(files, "_LOCKED_SECONDS", 0.05)
+    monkeypatch.setattr(checks, "_LOCKED_SECONDS", 0.05)
 
 
 def told(findings: list[Finding], grade: Grade) -> str:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.measure.fake_machine import CGROUP2, add_group2, be_in
-from tunefarm.tuner.doctor import machine
-from tunefarm.tuner.doctor.findings import Grade, Question
-from tunefarm.tuner.doctor.machine import (
+from tunefarm.tuner.doctor import checks
+from tunefarm.tuner.doctor.checks import (
     check_cores,
     check_cpu,
     check_governor,
     check_memory,
     check_target,
 )
+from tunefarm.tuner.doctor.findings import Grade, Question
 
 
 def test_this_machine_is_described() -> None:
@@ -37,7 +37,7 @@ def test_a_target_that_is_not_this_machine_is_a_warning(monkeypatch: pytest.Monk
 def test_a_quota_and_too_few_cores_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_ROOT", tmp_path)
+    monkeypatch.setattr(checks, "_ROOT", tmp_path)
     be_in(tmp_path, [CGROUP2.format("/")], "0::/")
     group = add_group2(tmp_path, "", "max 100000")
     assert check_cores(Question())[-1].grade is Grade.OK
@@ -69,7 +69,7 @@ def test_a_governor_that_lowers_the_clock_is_a_warning(
 def test_little_free_memory_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kilobytes: int, grade: Grade
 ) -> None:
-    monkeypatch.setattr(machine, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(checks, "_MEMORY", tmp_path / "meminfo")
     (tmp_path / "meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable: {kilobytes} kB\n")
     (finding,) = check_memory(Question())
     assert finding.grade is grade

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tunefarm.tuner.doctor.checks import is_ours, judge_libraries, libraries
 from tunefarm.tuner.doctor.findings import Grade
-from tunefarm.tuner.doctor.program import is_ours, judge_libraries, libraries
 
 ASKED = (
     "numpy>=2.4",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tunefarm.tuner.model.forecasts import LAST, LEAST_FACTOR, Forecast, Forecasts
+from tunefarm.tuner.search.strategies.evolution import LAST, LEAST_FACTOR, Forecast, Forecasts
 
 
 def told(process: float, model: float, deviation: float, count: int = 60) -> Forecasts:

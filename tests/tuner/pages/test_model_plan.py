@@ -18,7 +18,7 @@ from tunefarm.db.records import LatencyRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.pages.contents import PageOptions
 from tunefarm.tuner.pages.model_graph import COLOURS, NONE, colours_of
-from tunefarm.tuner.pages.model_plan import kind_of
+from tunefarm.tuner.pages.models import kind_of
 from tunefarm.tuner.pages.page import html_of, json_of, page_of, parts_of
 from tunefarm.tuner.records.graph_choice import GraphChoice
 from tunefarm.tuner.records.model_graphs import ModelGraphs

@@ -11,7 +11,7 @@ from tests.tuner.plans.test_job_plans import latency
 from tunefarm.compiler.errors import LoweringError
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan, Layout
 from tunefarm.tuner.confirm.latency import ModelLatency
-from tunefarm.tuner.plans.confirm import ConfirmPlans, confirmed_choice
+from tunefarm.tuner.plans.job_plans import ConfirmPlans, confirmed_choice
 from tunefarm.tuner.plans.search import Proposal, Proposals
 from tunefarm.tuner.records.graph_choice import GraphChoice
 

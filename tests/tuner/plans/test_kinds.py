@@ -22,7 +22,7 @@ from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.flow import build
 from tunefarm.tuner.building.recorded_plan import record_plan
 from tunefarm.tuner.building.request import BuildRequest
-from tunefarm.tuner.plans.kinds import within_memory
+from tunefarm.tuner.plans.job_plans import within_memory
 from tunefarm.tuner.plans.programs import Programs
 from tunefarm.tuner.records.graph_choice import GraphChoice
 

@@ -22,7 +22,7 @@ from tunefarm.compiler.plan.decisions.graph_plan import (
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.numerics import DEFAULT_NUMERICS
 from tunefarm.measure.sandbox.import_model import import_model
-from tunefarm.tuner.plans.kinds import kinds_of_plans
+from tunefarm.tuner.plans.job_plans import kinds_of_plans
 from tunefarm.tuner.plans.problems import Kind, LocalParts, Part, parts_of, total
 from tunefarm.tuner.plans.programs import Programs
 

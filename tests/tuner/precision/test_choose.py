@@ -21,10 +21,9 @@ from tunefarm.configs.settings import Settings, load_settings
 from tunefarm.tuner.calibration.choice import ChoicePoint, PrecisionChoice
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.confirm.verdict import Meeting
-from tunefarm.tuner.precision import race
-from tunefarm.tuner.precision.choose import MARGIN, choose_precisions
+from tunefarm.tuner.precision import choose
+from tunefarm.tuner.precision.choose import MARGIN, choose_precisions, fastest_within
 from tunefarm.tuner.precision.model import PlannedModel
-from tunefarm.tuner.precision.race import fastest_within
 from tunefarm.tuner.precision.report import contractions_table, points_table, summary_lines
 from tunefarm.tuner.precision.speed import UniformTimes
 from tunefarm.tuner.reports.terminal import console
@@ -71,7 +70,7 @@ def made_up_times(monkeypatch: pytest.MonkeyPatch) -> None:
         return [dict(enumerate(taken))]
 
     monkeypatch.setattr(PlannedModel, "times", times)
-    monkeypatch.setattr(race, "run_in_turn", samples)
+    monkeypatch.setattr(choose, "run_in_turn", samples)
 
 
 def chosen(settings: Settings, options: PrecisionOptions, graph: Graph | None = None) -> Any:
@@ -125,12 +124,12 @@ def test_a_model_of_open_sizes_is_judged_by_samples_of_several(
 
 def test_plans_of_open_sizes_are_timed_at_several(settings: Settings) -> None:
     graph = prepare(import_model_proto(sized_rows(), shapes=SHAPES))
-    sizes = race.representative_sizes(graph)
+    sizes = choose.representative_sizes(graph)
     assert sizes[0] == {"b": 1, "s": 1} and sizes[-1] == {"b": 3, "s": MOST_ROWS}
-    assert len(sizes) == race.MOST_SIZES
-    assert race.representative_sizes(network()) == [{}]
+    assert len(sizes) == choose.MOST_SIZES
+    assert choose.representative_sizes(network()) == [{}]
     small, large = [[1.0, 1.0], [0.5, 0.5]], [[200.0, 100.0, 100.0], [100.0, 75.0, 50.0]]
-    assert race.together([small, large]) == [[3.0, 2.0], [1.5, 1.25]]
+    assert choose.together([small, large]) == [[3.0, 2.0], [1.5, 1.25]]
 
 
 @pytest.mark.parametrize(("high", "best"), [(0.99, 1), (1.01, 0)])
@@ -159,11 +158,11 @@ def test_a_plan_gives_way_to_a_uniform_one_that_fresh_runs_show_as_faster(
         asked.append(list(assignments))
         return [{0: [1.0] * 12, 1: [plan_over_uniform] * 12}]
 
-    monkeypatch.setattr(race, "run_in_turn", samples)
+    monkeypatch.setattr(choose, "run_in_turn", samples)
     model = PlannedModel(network(), settings, host_target(), None, lambda text: None)
-    assert race.confirmed(model, points, 2, 0.01, [uniform], None) == best
+    assert choose.confirmed(model, points, 2, 0.01, [uniform], None) == best
     assert asked == [[points[1].precisions, points[2].precisions]]
-    assert race.confirmed(model, points, 2, 0.001, [uniform], None) == 2  # no rival is within
+    assert choose.confirmed(model, points, 2, 0.001, [uniform], None) == 2  # no rival is within
     assert len(asked) == 1
 
 

@@ -23,7 +23,7 @@ from tunefarm.db.records import Record, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult
 from tunefarm.tuner.search.budget import Limits
-from tunefarm.tuner.search.ranking import AGAIN_SHARE
+from tunefarm.tuner.search.tasks import AGAIN_SHARE
 
 # One process imports the libraries; every driver is forked from it.
 _CONTEXT = multiprocessing.get_context("forkserver")

@@ -12,7 +12,7 @@ from tunefarm.db.records import TrialRecord
 from tunefarm.measure.compare import ALONE_DEVIATION, LogRatio
 from tunefarm.tuner.search.pairwise_estimates import PairwiseEstimates
 from tunefarm.tuner.search.posterior import posterior
-from tunefarm.tuner.search.ranking import AGAIN_SHARE, GONE_DEVIATION, Again, Ranking, References
+from tunefarm.tuner.search.tasks import AGAIN_SHARE, GONE_DEVIATION, Again, Ranking, References
 
 
 def pair(ratio: float, deviation: float = 0.01) -> LogRatio:

@@ -16,8 +16,7 @@ from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 from tunefarm.db import queries
 from tunefarm.db.records import hash_json
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
-from tunefarm.tuner.confirm.finalists import Finalists, refresh
-from tunefarm.tuner.confirm.race import RaceOptions
+from tunefarm.tuner.confirm.finalists import Finalists, RaceOptions, refresh
 from tunefarm.tuner.model.cost_model import BoostedTrees
 from tunefarm.tuner.records.trials import best_record, is_confirmed, record_to_apply
 from tunefarm.tuner.search.budget import End, Limits
