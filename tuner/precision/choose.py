@@ -1,6 +1,6 @@
 """`--precision auto`: the fastest model within an error. The phases of `choose_precisions`:
 
-read_data      calibration data -> samples to search, check and report with  (tuner.precision.data)
+read_data      calibration data -> samples to search, check and report with
 calibrate      f32 runs -> ranges, if there is data
 tune           the model in each uniform precision, as a job of its own: kernels that precisions
                share are measured once

@@ -2,7 +2,7 @@
 
     whose turn        -> division.next_turn, from what the entries' turns have shown
     take_entry        -> no other runner works on it
-    tune --model …    -> a process of its own (turn_process), interrupted and then killed if it is
+    tune --model …    -> a process of its own, interrupted and then killed if it is
                          still there after the end
     change_entry      -> what came of it; the entry waits for its next turn, is finished or failed
 
