@@ -11,15 +11,58 @@ import math
 import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tunefarm.compiler.errors import SettingsError
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.operators.registry import complete_attributes
 from tunefarm.compiler.types.tensor_type import Array
 
 Outputs: TypeAlias = Mapping[str, Array]
 UserFunction: TypeAlias = Callable[[dict[str, Array], Array | None], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Joints:
+    """Where concatenations join the outputs that they write: axis and beginnings, by name.
+
+    Detectors give boxes in pixels and scores up to 1 in one array: next to the former, an error of
+    the latter would be none. Each part counts like an output of its own.
+    """
+
+    places: Mapping[str, tuple[int, tuple[int, ...]]]
+
+    @staticmethod
+    def of(graph: Graph) -> Joints:
+        """Those of a graph's outputs, along axes whose size is the same in each run."""
+        written = {node.output: node for node in graph.nodes}
+        ports = {} if graph.signature is None else {p.name: p for p in graph.signature.outputs}
+        places = {}
+        for name in graph.outputs:
+            node = written.get(name)
+            if node is None or node.operator != "concat":
+                continue
+            axis = complete_attributes(node).integer("axis")
+            if name in ports and not isinstance(ports[name].shape[axis], int):
+                continue
+            sizes = [graph.types[part].shape[axis] for part in node.inputs]
+            places[name] = axis, tuple(accumulate(sizes[:-1]))
+        return Joints(places)
+
+    def apart(self, outputs: Outputs) -> dict[str, Array]:
+        """The outputs with views of the parts instead of what is joined."""
+        found: dict[str, Array] = {}
+        for name, array in outputs.items():
+            if name not in self.places:
+                found[name] = array
+                continue
+            axis, begins = self.places[name]
+            parts = np.split(array, begins, axis)
+            found.update((f"{name}/{number}", part) for number, part in enumerate(parts))
+        return found
 
 
 def relative_error(actual: Outputs, expected: Outputs) -> float:

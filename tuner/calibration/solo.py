@@ -16,6 +16,7 @@ from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.precision import Calibration, Precision
 from tunefarm.compiler.types.tensor_type import Array
 from tunefarm.tuner.calibration.data import Samples
+from tunefarm.tuner.calibration.metric import Joints
 
 SOLO_SAMPLES = 4
 """Runs that say what a contraction alone costs."""
@@ -32,12 +33,13 @@ Compile = Callable[[Graph], Executable]
 class SoloRuns:
     """Outputs over some samples, with what single contractions read rounded to a precision.
 
-    `outputs` of None are those in f32.
+    `outputs` of None are those in f32; `joints` are where they consist of parts.
     """
 
     samples: Samples
     executable: Executable
     switches: Switches
+    joints: Joints
     _off: dict[str, Array] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,7 +55,7 @@ class SoloRuns:
     ) -> SoloRuns:
         """Those of a prepared graph; int8 needs a calibration."""
         graph, switches = switched(prepared, kinds, calibration)
-        return SoloRuns(samples, compile(graph), switches)
+        return SoloRuns(samples, compile(graph), switches, Joints.of(prepared))
 
     def outputs(self, identity: str | None, kind: Precision = Precision.F32) -> Runs:
         """Of each sample. Raises KeyError for what has no switch."""
@@ -76,9 +78,13 @@ def too_sensitive(
 
 def noises(runs: SoloRuns, kind: Precision) -> dict[str, float]:
     """What each contraction in this precision leaves of noise in the outputs, by identity."""
-    expected = runs.outputs(None)
+
+    def parts(identity: str | None, kind: Precision = Precision.F32) -> Runs:
+        return [runs.joints.apart(run) for run in runs.outputs(identity, kind)]
+
+    expected = parts(None)
     identities = [name for name, other in runs.switches if other is kind]
-    return {name: noise(runs.outputs(name, kind), expected) for name in identities}
+    return {name: noise(parts(name, kind), expected) for name in identities}
 
 
 def noise(found: Sequence[Mapping[str, Array]], expected: Sequence[Mapping[str, Array]]) -> float:

@@ -40,7 +40,7 @@ from tunefarm.tuner.calibration.choice import (
 )
 from tunefarm.tuner.calibration.collect import calibrate
 from tunefarm.tuner.calibration.data import SampleForm, Samples, Split, read_samples
-from tunefarm.tuner.calibration.metric import Metric, relative_error
+from tunefarm.tuner.calibration.metric import Joints, Metric, relative_error
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.calibration.solo import SOLO_SAMPLES, SoloRuns
 from tunefarm.tuner.confirm.drawn_inputs import drawn_sizes, seeded_inputs
@@ -195,7 +195,8 @@ class Effects:
             self.begin()
         if self.metric is not None:
             return max(0.0, self._metric_of_f32 - self.metric.of(outputs))
-        pairs = zip(outputs, self._expected, strict=True)
+        joints = Joints.of(self.prepared)
+        pairs = zip(map(joints.apart, outputs), map(joints.apart, self._expected), strict=True)
         return max(relative_error(actual, expected) for actual, expected in pairs)
 
     def _outputs(self, plan: PrecisionPlan) -> list[dict[str, Array]]:

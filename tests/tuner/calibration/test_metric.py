@@ -8,8 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.compiler.graph.graph_helpers import GraphMaker
+from tunefarm import compiler
 from tunefarm.compiler.errors import SettingsError
-from tunefarm.tuner.calibration.metric import Metric, relative_error
+from tunefarm.compiler.graph.ir import Graph
+from tunefarm.compiler.types.precision import PrecisionPlan
+from tunefarm.tuner.calibration.data import SampleForm, Samples
+from tunefarm.tuner.calibration.metric import Joints, Metric, relative_error
+from tunefarm.tuner.precision.data import Effects
 
 CODE = """
 import numpy
@@ -50,6 +56,37 @@ def test_error_is_infinite_where_a_number_became_nan() -> None:
 
 def test_integer_outputs_count_by_the_share_that_differs() -> None:
     assert relative_error({"a": np.array([1, 2])}, {"a": np.array([1, 3])}) == 0.5
+
+
+def _boxes_and_scores() -> Graph:
+    maker = GraphMaker()
+    boxes, scores = maker.input(1, 2, 3), maker.input(1, 1, 3)
+    kept = [maker.node("relu", name) for name in (boxes, scores)]
+    return maker.graph(maker.node("concat", *kept, axis=1), kept[0])
+
+
+def test_parts_of_a_concatenated_output_are_taken_apart() -> None:
+    graph = _boxes_and_scores()
+    joined, plain = graph.outputs
+    run = {joined: np.arange(9.0).reshape(1, 3, 3), plain: np.ones((1, 2, 3))}
+    parts = Joints.of(graph).apart(run)
+    assert list(parts) == [f"{joined}/0", f"{joined}/1", plain]
+    assert parts[f"{joined}/1"].tolist() == [[[6.0, 7.0, 8.0]]]
+
+
+def test_error_of_scores_is_not_relative_to_boxes_beside_them() -> None:
+    graph = _boxes_and_scores()
+    boxes, scores = graph.inputs
+    run = {
+        boxes: np.full((1, 2, 3), 300.0, np.float32),
+        scores: np.full((1, 1, 3), 0.5, np.float32),
+    }
+    samples = Samples.of([run], SampleForm.of(graph))
+    effects = Effects(graph, None, samples, lambda graph, numerics: compiler.build(graph))
+    (outputs,) = effects._outputs(PrecisionPlan())
+    changed = {name: array.copy() for name, array in outputs.items()}
+    changed[graph.outputs[0]][0, 2, 0] = 0.4
+    assert effects.error_of([changed]) == pytest.approx(0.2, rel=1e-5)
 
 
 def test_metric_sees_all_runs_joined_and_their_labels(code: Path) -> None:
