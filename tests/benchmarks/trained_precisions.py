@@ -14,8 +14,8 @@ is reported:
     speed    time of f32 over that of the precision, median of interleaved pairs, default schedules
     size     bytes of the artifact over those of f32
 
-`auto` has a budget of `--max-error`; an error beyond it is marked with `!`. Precisions that fail are
-reported on stderr. Needs Pillow and Matplotlib. Prints JSON with `--json`.
+`auto` has a budget of `--max-error`; an error beyond it is marked with `!`. Precisions that fail
+are reported on stderr. Needs Pillow and Matplotlib. Prints JSON with `--json`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,16 @@ from PIL import Image, ImageDraw, ImageFont
 
 import tunefarm
 from tests.benchmarks.shipped_networks import Array, Network, Shape, files_of
+from tunefarm import compiler
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.frontend.import_onnx import import_onnx
-from tunefarm.compiler.plan.apply_precisions import prepare
+from tunefarm.compiler.plan.apply_precisions import apply_precisions, prepare
 from tunefarm.compiler.runtime.execution.executable import Executable
+from tunefarm.configs.settings import load_settings
 from tunefarm.tuner.calibration.metric import Joints, relative_error
+from tunefarm.tuner.calibration.options import PrecisionOptions
+from tunefarm.tuner.from_settings import target_of
+from tunefarm.tuner.precision.choose import choose_precisions
 
 AUTO, INT8, FIRST_SEEN = "auto", "int8", 100_000
 """Inputs that calibrate are of the seeds from FIRST_SEEN on, those of the report of 0, 1, ..."""
@@ -413,7 +418,7 @@ def rows_of(task: Task, model: Path, options: argparse.Namespace, folder: Path) 
     for precision in options.precisions.split(","):
         try:
             if precision == AUTO:
-                lowered = build(db=_chosen(task, model, options, data, folder), precision=AUTO)
+                lowered = _chosen(task, model, options, data)
             elif precision == INT8:
                 lowered = build(precision=INT8, calibration=data)
             else:
@@ -435,19 +440,17 @@ def rows_of(task: Task, model: Path, options: argparse.Namespace, folder: Path) 
         )
 
 
-def _chosen(task: Task, model: Path, options: argparse.Namespace, data: Path, folder: Path) -> Path:
-    """A database with what `auto` has chosen."""
-    database = folder / f"{model.stem}.db"
-    tunefarm.choose(
-        model,
-        options.max_error,
-        db=database,
-        calibration=data,
-        trials=options.trials,
-        threads=options.threads,
-        shapes=task.shapes,
+def _chosen(task: Task, model: Path, options: argparse.Namespace, data: Path) -> Executable:
+    """What `auto` chooses on default schedules: nothing is tuned before."""
+    settings = load_settings(None, {"compile.threads": options.threads})
+    graph = import_onnx(model, shapes=task.shapes)
+    allowed = PrecisionOptions(str(data), max_error=options.max_error)
+    target = target_of(settings)
+    choice = choose_precisions(
+        graph, settings, target, allowed, lambda *job: None, None, lambda line: None
     )
-    return database
+    lowered, numerics = apply_precisions(prepare(graph), choice.plan())
+    return compiler.build(lowered, numerics=numerics, threads=options.threads)
 
 
 def _drawn(task: Task, seed: int) -> Inputs:
@@ -494,7 +497,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--precisions", default="bf16,int8,auto", help="(bf16,int8,auto)")
     parser.add_argument("--inputs", type=int, default=32, help="to calibrate with, and to report")
     parser.add_argument("--max-error", type=float, default=0.02, help="budget of auto (0.02)")
-    parser.add_argument("--trials", type=int, default=8, help="of auto's search (8)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
