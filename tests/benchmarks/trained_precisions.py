@@ -409,7 +409,7 @@ def rows_of(task: Task, model: Path, options: argparse.Namespace, folder: Path) 
     seen = [_drawn(task, FIRST_SEEN + seed) for seed in range(options.inputs)]
     arrays = {f"{n}/{name}": array for n, run in enumerate(seen) for name, array in run.items()}
     data = folder / f"{model.stem}.npz"
-    np.savez(data, **arrays)
+    np.savez(data, **arrays)  # type: ignore[arg-type]
     unseen = [_drawn(task, seed) for seed in range(options.inputs)]
     build = partial(tunefarm.build, model, shapes=task.shapes, threads=options.threads)
     reference = build()
