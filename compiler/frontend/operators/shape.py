@@ -188,6 +188,7 @@ def sized_expand(
     data: Value, shape: Sequence[Dimension], node: OnnxNode, graph: GraphBuilder
 ) -> Value:
     """Broadcasting in both directions: a size of 1 in the shape keeps the data's."""
+    data = _stretched(data, shape, graph)
     rank = max(len(shape), data.rank)
     given: list[Axis] = [ONE] * (rank - data.rank) + list(data.dims)
     there = [extent_there(size, graph) for size in shape]
@@ -222,6 +223,26 @@ def sized_expand(
     )
     again = partial(_expanded, shape=extents, axes=tuple(axes), graph=graph)
     return graph.padded.moved(result, readable, tuple(kept), again)
+
+
+def _stretched(data: Value, shape: Sequence[Dimension], graph: GraphBuilder) -> Value:
+    """The data with those axes repeated that have one element in some runs and all in others.
+
+    An axis of n elements that is to have n + m, as a mask [tokens, tokens] that expands to past
+    and tokens: each run checks that n is 1 or m is 0.
+    """
+    for axis, size in enumerate(shape, data.rank - len(shape)):
+        now = size_of(data.dims[axis]) if axis >= 0 else 1
+        more = size - now
+        is_part = isinstance(now, Size) and symbols_of(now) <= symbols_of(size)
+        if not is_part or bounds_of(now)[0] != 1 or bounds_of(more)[0] < 0:
+            continue
+        if bounds_of(more)[1] > 0:
+            graph.run_time.require_equal((now - 1) * more, 0, f"node {graph.source!r}")
+            most = bounds_of(size)[1]
+            places = graph.emit("min", positions(most, graph), graph.size(now - 1))
+            data = taken(data, axis, places, ((size, most),), graph, there=True)
+    return data
 
 
 def _expanded(

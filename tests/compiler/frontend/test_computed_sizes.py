@@ -77,6 +77,29 @@ def test_a_shape_to_expand_to_may_have_1_where_the_data_has_its_size() -> None:
     _check([node("Expand", "x r")], inputs, ["h", "q"], calls)
 
 
+def test_one_row_or_all_expand_to_as_many_as_the_past_and_they_are() -> None:
+    """A causal mask [tokens, tokens] as onnxruntime-genai's builder expands it in fp16."""
+    inputs = [tensor("x", ["h", "h"]), tensor("past", ["q", 2])]
+    nodes = [
+        node("Shape", "x", "sx", start=0, end=1),
+        node("Shape", "past", "sp", start=0, end=1),
+        node("Add", "sx sp", "total"),
+        node("Concat", "sx total", "to", axis=0),
+        node("Expand", "x to"),
+    ]
+    proto = model(nodes, inputs, ["y"], opset=18)
+    executable = compiler.build(
+        import_model_proto(proto, {"h": ("1..4",), "q": ("0..6",)}), threads=1
+    )
+    session = exact_session(proto)
+    for tokens, past in ((1, 5), (1, 1), (1, 0), (4, 0)):
+        call = {"x": floats(tokens, tokens), "past": floats(past, 2)}
+        (expected,) = session.run(None, call)
+        np.testing.assert_array_equal(executable.run(call)["y"], expected)
+    with pytest.raises(InputError, match="must be equal"):
+        executable.run({"x": floats(3, 3), "past": floats(2, 2)})
+
+
 def test_different_slices_of_open_size() -> None:
     proto = model([node("Unique", "x", axis=1)], [tensor("x", ["h", 4])], ["y"], opset=18)
     executable = compiler.build(import_model_proto(proto, {"h": ("2..6",)}))
