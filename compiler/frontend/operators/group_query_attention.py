@@ -323,6 +323,7 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
         if not isinstance(width, int):
             graph.run_time.require_equal(width, query.shape[-1], f"node {graph.source!r}")
     _refuse(node)
+    query, key = (_normed(node, at, item, graph) for at, item in ((14, query), (15, key)))
     forms = tuple(_cache_form(node, at, past[at], sizes, graph) for at in (0, 1))
     if node.integer("sliding_window_cache", 0):
         return windowed_group_query_attention(node, (query, key, value), past, forms, graph)
@@ -349,8 +350,20 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
 def _refuse(node: OnnxNode) -> None:
     if node.integer("qk_output", 0) or node.wants(3):
         raise node.unsupported("the scores as an output")
-    if any(node.optional(position) is not None for position in range(14, len(node.inputs))):
-        raise node.unsupported("norms of queries and keys")
+
+
+def _normed(node: OnnxNode, at: int, value: Value, graph: GraphBuilder) -> Value:
+    """Queries or keys over the root of the mean square of each head, times a weight [features].
+
+    The builder of onnxruntime-genai writes it for a GPU, onnxruntime's CPU refuses it.
+    """
+    weight = node.optional(at)
+    if weight is None:
+        return value
+    if weight.shape != value.shape[-1:]:
+        raise node.bad_shape(f"{weight.type} is no weight of heads of {value.shape[-1]} features")
+    epsilon = node.floating("qk_norm_epsilon", 1e-6)
+    return graph.emit("rms_norm", value, weight, axis=value.rank - 1, epsilon=epsilon)
 
 
 def _cache_form(

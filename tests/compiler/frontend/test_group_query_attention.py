@@ -189,6 +189,48 @@ def test_what_is_not_known_is_refused(attributes: dict[str, Any], reason: str) -
         import_model_proto(model_of("GroupQueryAttention", feeds, **given_))
 
 
+@pytest.mark.parametrize("name", ["prompt", "token", "part of a text"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_queries_and_keys_may_be_normalised(name: str, dynamic: bool) -> None:
+    """onnxruntime's CPU has no such norm: it gets queries and keys that are normalised."""
+    given_: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": GROUPS, "do_rotary": 1}
+    feeds, rng = CASES[name].feeds(5, tables=True), np.random.default_rng(6)
+    names = ("position", "bias", "sink", "ks", "vs")
+    weights = {key: rng.standard_normal(WIDTH).astype(np.float32) for key in ("qn", "kn")}
+    outputs, normal = ("y", "k2", "v2"), dict(feeds)
+    for key, weight in (("q", "qn"), ("k", "kn")):
+        heads = feeds[key].reshape(*feeds[key].shape[:2], -1, WIDTH)
+        root = np.sqrt((heads**2).mean(axis=-1, keepdims=True) + np.float32(0.1))
+        normal[key] = (heads / root * weights[weight]).reshape(feeds[key].shape)
+    expected = by_onnxruntime(model_of("GroupQueryAttention", normal, outputs, **given_), normal)
+    feeds |= {**dict.fromkeys(names), **weights}
+    proto = model_of(
+        "GroupQueryAttention", feeds, outputs, ("qn", "kn"), **given_, qk_norm_epsilon=0.1
+    )
+    bounds = None
+    if dynamic:
+        for port in proto.graph.input:
+            if port.name in ("q", "k", "v"):
+                port.type.tensor_type.shape.dim[1].dim_param = "tokens"
+        bounds = {"tokens": ("1..8",)}
+    given = {key: value for key, value in feeds.items() if value is not None}
+    found = build(import_model_proto(proto, bounds)).run(
+        {key: value for key, value in given.items() if key not in weights}
+    )
+    for output, wanted in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(found[output], wanted, rtol=2e-4, atol=3e-5)
+
+
+def test_weight_of_a_norm_of_another_width_is_refused() -> None:
+    feeds = CASES["prompt"].feeds()
+    names = ("cos", "sin", "position", "bias", "sink", "ks", "vs")
+    feeds |= {**dict.fromkeys(names), "qn": np.ones(WIDTH + 1, np.float32)}
+    with pytest.raises(ImportModelError, match="no weight of heads of 16 features"):
+        import_model_proto(
+            model_of("GroupQueryAttention", feeds, num_heads=HEADS, kv_num_heads=GROUPS)
+        )
+
+
 QUANTISED: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": GROUPS, "kv_cache_bit_width": 8}
 
 
