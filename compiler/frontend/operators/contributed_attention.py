@@ -376,12 +376,13 @@ def rotary_embedding(node: OnnxNode, graph: GraphBuilder) -> Value:
 
 @converter("RotaryEmbedding", 1, domain="com.microsoft")
 def contributed_rotary_embedding(node: OnnxNode, graph: GraphBuilder) -> Value:
-    """Positions are those of all tokens, or that of the first one."""
+    """Positions are those of all tokens, or that of the first one.
+
+    The attribute `scale` changes nothing, as in onnxruntime's kernel.
+    """
     data, positions = node.input(0), node.input(1)
     if node.integer("is_packed_batching", 0):
         raise node.unsupported("packed batches")
-    if node.floating("scale", 1.0) != 1.0:
-        raise node.unsupported("a scale")
     if data.rank not in (3, 4):
         raise node.bad_shape(f"{data.type} has neither three nor four axes")
     if positions.type.size == 1:

@@ -65,13 +65,21 @@ def test_of_onnx(rank: int, interleaved: int, width: int, by_position: bool) -> 
 
 
 @pytest.mark.parametrize(
-    ("rank", "interleaved", "first"), [(3, 0, False), (3, 1, True), (4, 0, True)]
+    ("rank", "interleaved", "first", "attributes"),
+    [
+        (3, 0, False, {}),
+        (3, 1, True, {}),
+        (4, 0, True, {}),
+        (4, 0, False, {"scale": 2.0}),  # onnxruntime does not read it
+    ],
 )
-def test_of_onnxruntime(rank: int, interleaved: int, first: bool) -> None:
+def test_of_onnxruntime(
+    rank: int, interleaved: int, first: bool, attributes: dict[str, float]
+) -> None:
     data, cosine, sine = drawn(rank, FEATURES // 2).values()
     positions = np.array([3]) if first else np.array([[0, 1, 2, 3, 4], [9, 7, 5, 3, 1]])
     feeds = {"x": data, "positions": positions, "cos": cosine, "sin": sine}
-    model = model_of(feeds, "com.microsoft", interleaved=interleaved)
+    model = model_of(feeds, "com.microsoft", interleaved=interleaved, **attributes)
     session = exact_session(model)
     assert_one_operator(model, feeds, np.asarray(session.run(None, feeds)[0]))
 
@@ -79,6 +87,6 @@ def test_of_onnxruntime(rank: int, interleaved: int, first: bool) -> None:
 def test_what_is_not_computed_is_refused() -> None:
     data, cosine, sine = drawn(3, FEATURES // 2).values()
     feeds = {"x": data, "positions": np.array([3]), "cos": cosine, "sin": sine}
-    for attributes in ({"is_packed_batching": 1}, {"scale": 2.0}, {"rotary_embedding_dim": 6}):
+    for attributes in ({"is_packed_batching": 1}, {"rotary_embedding_dim": 6}):
         with pytest.raises(TunefarmError, match="RotaryEmbedding"):
             import_model_proto(model_of(feeds, "com.microsoft", **attributes))
