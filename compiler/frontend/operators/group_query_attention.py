@@ -119,8 +119,10 @@ def windowed_group_query_attention(
         raise node.invalid("a cache of a sliding window is given, at least as long as the window")
     if query.shape[0] > 1 or node.optional(10) is not None:
         raise node.unsupported("a cache of a sliding window for a batch, or with a bias")
-    if not node.integer("causal", 1) or not all(is_unpadded(item.dims[2]) for item in caches):
-        raise node.unsupported("a cache of a sliding window that is not causal or of fixed length")
+    if not node.integer("causal", 1):
+        raise node.unsupported("a cache of a sliding window with causal = 0")
+    if not all(is_unpadded(item.dims[2]) for item in caches):
+        raise graph.refusal("sliding_window_cache = 1 with a cache of dynamic length", caches)
     room, tokens = caches[0].shape[2], query.shape[2]
     last = graph.cast(graph.reshape(node.input(5), (1,)), DType.I64)
     total = graph.emit("add", last, graph.scalar(1, DType.I64))
@@ -349,7 +351,7 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
 
 def _refuse(node: OnnxNode) -> None:
     if node.integer("qk_output", 0) or node.wants(3):
-        raise node.unsupported("the scores as an output")
+        raise node.unsupported("the scores as an output (qk_output)")
 
 
 def _normed(node: OnnxNode, at: int, value: Value, graph: GraphBuilder) -> Value:

@@ -179,7 +179,7 @@ def test_becomes_the_one_operator(name: str) -> None:
     ("attributes", "reason"),
     [
         ({"k_quant_type": "PER_TENSOR"}, "a quantised cache of another type"),
-        ({"qk_output": 1}, "the scores as an output"),
+        ({"qk_output": 1}, r"the scores as an output \(qk_output\)"),
     ],
 )
 def test_what_is_not_known_is_refused(attributes: dict[str, Any], reason: str) -> None:
@@ -373,3 +373,15 @@ def test_other_caches_of_a_sliding_window_are_refused(case: Case, reason: str) -
     model = model_of("GroupQueryAttention", case.feeds(), **given_, sliding_window_cache=1)
     with pytest.raises(ImportModelError, match=reason):
         import_model_proto(model)
+
+
+def test_cache_of_a_sliding_window_of_dynamic_length_is_refused_with_what_to_do() -> None:
+    given_: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": GROUPS, "local_window_size": 5}
+    feeds = Case(1, 1, 3, 8).feeds()
+    proto = model_of("GroupQueryAttention", feeds, **given_, sliding_window_cache=1)
+    for port in proto.graph.input:
+        if port.name in ("pk", "pv"):
+            port.type.tensor_type.shape.dim[2].dim_param = "room"
+    with pytest.raises(ImportModelError, match="sliding_window_cache = 1") as raised:
+        import_model_proto(proto, {"room": ("5..9",)})
+    assert "fix room" in raised.value.hint
