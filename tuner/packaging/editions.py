@@ -65,7 +65,13 @@ LINKS = ".editable"
 ENTRIES = ("tunefarm", "tunefarm.compiler", "tunefarm.compiler.run_artefact")
 """The modules that users of the runtime import or start."""
 
-BUILDS = frozenset(["tunefarm.compiler.frontend.declared_ports", "tunefarm.compiler.pipeline"])
+BUILDS = frozenset(
+    [
+        "tunefarm.compiler.frontend.declared_ports",
+        "tunefarm.compiler.pipeline",
+        "tunefarm.configs.settings",
+    ]
+)
 """What builds models: imported when that is asked for, and then an error where it is not there."""
 
 NEEDED = ("llvmlite", "numpy")

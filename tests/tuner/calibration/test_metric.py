@@ -15,7 +15,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.types.precision import PrecisionPlan
 from tunefarm.tuner.calibration.data import SampleForm, Samples
 from tunefarm.tuner.calibration.metric import Joints, Metric, relative_error
-from tunefarm.tuner.precision.data import Effects
+from tunefarm.tuner.precision.choose import Effects
 
 CODE = """
 import numpy
