@@ -33,6 +33,7 @@ from tunefarm.measure.worker.build_candidate import (
 )
 from tunefarm.measure.worker.run_candidate import CandidateRunner, CoreWatch
 from tunefarm.measure.worker.timer import TimingOptions
+from tunefarm.measure.worker.workload import Workload
 
 
 def test_activity_is_what_happened_since_the_watch_began() -> None:
@@ -74,15 +75,16 @@ QUICK = TimingOptions(samples=3, min_sample_seconds=1e-5, warmup_seconds=0.0, un
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The symbols that are linked from now on."""
-    linked: list[str] = []
+    """The symbols of the candidates that are loaded from now on."""
+    bound: list[str] = []
 
-    def link(objects: tuple[bytes, ...], symbols: tuple[str, ...]) -> LoadedCode:
-        linked.append(symbols[0])
-        return LoadedCode(objects, symbols)
+    class Counted(run_candidate.BoundCall):
+        def __init__(self, workload: Workload, candidate: BuiltCandidate, *others: Any) -> None:
+            super().__init__(workload, candidate, *others)
+            bound.append(candidate.symbol)
 
-    monkeypatch.setattr(run_candidate, "LoadedCode", link)
-    return linked
+    monkeypatch.setattr(run_candidate, "BoundCall", Counted)
+    return bound
 
 
 @pytest.fixture
