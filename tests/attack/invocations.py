@@ -78,6 +78,7 @@ _WORDS = {
     "against": ("onnxruntim", "", ",", "\udcff", _LONG),
     "runner": ("rya", "", "replay", "\udcff", _LONG),
     "address": ("", "host", "host:x", "127.0.0.1:1", "no-such-host.invalid:1", "a\0:1", "\udcff:1"),
+    "machine": ("", "missing", "m.onnx", "folder", "text", "\udcff", _LONG),
     "cc": ("", "no-such-cc", "missing", "folder", "\udcff", _LONG),
     "functions": ("", "missing", "missing.py", "folder", "no_such_module", "\udcff", "a.b", _LONG),
     "targets": ("", ",", "x86-64-v3,", "x86-64-v9", "x86-64-v3,x86-64-v3", "a" * 5000),

@@ -159,7 +159,8 @@ def test_drawn_kernels_are_exact_in_tiles() -> None:
 
 
 def test_choices_of_older_records_mean_what_they_meant() -> None:
-    """As in records of compiler version 8, but for the stage that no epilogue makes needed."""
+    """As in records of compiler version 8, but for the stage that no epilogue makes needed, and for
+    the copy of the data, which lies on the stack since version 11."""
     total = DType.F32
     kernel = narrowed(convolution((4, 4), 3, (56, 56), 1, 1, total), DType.BF16, DType.BF16)
     space = schedule_space(kernel, TILES)
@@ -177,6 +178,7 @@ def test_choices_of_older_records_mean_what_they_meant() -> None:
         ["Vectorize", "pad", "ici"],
         ["Partition", "pad", "ih", 0, 0, [1, 57]],
         ["Partition", "pad", "iw", 0, 0, [1, 57]],
+        ["ComputeAt", "pad", "conv", "n"],
         ["ComputeAt", "conv.sum", "conv", "ow.o"],
         ["Tile", "conv.sum", "ow", 16],
         ["Tile", "conv.sum", "icb", 2],

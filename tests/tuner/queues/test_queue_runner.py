@@ -322,7 +322,8 @@ def test_who_is_waited_for_is_said_until_it_is_known_to_be_gone(
     def wait(seconds: float) -> None:
         bench.clock.now += seconds
 
-    monkeypatch.setattr(queue_runner, "time", SimpleNamespace(sleep=wait))
+    steady = SimpleNamespace(sleep=wait, monotonic=time.monotonic)
+    monkeypatch.setattr(queue_runner, "time", steady)
     monkeypatch.setattr(processes, "since_boot", lambda: began + bench.clock.now - start)
     bench.run()
     lines = [text for text in bench.said if text.startswith("waiting for ")]
