@@ -202,11 +202,11 @@ def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts
     smaller tiles is written once, for as many rows as there are.
     """
     count, parts = rows.count, sum_tile(tile)
-    sizes = [size for size in SIZES if size < count]
-    if parts is not None and _has_row_guards(parts.sums, rows):
+    is_guarded = parts is not None and _has_row_guards(parts.sums, rows)
+    in_blocks = parts is not None and not is_guarded and count - 2 > BLOCK
+    sizes = [count - 2] if in_blocks else [size for size in SIZES if size < count]
+    if is_guarded:
         sizes = sizes[::-2][::-1]  # each has several times the code
-    elif parts is not None and count - 2 > BLOCK:
-        sizes = [count - 2]
     whole: list[Stmt] = []
     smaller: list[tuple[int, list[Expr]]] = []
     for least, size in reversed(list(pairwise([0, *sizes, count]))):
@@ -221,21 +221,23 @@ def tiles_of_rows(tile: Allocate, condition: Condition, rows: Rows, known: Facts
     if parts is None or not smaller:
         cut = (If(all_of(*tests), cut_rows((tile,), rows.variables, n)) for n, tests in smaller)
         return (*whole, *cut)
-    return (*whole, _smaller_tiles(parts, condition, rows, smaller))
+    return (*whole, _smaller_tiles(parts, condition, rows, smaller, in_blocks))
 
 
 def _smaller_tiles(
-    parts: SumTile, condition: Condition, rows: Rows, sizes: Sequence[tuple[int, list[Expr]]]
+    parts: SumTile,
+    condition: Condition,
+    rows: Rows,
+    sizes: Sequence[tuple[int, list[Expr]]],
+    in_blocks: bool,
 ) -> If:
-    """Tiles for these numbers of rows, each where its tests hold, the largest first.
-
-    Of a single large number they are blocks, and a tile for what these leave.
-    """
+    """Tiles for these numbers of rows, each where its tests hold, the largest first; or blocks of
+    rows up to the one number that there is, and a tile for what these leave."""
     memory = parts.tile.memory
     kept = replace(memory, name=f"{memory.name}.tail")
     most, (*_, fewer) = sizes[0]
     there = condition.along(_ROW, rows.factor).rounds(_ROW)
-    if len(sizes) == 1 and most > BLOCK:
+    if in_blocks:
         made = _blocks(parts, kept, condition, rows, there, most)
     else:
         made = tuple(
