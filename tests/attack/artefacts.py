@@ -190,7 +190,7 @@ def _resigned(rng: Random, base: Path) -> _Attempt:
     )
     if number < 0:
         return _edited(rng, base)
-    offset, size, _ = manifest["parts"][number]
+    offset, size, *_ = manifest["parts"][number]
     start = data_start(bytes(contents)) + offset
     contents[start + rng.randrange(size)] ^= 1 << rng.randrange(8)
     manifest["parts"][number][2] = hashlib.sha256(contents[start : start + size]).hexdigest()

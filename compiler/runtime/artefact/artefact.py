@@ -8,7 +8,8 @@
     32-63         SHA-256 of the manifest
     64-           manifest (JSON), then zeros up to a multiple of 64
     then          the parts: entry functions, kernels' object code, constants; each starts at a
-                  multiple of 64, with zeros between, and the manifest has the SHA-256 of each
+                  multiple of 64, with zeros between, and the manifest has the SHA-256 of each, of
+                  large constants also the CRC-32
 
 The manifest lists the variants of the model, its programs, the preferred one first; others may be
 for CPUs that lack what that one needs, the fastest first, or for other sizes of the inputs. What
@@ -19,7 +20,7 @@ see `tunefarm.compiler.runtime.artefact.repacking`.
 A manifest may name its `parents`: the SHA-256 of the manifest of the artifact that this one
 replaces, and of those before.
 
-Every byte is covered by a check (of large constants it may end later, see
+Every byte is covered by a check (of large constants it is that of the CRC-32 and may end later, see
 `tunefarm.compiler.runtime.artefact.constants_check`), the same model gives the same bytes, and
 constants are mapped into memory rather than read. The code is trusted, the manifest is not: each
 entry function's code holds the seal of its variant's, see
@@ -32,9 +33,10 @@ import hashlib
 import json
 import mmap
 import os
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,7 @@ from tunefarm.configs.files import open_regular
 TWO_VARIANTS = 4
 LADDER = 5
 PROGRAMS = 6
+REPACKED = 7
 OLDEST_FORMAT = 3
 _REBUILD = "build the model again"
 
@@ -118,8 +121,9 @@ def save(
         manifest_to_json(variant, parts.add(variant, _machine(variant) == _machine(spec)))
         for variant in (spec, *others)
     ]
-    manifest = {"parts": parts_to_json(parts.parts), "variants": variants}
-    _write(Path(path), _format_of((spec, *others), parts.parts), manifest, parts.contents)
+    checked = parts.with_sums(variants)
+    manifest = {"parts": parts_to_json(checked), "variants": variants}
+    _write(Path(path), _format_of((spec, *others), checked), manifest, parts.contents)
 
 
 def _write(
@@ -178,6 +182,18 @@ class _PartList:
                 self._packed.setdefault(known[0], packed)
         return [self._numbers[digest] for digest in digests]
 
+    def with_sums(self, variants: Sequence[Any]) -> list[Part]:
+        """The parts, with the CRC-32 of those that may be checked while these variants run."""
+        later = large_constants(variants, [part.bytes for part in self.parts])
+
+        def with_sum(item: tuple[int, Part]) -> Part:
+            number, part = item
+            if number not in later or part.repacking is not None:
+                return part
+            return replace(part, crc32=zlib.crc32(self.contents[part.offset]))
+
+        return in_threads(with_sum, enumerate(self.parts))
+
     def _worth_sharing(
         self, variant: ExecutableSpec, digests: Sequence[str]
     ) -> dict[int, tuple[tuple[int, str], Packing]]:
@@ -223,8 +239,10 @@ def _format_of(
     programs: Sequence[ExecutableSpec], parts: Sequence[Part], parents: Sequence[str] = ()
 ) -> int:
     """The first format that has what these programs need."""
-    if parents or any(part.repacking is not None for part in parts):
+    if any(part.crc32 is not None for part in parts):
         return FORMAT
+    if parents or any(part.repacking is not None for part in parts):
+        return REPACKED
     preferred = [program for program in programs if not program.fallback]
     if len(preferred) > 1 or any(map(_is_new, programs)):
         return PROGRAMS
@@ -309,23 +327,27 @@ def read_programs(
     cannot be read, is no artifact, of another format, damaged anywhere, says other than its code,
     is without such a program, or made for other machines.
     """
-    programs, check = open_programs(path, fallback=fallback)
-    if check is not None:
-        check.wait()
-    return programs
+    return _programs_here(_open(Path(path))[0], fallback=fallback)
 
 
 def open_programs(
     path: str | PathLike[str], *, fallback: bool = False
 ) -> tuple[tuple[ExecutableSpec, ...], ConstantsCheck | None]:
-    """As `read_programs`, but for the check of large constants, which has begun.
+    """As `read_programs`, but for the check of large constants, which has begun: of their CRC-32.
 
     Whoever runs the programs waits for it before a result is given to anybody.
     """
-    opened, check = _open(Path(path))
+    opened, check = _open(Path(path), sums=True)
+    return _programs_here(opened, fallback=fallback), check
+
+
+def _programs_here(opened: _Opened, *, fallback: bool) -> tuple[ExecutableSpec, ...]:
+    """The programs for this machine, with `fallback` for all."""
     if fallback and not opened.specs[-1].fallback:
-        raise ArtefactError(f"{path} was built without a fallback", hint="tune build --fallback")
-    return opened.programs(_machine_here(opened.specs, fallback=fallback)), check
+        raise ArtefactError(
+            f"{opened.path} was built without a fallback", hint="tune build --fallback"
+        )
+    return opened.programs(_machine_here(opened.specs, fallback=fallback))
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,9 +392,7 @@ def read_contents(path: str | PathLike[str]) -> Contents:
     Raises `ArtefactError` as `read_programs` does, but for a file without a program for this CPU.
     """
     path = Path(path)
-    opened, check = _open(path)
-    if check is not None:
-        check.wait()
+    opened, _ = _open(path)
     machines = list(dict.fromkeys(map(_machine, opened.specs)))
     users: dict[int, set[tuple[Target, bool]]] = {}
     for spec, variant in zip(opened.specs, opened.index.variants, strict=True):
@@ -437,15 +457,20 @@ class _Opened:
         return dict(zip(numbers, made, strict=True))
 
 
-def _open(path: Path) -> tuple[_Opened, ConstantsCheck | None]:
-    """A file, checked but for large constants, whose check has begun, and for repacked ones."""
+def _open(path: Path, *, sums: bool = False) -> tuple[_Opened, ConstantsCheck | None]:
+    """A file whose parts were checked, but for repacked ones.
+
+    With `sums` the check of large constants has only begun, and compares their CRC-32 if they have
+    one.
+    """
     mapped = _mapped(path)
     index = _read_manifest(path, mapped)
     parts, held = _parts_of(path, mapped, index), index.held
-    later = held & large_constants(index.variants, [part.bytes for part in index.parts])
-    check = None
+    later, check = frozenset[int](), None
+    if sums:
+        later = held & large_constants(index.variants, [part.bytes for part in index.parts])
     if later:
-        check = ConstantsCheck(lambda: _check_parts(path, index, dict(enumerate(parts)), later))
+        check = ConstantsCheck(lambda: _check_sums(path, index, parts, later))
     _check_parts(path, index, dict(enumerate(parts)), held - later)
     specs = [_checked_variant(path, variant, index.parts, parts) for variant in index.variants]
     _check_programs(path, specs, index)
@@ -474,7 +499,7 @@ def set_parents(path: str | PathLike[str], parents: Sequence[str]) -> None:
         start = index.data_start + part.offset
         contents[part.offset] = mapped[start : start + part.bytes].data
     manifest = {"parts": parts_to_json(index.parts), "variants": index.variants}
-    _write(path, FORMAT, with_parents(manifest, parents), contents)
+    _write(path, max(index.version, REPACKED), with_parents(manifest, parents), contents)
 
 
 def _mapped(path: Path) -> Array:
@@ -578,15 +603,31 @@ def _parts_of(path: Path, mapped: Array, index: _Index) -> list[Array]:
     return contents
 
 
+def _check_sums(
+    path: Path, index: _Index, contents: Sequence[Array], numbers: Collection[int]
+) -> None:
+    """Raise `ArtefactError` unless the parts of these numbers have the CRC-32 of the manifest, or
+    the SHA-256 where it has no CRC-32. One thread does it: another one runs the model."""
+    summed = sorted(number for number in numbers if index.parts[number].crc32 is not None)
+    for number in summed:
+        if zlib.crc32(contents[number].data) != index.parts[number].crc32:
+            raise _changed(path, number)
+    _check_parts(path, index, dict(enumerate(contents)), set(numbers).difference(summed))
+
+
 def _check_parts(
     path: Path, index: _Index, contents: Mapping[int, Array], numbers: Collection[int]
 ) -> None:
-    """Raise `ArtefactError` unless the parts of these numbers have the hashes of the manifest."""
+    """Raise `ArtefactError` unless the parts of these numbers have the SHA-256 of the manifest."""
     order = sorted(numbers)
     digests = content_digests([contents[number].data for number in order])
     for number, digest in zip(order, digests, strict=True):
         if digest != index.parts[number].sha256:
-            raise ArtefactError(f"{path} is damaged: part {number} has changed", hint=_REBUILD)
+            raise _changed(path, number)
+
+
+def _changed(path: Path, number: int) -> ArtefactError:
+    return ArtefactError(f"{path} is damaged: part {number} has changed", hint=_REBUILD)
 
 
 def _checked_variant(

@@ -3,7 +3,8 @@
 Code, the manifest and all constants that code may take for numbers of elements are checked before
 anything of them is used. Large constants of floats and of 8 bits are only computed with: wrong ones
 make wrong results, which nobody gets before this check has ended. It is most of the work, and takes
-as long as loading and a first run take anyway.
+less than loading and a first run take anyway: it compares CRC-32 (3 GB/s), and files from before
+they were kept SHA-256 (1.4 GB/s where the CPU has instructions for it, a third elsewhere).
 """
 
 from __future__ import annotations

@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.compiler.runtime.edited_artefacts import rewrite_manifest
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec, sealed
 from tunefarm import compiler
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.runtime.artefact import artefact, constants_check
 from tunefarm.compiler.runtime.artefact.constants_check import ConstantsCheck, large_constants
+from tunefarm.compiler.runtime.artefact.file_header import FORMAT
 from tunefarm.compiler.runtime.artefact.seal import part_digests
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
@@ -72,7 +74,27 @@ def test_damaged_weights_give_no_results(
             use(model)
 
 
-def test_reading_waits_for_the_check(damaged: Path) -> None:
+@pytest.mark.parametrize("number", [0, 2**32], ids=["other", "no CRC-32"])
+def test_weights_are_held_against_the_crc_32_of_the_manifest(path: Path, number: int) -> None:
+    assert path.read_bytes()[8] == FORMAT
+    rewrite_manifest(path, lambda manifest: manifest["parts"][-1].__setitem__(3, number))
+    model = compiler.load(path)
+    with pytest.raises(ArtefactError, match="damaged: part"):
+        model.run(X)
+    artefact.read(path)  # which compares SHA-256
+
+
+def test_files_without_a_crc_32_are_held_against_their_sha_256(damaged: Path) -> None:
+    rewrite_manifest(damaged, lambda manifest: manifest["parts"][-1].pop())
+    content = bytearray(damaged.read_bytes())
+    content[8] = artefact.TWO_VARIANTS
+    damaged.write_bytes(content)
+    model = compiler.load(damaged)
+    with pytest.raises(ArtefactError, match="damaged: part"):
+        model.run(X)
+
+
+def test_reading_compares_the_sha_256(damaged: Path) -> None:
     with pytest.raises(ArtefactError, match="damaged: part"):
         artefact.read(damaged)
 

@@ -20,7 +20,7 @@ from tunefarm import compiler
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.runtime.artefact import artefact
-from tunefarm.compiler.runtime.artefact.file_header import FORMAT, digest_of, lineage_of
+from tunefarm.compiler.runtime.artefact.file_header import digest_of, lineage_of
 from tunefarm.compiler.runtime.artefact.manifest import (
     Part,
     Repacking,
@@ -120,7 +120,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_constant_of_another_target_is_stored_once(path: Path, tmp_path: Path) -> None:
-    assert path.read_bytes()[8] == FORMAT
+    assert path.read_bytes()[8] == artefact.REPACKED
     (loaded,) = artefact.read_programs(path)
     np.testing.assert_array_equal(loaded.constants[-1], packed(NUMBERS, FIRST))
     assert not loaded.constants[-1].flags.writeable

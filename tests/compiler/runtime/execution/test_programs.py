@@ -31,7 +31,6 @@ from tunefarm.compiler.errors import ArtefactError, InputError, VerifyError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.artefact import artefact
-from tunefarm.compiler.runtime.artefact.file_header import FORMAT
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.runtime.execution.loaded_program import LoadedProgram, SharedKernels
 from tunefarm.compiler.runtime.sizes.model_ports import ModelPorts
@@ -318,7 +317,7 @@ def test_a_file_of_one_program_for_each_cpu_has_the_format_that_has_such(
     assert _format(plain) == artefact.TWO_VARIANTS
     baseline = compile_model(model(1), target=baseline_target(host_target())).spec
     artefact.save(sealed(replace(specs[0], guards=())), plain, [baseline])
-    assert _format(plain) == FORMAT  # with constants that are repacked
+    assert _format(plain) == artefact.REPACKED  # with constants that are repacked
     assert compiler.load(plain).spec.target == host_target()
 
 
