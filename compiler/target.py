@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from tunefarm.compiler.machine.amx_set_up import FULL_PALETTE, VECTOR_PALETTE, TilePalette
 from tunefarm.compiler.machine.amx_state import TILE_FEATURES, host_tile_problem
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.configs.target_key import target_key
 
 if TYPE_CHECKING:  # pydantic: what only loads an artifact goes without
@@ -87,7 +88,7 @@ def _dot_products(
 _CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """A CPU as the code generator sees it.
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
+
+from tunefarm.compiler.types.frozen import frozen
 
 _V2 = "cgroup2"
 _V1 = "cgroup"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControlGroups:
     """The groups of a process, as its `/proc` tells; `root` and `proc` are elsewhere in tests."""
 

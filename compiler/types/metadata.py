@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from tunefarm.compiler.types.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Metadata:
     """The fields of an ONNX file that say who made it and what it is.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
+from tunefarm.compiler.types.frozen import frozen
 
 Denormals: TypeAlias = Literal["flush", "keep"]
 """What becomes of floats too small to be normal, which CPUs are slow at.
@@ -43,7 +44,7 @@ class Algorithm(StrEnum):
         return Algorithm(f"winograd F({m}x{m})")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Numerics:
     """How exact a model's results are.
 

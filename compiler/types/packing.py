@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import Array
 
 NewArray: TypeAlias = Callable[[tuple[int, ...], np.dtype[np.generic]], Array]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packing:
     """An array of `shape` whose dimensions are split and then permuted.
 

@@ -14,12 +14,12 @@ itself sees to it that none of them changes a result: operators that would read 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
 
 from tunefarm.compiler.types.dims import Dims, whole_dims
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.sizes import Dimension, Size, Symbol, bounds_of, symbols_in
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -30,7 +30,7 @@ SIZES: Final = "%sizes"
 """The graph's input that holds `Signature.sizes`; it is no port."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizedPort:
     """An input or output as the caller sees it.
 
@@ -87,7 +87,7 @@ class SizedPort:
         return self.text({})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AxisSource:
     """A symbol that is the extent of an input's axis."""
 
@@ -101,7 +101,7 @@ class AxisSource:
         return f"axis {self.axis} of input {self.input!r}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ValueSource:
     """A symbol that an integer argument holds: its element `position`, in row-major order."""
 
@@ -115,7 +115,7 @@ class ValueSource:
         return f"element {self.position} of input {self.input!r}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResultSource:
     """A symbol that the graph computes: element `position` of its i64 output `output`, no port.
 
@@ -135,7 +135,7 @@ class ResultSource:
 Source: TypeAlias = AxisSource | ValueSource | ResultSource
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Equality:
     """Two dimensions that must be equal at run time; `reason` says who asks for it."""
 
@@ -144,7 +144,7 @@ class Equality:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """A condition that the graph computes: every element of its i64 output `output`, no port, is 0.
 
@@ -166,7 +166,7 @@ class Check:
         return f"{self.reason} ({self.operand!r} says so)" if is_named else self.reason
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Signature:
     """Ports in the model's order, the symbols' sources, and what must hold of them.
 

@@ -7,13 +7,14 @@ the entry like any other (numbers of words where they are strings).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from tunefarm.compiler.types.frozen import frozen
 
 StringAttribute: TypeAlias = str | int | float | tuple[str | int | float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StringPort:
     """An input of strings that the entry does not have, as the model declares it.
 
@@ -25,7 +26,7 @@ class StringPort:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StringStep:
     """An operator of `tunefarm.compiler.strings.operators` with its attributes, sorted by name."""
 
@@ -35,7 +36,7 @@ class StringStep:
     attributes: tuple[tuple[str, StringAttribute], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StringPrefix:
     """The steps in the order in which they run; none for nearly all models."""
 

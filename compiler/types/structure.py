@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,13 +17,14 @@ import numpy.typing as npt
 
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.string_prefix import NO_PREFIX, StringPrefix, prefix_from_json
 
 Label: TypeAlias = str | int
 _SHOWN = 60  # characters of a value, for people
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StructuredPort:
     """A sequence (`listed`) or optional; `members` are its tensors' names, None if it is empty.
 
@@ -38,7 +38,7 @@ class StructuredPort:
     labels: tuple[Label, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FixedPort:
     """An input whose value was fixed by the build; `digest` is of its elements, `text` for people.
 
@@ -70,7 +70,7 @@ class FixedPort:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DefaultPort:
     """An input that callers may leave out: what it holds then, `data` in base 64."""
 
@@ -105,7 +105,7 @@ def without_fixed(ports: Sequence[FixedPort], given: Mapping[str, Any]) -> dict[
     return left
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Structure:
     """All inputs and outputs of a model that are no plain tensors of numbers.
 

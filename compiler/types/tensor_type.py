@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 
 Attribute: TypeAlias = (
     int | float | str | bool | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | None
@@ -17,7 +17,7 @@ Attribute: TypeAlias = (
 Array: TypeAlias = npt.NDArray[np.generic]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorType:
     """Element type and static shape of a value; a scalar has the shape ()."""
 

@@ -36,7 +36,7 @@ import os
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,7 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
 from tunefarm.compiler.runtime.spec.verify_spec import verify_spec
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.packing import NewArray, Packing
 from tunefarm.compiler.types.structure import NO_STRUCTURE
 from tunefarm.compiler.types.tensor_type import Array
@@ -296,7 +297,7 @@ def _umask() -> int:
     return mask
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Index:
     """A file's format, its manifest as JSON, its parts, and where they begin."""
 
@@ -350,7 +351,7 @@ def _programs_here(opened: _Opened, *, fallback: bool) -> tuple[ExecutableSpec, 
     return opened.programs(_machine_here(opened.specs, fallback=fallback))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Variant:
     """What an artifact holds for one kind of CPU: its programs, which differ in the sizes that they
     are for.
@@ -375,7 +376,7 @@ class Variant:
         return self.programs[0].fallback
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contents:
     """What an artifact holds, `chosen` the number of the variant that this machine loads (None if
     it can run none), and the digests of the artifacts that it replaced, the newest first."""
@@ -414,7 +415,7 @@ def read_contents(path: str | PathLike[str]) -> Contents:
     return Contents(digest_of(path), opened.index.parents, tuple(variants), next(able, None))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Opened:
     """A file whose manifest was checked: all its programs, with zeros for constants that are
     repacked, and the bytes of its parts."""

@@ -7,12 +7,12 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from tunefarm.compiler.errors import ArtefactError
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.configs.files import open_regular
 
 FORMAT = 8
@@ -29,7 +29,7 @@ MOST_PARENTS = 16
 _MADE_BY = "tune build makes one of a model; it is run from there"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lineage:
     """An artifact's digest, the SHA-256 of its manifest; those of the artifacts that it replaced,
     the newest first; and the rest of its manifest, which is the same for builds that are."""

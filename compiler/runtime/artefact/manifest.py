@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from tunefarm.compiler.runtime.spec.executable_spec import (
@@ -26,6 +26,7 @@ from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.target import Target, llvm_version
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.metadata import metadata_from_json, metadata_to_json
 from tunefarm.compiler.types.numerics import KEEP, Denormals, denormals_of
 from tunefarm.compiler.types.open_axes import OpenAxes
@@ -170,7 +171,7 @@ _MOST_PADDED = 256
 most the numbers of some vectors."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repacking:
     """How a constant is made of another part of the file, `source`: the same numbers, of so many
     bytes each, in another packing."""
@@ -181,7 +182,7 @@ class Repacking:
     after: Packing
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """A stretch of an artifact: `offset` is in bytes from the start of its data.
 

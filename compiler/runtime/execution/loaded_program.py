@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from tunefarm.compiler.errors import ArtefactError
@@ -24,12 +23,13 @@ from tunefarm.compiler.runtime.spec.executable_spec import (
     SIZES_SYMBOL,
     ExecutableSpec,
 )
+from tunefarm.compiler.types.frozen import frozen
 
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.execution.function_table import FunctionTable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SharedKernel:
     """Where a kernel's function is, and the code that it is in."""
 

@@ -8,10 +8,10 @@ Arm it is the kernel that tells, in the words of getauxval(3). Matrix tiles have
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.machine.amx_state import TILE_FEATURES
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.frozen import frozen
 
 _EAX, _EBX, _ECX, _EDX = range(4)
 _AVX = 0x6  # bits of XCR0: the operating system keeps these registers
@@ -19,7 +19,7 @@ _AVX512 = 0xE6
 _TILES = 0x60000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CpuidBit:
     """Where CPUID tells of a feature, and the bits of XCR0 that its registers need."""
 

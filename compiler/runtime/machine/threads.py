@@ -12,12 +12,12 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from tunefarm.compiler.runtime.machine.loaded_code import LoadedCode
 from tunefarm.compiler.runtime.machine.thread_pool import thread_pool
+from tunefarm.compiler.types.frozen import frozen
 
 _SYSTEM_NAMES = ("libgomp.so.1", "libomp.so.5", "libomp.so", "libiomp5.so", "libomp.dylib")
 _BUNDLED_PATTERNS = (
@@ -40,7 +40,7 @@ class Runtime(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenMP:
     """A loaded OpenMP runtime: where it came from, and the address of its `GOMP_parallel`."""
 

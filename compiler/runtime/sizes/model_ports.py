@@ -9,7 +9,6 @@ model whose sizes are all fixed it is known here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tunefarm.compiler.runtime.sizes.size_state import SizeState
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
@@ -18,6 +17,7 @@ from tunefarm.compiler.runtime.spec.joined_signature import joined_signature
 from tunefarm.compiler.runtime.spec.port_layout import layout_of
 from tunefarm.compiler.runtime.spec.ports import Port
 from tunefarm.compiler.runtime.spec.size_table import copied_ports, is_late
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.signature import (
     AxisSource,
     Equality,
@@ -30,7 +30,7 @@ from tunefarm.compiler.types.sizes import Dimension
 from tunefarm.compiler.types.tensor_type import TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Room:
     """What a port is in one program: `type` is what its arrays are padded to, of so many `bytes`.
 
@@ -50,7 +50,7 @@ class Room:
     factor_strides: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelPort(Port):
     """One input or output of a model, as large as the largest of its `rooms`, one for each program.
 
@@ -76,7 +76,7 @@ class ModelPort(Port):
         return any(room.grows for room in self.rooms)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProgramSizes:
     """A program as calls see it: which arguments it is for, and what it computes itself.
 
@@ -92,7 +92,7 @@ class ProgramSizes:
     machine: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelPorts:
     """All ports of a model, and where its sizes are read.
 
@@ -284,7 +284,7 @@ _STATE = "%state"
 """What the state goes by in the table of inputs; it is no port."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _PortTable:
     """A table of `count` pointers: the place of each port, and dense arrays of some, by name."""
 
@@ -293,7 +293,7 @@ class _PortTable:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _CallTables:
     """Both tables of pointers that a call fills, which has the state at `state` of the first.
 

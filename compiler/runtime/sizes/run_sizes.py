@@ -7,7 +7,6 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from struct import Struct
 from typing import NoReturn, TypeAlias
@@ -20,6 +19,7 @@ from tunefarm.compiler.runtime.sizes.size_state import FIRST_CHECK, WHOLE
 from tunefarm.compiler.runtime.spec.buffers import address_of
 from tunefarm.compiler.runtime.spec.guards import refusal
 from tunefarm.compiler.runtime.spec.ports import AnyArray
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.signature import (
     AxisSource,
     Check,
@@ -35,7 +35,7 @@ Shape: TypeAlias = tuple[int, ...]
 _NUMBER = Struct("=q")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizeCode:
     """The functions of `runtime.sizes.size_chain` that take a state: `choose` and `tell`."""
 

@@ -10,11 +10,11 @@ A call writes `found`, code the rest (`runtime.sizes.size_chain`), and the call 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.runtime.spec.size_table import SizeTable
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.signature import Signature
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ NO_PROGRAM, FIRST_CHECK = 1, 2
 """What refusals say: that no program is for the sizes, and from which on which check failed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PortFacts:
     """Where the facts of ports that are alike stand: their way, the bytes of dense arrays, their
     shape, and if that is known late only the extents of the place's factors."""
@@ -50,7 +50,7 @@ class PortFacts:
     factors: slice
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizeState:
     """Where everything stands: `facts` is where the facts begin, whose first is the program.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TypeAlias
 
 from tunefarm.compiler.runtime.spec.guards import SizeGuard
 from tunefarm.compiler.runtime.spec.kernel_report import KernelReport
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.metadata import NO_METADATA, Metadata
 from tunefarm.compiler.types.numerics import KEEP, Denormals
 from tunefarm.compiler.types.open_axes import OpenAxes
@@ -47,7 +48,7 @@ class Place(StrEnum):
     ARENA = "arena"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Location:
     """A buffer: `offset` bytes into an input, output or constant, or `number` into the arena."""
 
@@ -66,7 +67,7 @@ class Location:
         return Location(self.place, self.number, self.offset + bytes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Condition:
     """A bool in memory is true, or it is false if that is not to be `taken`."""
 
@@ -77,7 +78,7 @@ class Condition:
         return str(self.place) if self.taken else f"not {self.place}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallStep:
     """Run the kernel `symbol` on `buffers` (its inputs, then its output).
 
@@ -97,7 +98,7 @@ class CallStep:
         return f"{output} = {self.symbol}({', '.join(inputs)}){scratch}{where}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CopyStep:
     """Copy `bytes` bytes: a model output that no kernel writes."""
 
@@ -109,7 +110,7 @@ class CopyStep:
         return f"{self.destination} = copy({self.source}, {self.bytes} bytes)"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FunctionStep:
     """Call the function that is number `function` of the executable's.
 
@@ -160,7 +161,7 @@ def report_bytes(steps: Sequence[RunStep]) -> int:
     return REPORT_BYTES + extents_bytes(steps) if called else 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoopStep:
     """Run the steps up to the `AgainStep` of the same `loop` again and again.
 
@@ -186,7 +187,7 @@ class LoopStep:
         return f"loop {self.loop}{index} to {ends}{asked}{where}: {copies}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowStep:
     """Copy `bytes` bytes to the row of the round at `destination`, counted from the last row on if
     `backward`."""
@@ -201,7 +202,7 @@ class RowStep:
         return f"row of {self.destination}{last} = copy({self.source}, {self.bytes} bytes)"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgainStep:
     """The end of a round of `loop`: `rows` are kept, then `following` copied, then the next begins.
 
@@ -225,7 +226,7 @@ class AgainStep:
 RunStep: TypeAlias = CallStep | CopyStep | FunctionStep | LoopStep | AgainStep
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FunctionLink:
     """A function that is looked up by name when the executable is loaded, and its version.
 
@@ -239,7 +240,7 @@ class FunctionLink:
     context: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ObjectPart:
     """The object code that defines one function."""
 
@@ -247,7 +248,7 @@ class ObjectPart:
     code: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExecutableSpec:
     """A compiled model before it is loaded into memory.
 

@@ -7,13 +7,14 @@ CPU can run and whose guards admit the shapes of the arguments: a chain of compa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from tunefarm.compiler.types.frozen import frozen
 
 Shape: TypeAlias = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizeGuard:
     """The program is for extents from `low` to `high` of an input's axis, which is the `symbol`."""
 

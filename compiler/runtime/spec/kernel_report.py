@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.with_count import with_count
 
 TUNED = "tuned"
@@ -33,7 +33,7 @@ def node_names(sources: Sequence[str], others: int) -> str:
     return f"{text} (and {others} more)" if others > 0 else text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelReport:
     """How one distinct kernel was built.
 

@@ -9,14 +9,15 @@ What is outside of the outermost size that is open adds no row: such an array li
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tunefarm.compiler.types.dims import Dims
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.signature import SizedPort
 from tunefarm.compiler.types.sizes import Dimension
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowLevel:
     """`count` rows, or groups of rows, so many bytes apart in the dense and the padded array."""
 
@@ -25,7 +26,7 @@ class RowLevel:
     padded: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PortLayout:
     """Rows of `row` bytes within `levels`, the outermost first."""
 
@@ -56,7 +57,7 @@ def layout_of_axes(bytes: int, axes: Dims) -> PortLayout:
     return PortLayout(tuple(level for level in levels if level.count != 1), row.count * row.padded)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Group:
     """Factors as one: `count` of `extent` are there, so many bytes apart in both arrays."""
 

@@ -6,7 +6,6 @@ An array may be NumPy's, or anything that has `__dlpack__` and lies in memory th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from tunefarm.compiler.errors import InputError
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.tensor_type import TensorType
 
 AnyArray: TypeAlias = npt.NDArray[Any]
@@ -24,7 +24,7 @@ _READABLE_DEVICES = {1: "cpu", 3: "cuda_host", 11: "rocm_host", 13: "cuda_manage
 _OTHER_DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 14: "oneapi"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Port:
     """One input or output; `kind` is "input" or "output", `position` counts those of its kind.
 

@@ -7,15 +7,15 @@ apart their rows lie, how many there are. Symbols make a vector as well, in thei
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tunefarm.compiler.runtime.spec.port_layout import PortLayout, layout_of
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.frozen import frozen
 from tunefarm.compiler.types.signature import ResultSource, Signature, SizedPort
 from tunefarm.compiler.types.sizes import Dimension, Size, product_of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizeTable:
     """`dimensions` is what the vector holds: the signature's sizes, then each other Size once."""
 
