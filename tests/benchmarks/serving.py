@@ -4,7 +4,7 @@
     python -m tests.benchmarks.serving callers ARTIFACT [--seconds 3]
     python -m tests.benchmarks.serving processes ARTIFACT [--count 8]
     python -m tests.benchmarks.serving threads ARTIFACT [--count 10000]
-    python -m tests.benchmarks.serving canary ARTIFACT [--count 20] [--seconds 20]
+    python -m tests.benchmarks.serving canary ARTIFACT [--count 20] [--seconds 600]
 
 `load` starts processes that import the runtime, load the artifact from a warm file cache and run it
 once: medians of wall and of CPU time. `callers` runs 1 to 8 threads that call `run`, and as many
@@ -14,7 +14,7 @@ that of one caller. `processes` says what each of several that have run holds fo
 `threads` counts runs with 4 to 64 threads, more than there are cores, whose outputs have other bits
 than the first: none, and it ends. `canary` counts the verdicts of `tune verify --against` on three
 changes of a model: kernels that run twice, about 3 % of the time; a weight that is wrong; and the
-shortest kernel run twice.
+shortest kernel run twice. Without --seconds it measures as long as the command does by default.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tunefarm.compiler.runtime.execution.executable import load
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
-from tunefarm.tuner.verify.canary import compare_artifacts
+from tunefarm.tuner.verify.canary import LIMIT_SECONDS, compare_artifacts
 
 CALLERS = (1, 2, 4, 8)
 THREADS = (4, 8, 16, 32, 64)
@@ -205,11 +205,16 @@ def measure_canary(path: str, count: int, seconds: float) -> None:
                 steps = [s for n, s in enumerate(spec.steps) for _ in range(1 + (n in again))]
                 changed = replace(spec, steps=tuple(steps))
             artefact.save(_sealed(changed), f"{folder}/new.tuned")
-            found = Counter(
-                compare_artifacts(path, f"{folder}/new.tuned", None, seconds).verdict.name
-                for _ in range(count)
+            found, begin = Counter[str](), time.perf_counter()
+            for _ in range(count):
+                canary = compare_artifacts(path, f"{folder}/new.tuned", None, seconds)
+                found[canary.verdict.name] += 1
+                shown = "-" if canary.time is None else f"{canary.time.low:.4f}"
+                print(f"  {what}: {canary.verdict.name}, from {shown}", file=sys.stderr, flush=True)
+            each = (time.perf_counter() - begin) / count
+            print(
+                f"{what:10} {found[verdict]} of {count} {verdict}; {dict(found)}, {each:.0f} s each"
             )
-            print(f"{what:10} {found[verdict]} of {count} {verdict}; {dict(found)}", flush=True)
 
 
 def _steps_of(spec: ExecutableSpec, seconds: Sequence[float], share: float) -> set[int]:
@@ -250,16 +255,16 @@ def main() -> None:
     parser.add_argument("what", choices=("load", "callers", "processes", "threads", "canary"))
     parser.add_argument("artifact")
     parser.add_argument("--count", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--seconds", type=float)
     asked = parser.parse_args()
     if asked.what == "load":
         measure_load(asked.artifact, asked.count)
     elif asked.what == "callers":
-        measure_callers(asked.artifact, asked.seconds)
+        measure_callers(asked.artifact, asked.seconds or 3.0)
     elif asked.what == "threads":
         measure_threads(asked.artifact, asked.count)
     elif asked.what == "canary":
-        measure_canary(asked.artifact, asked.count, asked.seconds)
+        measure_canary(asked.artifact, asked.count, asked.seconds or LIMIT_SECONDS)
     else:
         measure_processes(asked.artifact, asked.count)
 

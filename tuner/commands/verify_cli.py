@@ -68,15 +68,16 @@ def verify(
         ),
     ] = None,
     minutes: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0.01,
             max=600.0,
             metavar="M",
-            help="Maximum minutes of measuring.",
+            help="Maximum minutes of measuring [default: 1; with --against 10, of which it takes "
+            "what its interval needs to decide].",
             rich_help_panel=ADVANCED,
         ),
-    ] = 1.0,
+    ] = None,
     quick: Annotated[
         bool,
         typer.Option(
@@ -158,7 +159,7 @@ def verify(
         tables = [check_table(check)] if check.met else []
         show(json, check_to_json(check), *tables, "\n".join(check_lines(check)))
         return
-    found = verify_model(request, 60.0 * minutes, notify)
+    found = verify_model(request, 60.0 * (minutes or 1.0), notify)
     report_tiles(settings)
     asked = SHOWN if require is None else require
     tables = [kernel_table(found.drift)] if found.drift.kernels else []
@@ -174,15 +175,21 @@ def _verify_against(
     old: str,
     new: str,
     inputs: str | None,
-    minutes: float,
+    minutes: float | None,
     threads: int | None,
     json: str | None,
 ) -> None:
     """A new artifact next to the one that it is to replace."""
     check_files(writes=[json], reads=[old, new])
-    from tunefarm.tuner.verify.canary import EXIT_CODES, canary_lines, compare_artifacts
+    from tunefarm.tuner.verify.canary import (
+        EXIT_CODES,
+        LIMIT_SECONDS,
+        canary_lines,
+        compare_artifacts,
+    )
 
-    found = compare_artifacts(old, new, inputs, 60.0 * minutes, threads)
+    seconds = LIMIT_SECONDS if minutes is None else 60.0 * minutes
+    found = compare_artifacts(old, new, inputs, seconds, threads)
     show(json, found.to_json(), "\n".join(canary_lines(found)))
     if code := EXIT_CODES[found.verdict]:
         raise typer.Exit(code)

@@ -38,7 +38,11 @@ ALLOWED = 0.03
 PRECISE = 0.0035
 """Standard error up to which latencies are compared: half of the interval is 0.7 % then, and a
 slow-down of 3 % lies four standard errors above what is claimed (0.5 %, which is enough to choose
-between schedules, misses one in 40)."""
+between schedules, misses one in 40). Then the interval decides: it is narrower than what lies
+between `MATTERS` and `ALLOWED`."""
+LIMIT_SECONDS = 600.0
+"""Of measuring, where no other is given: it ends as soon as latencies are known to `PRECISE`, which
+takes seconds to minutes."""
 
 
 class CanaryVerdict(StrEnum):
@@ -75,7 +79,8 @@ class Canary:
 
     `old` and `new` are SHA-256 of the artifacts' manifests. `samples` sets of inputs were run;
     `differences` are the outputs beyond the tolerance, worst first. `time` is the new model's over
-    the old one's: None where outputs differ, `is_unchanged` where both run the same code.
+    the old one's: None where outputs differ, `is_unchanged` where both run the same code. It was
+    measured for at most `limit` seconds.
     """
 
     old: str
@@ -83,6 +88,7 @@ class Canary:
     samples: int
     differences: tuple[Difference, ...]
     time: Comparison | None
+    limit: float = LIMIT_SECONDS
 
     @property
     def verdict(self) -> CanaryVerdict:
@@ -102,6 +108,7 @@ class Canary:
             "differences": [asdict(difference) for difference in self.differences],
             "unchanged": self.time is not None and self.time.is_unchanged,
             "time": time,
+            "limit_seconds": self.limit,
         }
 
 
@@ -117,12 +124,16 @@ def judged(time: Comparison) -> CanaryVerdict:
 
 
 def compare_artifacts(
-    old: str, new: str, inputs: str | None, seconds: float, threads: int | None = None
+    old: str,
+    new: str,
+    inputs: str | None,
+    seconds: float = LIMIT_SECONDS,
+    threads: int | None = None,
 ) -> Canary:
     """Run two artifacts of one model on the same inputs: a file or folder of .npz, or random ones.
 
-    Outputs are compared first; latency is measured for at most so many seconds where they agree,
-    and once more where that finds a slow-down.
+    Outputs are compared first; latency is measured where they agree, until its interval decides,
+    for at most so many seconds, and once more where that finds a slow-down.
     Raises `ArtefactError` for what cannot be loaded, `InputError` for models with other inputs or
     outputs, and for inputs that do not fit.
     """
@@ -146,7 +157,7 @@ def compare_artifacts(
     time = None if worst_first else latency_ratio(before, after, first, options)
     if time is not None and judged(time) is CanaryVerdict.SLOWER:
         time = both(time, latency_ratio(before, after, first, options))
-    return Canary(digest_of(old), digest_of(new), count, worst_first, time)
+    return Canary(digest_of(old), digest_of(new), count, worst_first, time, seconds)
 
 
 def both(first: Comparison, second: Comparison) -> Comparison:
@@ -255,5 +266,6 @@ def _why(found: Canary) -> str:
     time = found.time
     ratio = f"its time is {time.ratio:.3f} ({time.low:.3f} to {time.high:.3f}) of the old one's"
     if found.verdict is CanaryVerdict.UNCLEAR:
-        return f"{ratio}; give it more --minutes, or a quieter machine"
+        limit = f"the limit of {found.limit / 60.0:.3g} min"
+        return f"{ratio} after {limit}; give it more --minutes, or a quieter machine"
     return ratio

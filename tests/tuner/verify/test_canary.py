@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tunefarm.measure.compare import Comparison
 from tunefarm.tuner.commands.cli import app
 from tunefarm.tuner.commands.command_line import run_command
 from tunefarm.tuner.verify.canary import (
+    LIMIT_SECONDS,
     Canary,
     CanaryVerdict,
     Difference,
@@ -52,10 +54,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def verify(folder: Path, new: str, *options: str) -> tuple[int, dict[str, Any]]:
+def verify(
+    folder: Path, new: str, *options: str, limit: Sequence[str] = ("--minutes", "0.05")
+) -> tuple[int, dict[str, Any]]:
     out = folder / "out.json"
     arguments = ["--against", f"{folder}/old.tuned", f"{folder}/{new}.tuned", "--json", str(out)]
-    code = run_command(app, ["verify", *arguments, "--minutes", "0.05", *options])
+    code = run_command(app, ["verify", *arguments, *limit, *options])
     return code, json.loads(out.read_text())
 
 
@@ -63,6 +67,15 @@ def test_the_same_code_is_not_measured(folder: Path) -> None:
     code, found = verify(folder, "same")
     assert (code, found["verdict"], found["unchanged"], found["time"]) == (0, "passed", True, None)
     assert found["old"] == found["new"]
+
+
+def test_the_limit_is_far_beyond_what_an_interval_takes(folder: Path) -> None:
+    _, found = verify(folder, "same", limit=())
+    assert found["limit_seconds"] == LIMIT_SECONDS == 600.0
+    _, found = verify(folder, "same", limit=("--minutes", "2"))
+    assert found["limit_seconds"] == 120.0
+    undecided = Canary("a", "b", 1, (), Comparison(1.02, 0.99, 1.05, 99), 90.0)
+    assert "after the limit of 1.5 min; give it more --minutes" in canary_lines(undecided)[0]
 
 
 def test_wrong_outputs_are_named_and_nothing_is_measured(
