@@ -4,12 +4,21 @@ Each world is a database of the small model's kernels into which records come fr
 are lies about their speed, some do not fit, some were changed since. A world must build what the
 untuned model computes, apply nothing that loses here after a quick check, and give a reason for
 each record that it leaves.
+
+    python -m tests.tuner.foreign_records [--count 2000]
+    python -m tests.tuner.foreign_records --measured [--count 50] [--model squeezenet1_1]
+
+With `--measured` nothing is made up: the nominees of a network meet the default schedules on this
+machine until so many were measured, and what is built of them is compared with the untuned build.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import shutil
+import sys
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +27,14 @@ import numpy as np
 
 from tests.tuner.fleet import CANDIDATES, DEFAULT_SECONDS, HERE, Fleet, faster
 from tunefarm import compiler
+from tunefarm.compiler.frontend.zoo.models import build_model
 from tunefarm.compiler.runtime.execution.executable import load
 from tunefarm.db.additions import roll_back
 from tunefarm.db.export import merge_records
 from tunefarm.db.records import JobTask, TrialRecord
 from tunefarm.db.store import Store
 from tunefarm.tuner.building.explain import explain_model
+from tunefarm.tuner.confirm.latency import COMPARISON, compare_models, outputs_agree
 from tunefarm.tuner.records.packs import add_files, write_pack
 from tunefarm.tuner.verify.quick import verify_quick
 
@@ -34,9 +45,12 @@ _CPUS = ("Another CPU 9000", "Third CPU", "")
 
 @dataclass(slots=True)
 class Tally:
-    """How many records, and what went wrong: each line names a world."""
+    """How many records, how many of them met the default schedules on this machine and were
+    accepted, and what went wrong."""
 
     records: int = 0
+    measured: int = 0
+    accepted: int = 0
     wrong: int = 0
     slower: int = 0
     unexplained: int = 0
@@ -49,7 +63,8 @@ class Tally:
 
     def __str__(self) -> str:
         return (
-            f"{self.records} records: {self.wrong} wrong builds, {self.slower} slower than "
+            f"{self.records} records, {self.measured} measured here and {self.accepted} of these "
+            f"accepted: {self.wrong} wrong builds, {self.slower} slower than "
             f"untuned after a check, {self.unexplained} left without a reason, "
             f"{self.not_undone} not undone by a rollback"
         )
@@ -66,6 +81,30 @@ def run(folder: Path, records: int, seed: int = 0, draws: int = 100) -> Tally:
     return tally
 
 
+def run_measured(folder: Path, count: int, name: str, seed: int = 0) -> Tally:
+    """Worlds of a network of the zoo until so many nominees were measured on this machine."""
+    draw, tally = random.Random(seed), Tally()
+    while tally.measured < count:
+        path = folder / f"world-{tally.records}"
+        path.mkdir()
+        fleet = Fleet(path, model=build_model(name))
+        outputs = _outputs(fleet, untuned=True)
+        shutil.copy(path / "tiny.tuned", path / "untuned.tuned")
+        tally.records += _fill(fleet, draw, 2 * count)
+        tally.wrong += not _same(outputs, _outputs(fleet, accept_nominees=True))
+        tally.unexplained += _unexplained(fleet)
+        found = verify_quick(fleet.request(), lambda text: print(text, file=sys.stderr))
+        tally.measured += sum(met.compared is not None for met in found.met)
+        tally.accepted += found.accepted
+        tally.wrong += not _same(outputs, _outputs(fleet))
+        tally.unexplained += _unexplained(fleet)
+        untuned, tuned = (load(path / f"{name}.tuned") for name in ("untuned", "tiny"))
+        options = replace(COMPARISON, max_seconds=60.0)
+        tally.slower += compare_models(untuned, tuned, None, options).low > 1.0
+        shutil.rmtree(path)
+    return tally
+
+
 def _world(fleet: Fleet, draw: random.Random, draws: int, tally: Tally) -> None:
     outputs = _outputs(fleet, untuned=True)
     with fleet.store() as mine:
@@ -73,20 +112,7 @@ def _world(fleet: Fleet, draw: random.Random, draws: int, tally: Tally) -> None:
             found = _record(fleet, draw, "own")
             mine.add(fleet.trials(found.key.workload, HERE, numbers=[0]))  # as a search begins
             mine.add([found])
-    with fleet.store() as mine, fleet.store("team.db") as team, fleet.store("packed.db") as other:
-        job = [JobTask(fleet.key(workload), 1) for workload in fleet.kernels]
-        other.start_job("tiny.onnx", "hash", {}, job)
-        for _ in range(draws - draws // 4):
-            kind = draw.choice(KINDS[1:])
-            store = {"merged": team, "pack": other}.get(kind, draw.choice((mine, team)))
-            store.add([_record(fleet, draw, kind)])
-        other.add([_record(fleet, draw, "pack")])
-        write_pack(other, fleet.path / "a.pack", [])
-    with fleet.store() as mine:
-        with Store.open(fleet.path / "team.db", read_only=True) as team:
-            merge_records(mine, team)
-        add_files(mine, fleet.path / "a.pack")
-        tally.records += _count(mine)
+    tally.records += _fill(fleet, draw, draws - draws // 4)
     for accept in (False, True):
         tally.wrong += not _same(outputs, _outputs(fleet, accept_nominees=accept))
     tally.unexplained += _unexplained(fleet)
@@ -106,6 +132,24 @@ def _world(fleet: Fleet, draw: random.Random, draws: int, tally: Tally) -> None:
     tally.wrong += not _same(outputs, _outputs(fleet))
     tally.unexplained += _unexplained(fleet)
     tally.not_undone += not _rolls_back(fleet)
+
+
+def _fill(fleet: Fleet, draw: random.Random, draws: int) -> int:
+    """Have so many records come from elsewhere; how many the database has then."""
+    with fleet.store() as mine, fleet.store("team.db") as team, fleet.store("packed.db") as other:
+        job = [JobTask(fleet.key(workload), 1) for workload in fleet.kernels]
+        other.start_job("tiny.onnx", "hash", {}, job)
+        for _ in range(draws):
+            kind = draw.choice(KINDS[1:])
+            store = {"merged": team, "pack": other}.get(kind, draw.choice((mine, team)))
+            store.add([_record(fleet, draw, kind)])
+        other.add([_record(fleet, draw, "pack")])
+        write_pack(other, fleet.path / "a.pack", [])
+    with fleet.store() as mine:
+        with Store.open(fleet.path / "team.db", read_only=True) as team:
+            merge_records(mine, team)
+        add_files(mine, fleet.path / "a.pack")
+        return _count(mine)
 
 
 def _rolls_back(fleet: Fleet) -> bool:
@@ -174,7 +218,7 @@ def _outputs(fleet: Fleet, **options: Any) -> dict[str, Any]:
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(np.allclose(one[name], other[name], rtol=1e-4, atol=1e-5) for name in one)
+    return all(outputs_agree(other[name], one[name]) for name in one)
 
 
 def _count(store: Store) -> int:
@@ -207,9 +251,19 @@ def _unexplained(fleet: Fleet) -> int:
     return missing
 
 
-if __name__ == "__main__":
-    import sys
-    import tempfile
-
+def main() -> None:
+    """Run what the arguments name."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measured", action="store_true")
+    parser.add_argument("--count", type=int)
+    parser.add_argument("--model", default="squeezenet1_1")
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        print(run(Path(name), int(sys.argv[1]) if len(sys.argv) > 1 else 2000))
+        if asked.measured:
+            print(run_measured(Path(name), asked.count or 50, asked.model))
+        else:
+            print(run(Path(name), asked.count or 2000))
+
+
+if __name__ == "__main__":
+    main()
