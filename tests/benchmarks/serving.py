@@ -13,7 +13,7 @@ that of one caller. `processes` says what each of several that have run holds fo
 (Private_Clean and Private_Dirty in /proc/PID/smaps_rollup) and what of shared pages falls to it.
 `threads` counts runs with 4 to 64 threads, more than there are cores, whose outputs have other bits
 than the first: none, and it ends. `canary` counts the verdicts of `tune verify --against` on three
-changes of a model: kernels that run twice, about 3 % of the time; a weight that is wrong; and the
+changes of a model: kernels that run twice, 3 to 4.5 % of the time; a weight that is wrong; and the
 shortest kernel run twice. Without --seconds it measures as long as the command does by default.
 """
 
@@ -27,7 +27,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
@@ -38,11 +38,12 @@ from tunefarm.compiler.llvm.machine import object_code
 from tunefarm.compiler.runtime.artefact import artefact
 from tunefarm.compiler.runtime.artefact.seal import part_digests, seal_of
 from tunefarm.compiler.runtime.entry.entry import entry_of
-from tunefarm.compiler.runtime.execution.executable import load
+from tunefarm.compiler.runtime.execution.executable import Executable, load
 from tunefarm.compiler.runtime.spec.buffers import aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
-from tunefarm.tuner.verify.canary import LIMIT_SECONDS, compare_artifacts
+from tunefarm.tuner.confirm.latency import COMPARISON
+from tunefarm.tuner.verify.canary import LIMIT_SECONDS, PRECISE, compare_artifacts, latency_ratio
 
 CALLERS = (1, 2, 4, 8)
 THREADS = (4, 8, 16, 32, 64)
@@ -190,31 +191,45 @@ def measure_canary(path: str, count: int, seconds: float) -> None:
     spec = old.spec
     profile = old.profile(drawn_inputs(old), 5)
     seconds_of = [step.seconds for step in profile.steps]
-    twice = _steps_of(spec, seconds_of, SLOW_DOWN)
-    planted = sum(seconds_of[number] for number in twice) / sum(seconds_of)
-    print(f"slower by {planted:.1%}")
+    slower = _slower(old, seconds_of, seconds)
     shortest = min(_repeatable(spec), key=seconds_of.__getitem__)
     weights = [number for number, array in enumerate(spec.constants) if array.dtype == np.float32]
     largest = max(weights, key=lambda number: spec.constants[number].size)
     with tempfile.TemporaryDirectory() as folder:
         for what, verdict in (("slower", "SLOWER"), ("wrong", "WRONG"), ("unchanged", "PASSED")):
             if what == "wrong":
-                changed = _with_constant(spec, largest)
+                changed = _sealed(_with_constant(spec, largest))
             else:
-                again = twice if what == "slower" else {shortest}
-                steps = [s for n, s in enumerate(spec.steps) for _ in range(1 + (n in again))]
-                changed = replace(spec, steps=tuple(steps))
-            artefact.save(_sealed(changed), f"{folder}/new.tuned")
+                changed = slower if what == "slower" else _with_repeated(spec, {shortest})
+            artefact.save(changed, f"{folder}/new.tuned")
             found, begin = Counter[str](), time.perf_counter()
             for _ in range(count):
                 canary = compare_artifacts(path, f"{folder}/new.tuned", None, seconds)
                 found[canary.verdict.name] += 1
-                shown = "-" if canary.time is None else f"{canary.time.low:.4f}"
-                print(f"  {what}: {canary.verdict.name}, from {shown}", file=sys.stderr, flush=True)
+                time_of = "" if canary.time is None else f", time {canary.time.ratio:.4f}"
+                print(f"  {what}: {canary.verdict.name}{time_of}", file=sys.stderr, flush=True)
             each = (time.perf_counter() - begin) / count
-            print(
-                f"{what:10} {found[verdict]} of {count} {verdict}; {dict(found)}, {each:.0f} s each"
-            )
+            print(f"{what:10} {found[verdict]} of {count} {verdict}; {each:.0f} s each", flush=True)
+
+
+def _slower(old: Executable, seconds_of: Sequence[float], seconds: float) -> ExecutableSpec:
+    """The model with calls that run twice: its time is 3 to 4.5 % longer, as measured of the whole,
+    since the second one of two calls is faster than a profile says."""
+    options = replace(COMPARISON, max_seconds=seconds, precise=PRECISE)
+    share = SLOW_DOWN
+    while True:
+        changed = _with_repeated(old.spec, _steps_of(old.spec, seconds_of, share))
+        found = latency_ratio(old, Executable(changed), drawn_inputs(old), options)
+        print(f"slower by {found.ratio - 1.0:.1%}", flush=True)
+        if 1.0 + SLOW_DOWN <= found.ratio <= 1.0 + 1.5 * SLOW_DOWN:
+            return changed
+        share *= 1.25 * SLOW_DOWN / max(found.ratio - 1.0, SLOW_DOWN / 2.0)
+
+
+def _with_repeated(spec: ExecutableSpec, again: Collection[int]) -> ExecutableSpec:
+    """The same with calls that run twice, and an entry for that."""
+    steps = [step for n, step in enumerate(spec.steps) for _ in range(1 + (n in again))]
+    return _sealed(replace(spec, steps=tuple(steps)))
 
 
 def _steps_of(spec: ExecutableSpec, seconds: Sequence[float], share: float) -> set[int]:
