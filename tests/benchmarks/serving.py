@@ -216,7 +216,7 @@ def _slower(old: Executable, seconds_of: Sequence[float], seconds: float) -> Exe
     """The model with calls that run twice: its time is 3 to 4.5 % longer, as measured of the whole,
     since the second one of two calls is faster than a profile says."""
     options = replace(COMPARISON, max_seconds=seconds, precise=PRECISE)
-    share = SLOW_DOWN
+    share = 2.0 * SLOW_DOWN
     while True:
         changed = _with_repeated(old.spec, _steps_of(old.spec, seconds_of, share))
         found = latency_ratio(old, Executable(changed), drawn_inputs(old), options)

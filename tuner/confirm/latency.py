@@ -151,8 +151,10 @@ def latencies_at_placements(
     place: Callable[[], Sequence[Program]],
     options: LatencyOptions,
     clock: Callable[[], float] | None = None,
+    decides: Callable[[Sequence[Meeting]], bool] = lambda _: False,
 ) -> list[Meeting]:
-    """`interleaved_latencies` of programs at one placement after the other.
+    """`interleaved_latencies` of programs at one placement after the other, until they are as
+    precise as asked for, or what was met `decides`.
 
     `place` makes the programs anew, the same ones each time: their code and their memory
     lie elsewhere then. Where they lie changes a program by some per cent for as long as they lie
@@ -168,7 +170,9 @@ def latencies_at_placements(
         few = number < LEAST_PLACEMENTS <= options.placements and start - begin <= PATIENCE
         if number and left < took / 2.0 and not few:  # slow programs, or little time
             break
-        if number >= options.placements and _is_precise(meetings, options.precise):
+        if number >= options.placements and (
+            _is_precise(meetings, options.precise) or decides(meetings)
+        ):
             break
         part = replace(
             options,

@@ -27,7 +27,7 @@ from tunefarm.tuner.confirm.latency import (
     pinned,
     placed_programs,
 )
-from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, compare
+from tunefarm.tuner.confirm.verdict import LEAST_PAIRS, Meeting, compare
 
 DRAWN = 4
 """Sets of random inputs where none are given."""
@@ -40,6 +40,9 @@ PRECISE = 0.0035
 slow-down of 3 % lies four standard errors above what is claimed (0.5 %, which is enough to choose
 between schedules, misses one in 40). Then the interval decides: it is narrower than what lies
 between `MATTERS` and `ALLOWED`."""
+CLEAR = 6e-5
+"""Chance of an interval of four standard errors to either side, which ends a measurement sooner: it
+is looked at after each placement, and 95 % would be wrong in one of some looks."""
 LIMIT_SECONDS = 600.0
 """Of measuring, where no other is given: it ends as soon as latencies are known to `PRECISE`, which
 takes seconds to minutes."""
@@ -243,7 +246,12 @@ def latency_ratio(
 
     with pinned(old.threads):
         serial = replace(options, serial=old.threads == 1)
-        return compare(latencies_at_placements(place, serial), 1, 0)
+        return compare(latencies_at_placements(place, serial, decides=decides), 1, 0)
+
+
+def decides(meetings: Sequence[Meeting]) -> bool:
+    """Whether a verdict is clear, however often it is looked for."""
+    return judged(compare(meetings, 1, 0, CLEAR)) is not CanaryVerdict.UNCLEAR
 
 
 def canary_lines(found: Canary) -> Sequence[str]:

@@ -23,6 +23,7 @@ from tunefarm.tuner.verify.canary import (
     Difference,
     both,
     canary_lines,
+    decides,
     different_outputs,
     judged,
 )
@@ -138,6 +139,19 @@ def test_the_interval_decides(time: Comparison, verdict: CanaryVerdict) -> None:
     found = Canary("a", "b", 1, (), time)
     assert found.verdict is verdict
     assert canary_lines(found)[0].startswith(verdict.value)
+
+
+def test_a_verdict_is_clear_at_four_standard_errors() -> None:
+    def noisy(ratio: float, noise: float, placements: int) -> list[dict[int, list[float]]]:
+        """Placements whose ratios lie evenly around this one, up to twice the noise away."""
+        ratios = ratio * np.exp(noise * np.linspace(-2.0, 2.0, placements))
+        return [{0: [1.0] * 20, 1: [float(item)] * 20} for item in ratios]
+
+    assert decides(noisy(1.0, 0.001, 8))
+    assert decides(noisy(1.2, 0.001, 8))
+    assert not decides(noisy(1.02, 0.01, 8))  # between what is claimed and what is allowed
+    assert not decides(noisy(1.0, 0.05, 8))
+    assert decides(noisy(1.0, 0.05, 200))
 
 
 def test_integers_and_infinities_are_compared() -> None:
