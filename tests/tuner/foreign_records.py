@@ -90,7 +90,7 @@ def run_measured(folder: Path, count: int, name: str, seed: int = 0) -> Tally:
         fleet = Fleet(path, model=build_model(name))
         outputs = _outputs(fleet, untuned=True)
         shutil.copy(path / "tiny.tuned", path / "untuned.tuned")
-        tally.records += _fill(fleet, draw, 2 * count)
+        tally.records += _fill(fleet, draw, 3 * count)
         tally.wrong += not _same(outputs, _outputs(fleet, accept_nominees=True))
         tally.unexplained += _unexplained(fleet)
         found = verify_quick(fleet.request(), lambda text: print(text, file=sys.stderr))
