@@ -43,7 +43,13 @@ from tunefarm.compiler.runtime.spec.buffers import aligned_empty
 from tunefarm.compiler.runtime.spec.executable_spec import CallStep, ExecutableSpec
 from tunefarm.tuner.confirm.drawn_inputs import drawn_inputs
 from tunefarm.tuner.confirm.latency import COMPARISON
-from tunefarm.tuner.verify.canary import LIMIT_SECONDS, PRECISE, compare_artifacts, latency_ratio
+from tunefarm.tuner.verify.canary import (
+    LIMIT_SECONDS,
+    PRECISE,
+    CanaryVerdict,
+    compare_artifacts,
+    latency_ratio,
+)
 
 CALLERS = (1, 2, 4, 8)
 THREADS = (4, 8, 16, 32, 64)
@@ -186,30 +192,33 @@ def measure_threads(path: str, count: int) -> None:
 
 
 def measure_canary(path: str, count: int, seconds: float) -> None:
-    """Print the verdicts on planted changes, and on none."""
+    """Print the verdicts on planted changes, and on none that matters, and how many are right."""
     old = load(path)
     spec = old.spec
     profile = old.profile(drawn_inputs(old), 5)
     seconds_of = [step.seconds for step in profile.steps]
-    slower = _slower(old, seconds_of, seconds)
-    shortest = min(_repeatable(spec), key=seconds_of.__getitem__)
     weights = [number for number, array in enumerate(spec.constants) if array.dtype == np.float32]
     largest = max(weights, key=lambda number: spec.constants[number].size)
+    shortest = min(_repeatable(spec), key=seconds_of.__getitem__)
+    changes = {
+        "wrong": (_sealed(_with_constant(spec, largest)), CanaryVerdict.WRONG),
+        "unchanged": (_with_repeated(spec, {shortest}), CanaryVerdict.PASSED),
+        "slower": (_slower(old, seconds_of, seconds), CanaryVerdict.SLOWER),
+    }
+    right = Counter[str]()
+    begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        for what, verdict in (("slower", "SLOWER"), ("wrong", "WRONG"), ("unchanged", "PASSED")):
-            if what == "wrong":
-                changed = _sealed(_with_constant(spec, largest))
-            else:
-                changed = slower if what == "slower" else _with_repeated(spec, {shortest})
-            artefact.save(changed, f"{folder}/new.tuned")
-            found, begin = Counter[str](), time.perf_counter()
-            for _ in range(count):
-                canary = compare_artifacts(path, f"{folder}/new.tuned", None, seconds)
-                found[canary.verdict.name] += 1
-                time_of = "" if canary.time is None else f", time {canary.time.ratio:.4f}"
-                print(f"  {what}: {canary.verdict.name}{time_of}", file=sys.stderr, flush=True)
-            each = (time.perf_counter() - begin) / count
-            print(f"{what:10} {found[verdict]} of {count} {verdict}; {each:.0f} s each", flush=True)
+        for what, (changed, _) in changes.items():
+            artefact.save(changed, f"{folder}/{what}.tuned")
+        for number in range(1, count + 1):
+            for what, (_, verdict) in changes.items():
+                found = compare_artifacts(path, f"{folder}/{what}.tuned", None, seconds)
+                right[what] += found.verdict is verdict
+                shown = "" if found.time is None else f", time {found.time.ratio:.4f}"
+                print(
+                    f"{what:9} {found.verdict.name}{shown}: {right[what]} of {number}", flush=True
+                )
+    print(f"{(time.perf_counter() - begin) / count / len(changes):.0f} s each")
 
 
 def _slower(old: Executable, seconds_of: Sequence[float], seconds: float) -> ExecutableSpec:
