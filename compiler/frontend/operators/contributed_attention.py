@@ -82,6 +82,18 @@ class Scores:
 
 def attended(query: Value, key: Value, value: Value, how: Scores, graph: GraphBuilder) -> Value:
     """softmax(scale Q K' + masks) V of [batch, heads, tokens, features]."""
+    scores = masked_scores(query, key, how, graph)
+    if how.ends is not None:
+        since = 1 if how.ends.shape[0] > 1 else -1
+        scores = graph.emit("fill", scores, how.ends, axis=3, number=0, since=since, value="lowest")
+        value = graph.emit("fill", value, how.ends, axis=2, number=0, since=since, value="zero")
+        graph.padded.fills(scores, 3, "lowest")
+        graph.padded.fills(value, 2, "zero")
+    return graph.emit("matmul", _weights(scores, how.sink, graph), value)
+
+
+def masked_scores(query: Value, key: Value, how: Scores, graph: GraphBuilder) -> Value:
+    """scale Q K' + masks of [batch, heads, tokens, features]; the lowest number where not kept."""
     turned = graph.transpose(key, (0, 1, 3, 2))
     scores = graph.emit("matmul", query, turned)
     if how.scale != 1.0:
@@ -95,13 +107,7 @@ def attended(query: Value, key: Value, value: Value, how: Scores, graph: GraphBu
         # All of one rank: the one mask that attention has is what they say together.
         lowest = graph.scalar(_lowest(scores.dtype), scores.dtype)
         scores = graph.emit("where", graph.fold("and", how.kept), scores, lowest)
-    if how.ends is not None:
-        since = 1 if how.ends.shape[0] > 1 else -1
-        scores = graph.emit("fill", scores, how.ends, axis=3, number=0, since=since, value="lowest")
-        value = graph.emit("fill", value, how.ends, axis=2, number=0, since=since, value="zero")
-        graph.padded.fills(scores, 3, "lowest")
-        graph.padded.fills(value, 2, "zero")
-    return graph.emit("matmul", _weights(scores, how.sink, graph), value)
+    return scores
 
 
 def ends_of(past: Value, tokens: Value, window: int, graph: GraphBuilder) -> Value:
@@ -304,11 +310,11 @@ def multi_head_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]
     key, value = (
         _with_past(before, now, graph) for before, now in zip(past, (key, value), strict=True)
     )
-    if node.wants(3):
-        raise node.unsupported("the scores as an output")
     how = _scores(node, query, key, node.optional(4), node.optional(5), graph)
     result = joined_heads(attended(query, key, value, how, graph), graph)
-    return [result, key, value]
+    if not node.wants(3):
+        return [result, key, value]
+    return [result, key, value, masked_scores(query, key, how, graph)]
 
 
 def _operands(node: OnnxNode, heads: int, graph: GraphBuilder) -> tuple[Value, Value, Value]:

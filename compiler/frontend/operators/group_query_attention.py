@@ -350,8 +350,8 @@ def group_query_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value
 
 
 def _refuse(node: OnnxNode) -> None:
-    if node.integer("qk_output", 0) or node.wants(3):
-        raise node.unsupported("the scores as an output (qk_output)")
+    if (kind := node.integer("qk_output", 0)) or node.wants(3):
+        raise node.unsupported(f"the scores as an output (qk_output = {kind})")
 
 
 def _normed(node: OnnxNode, at: int, value: Value, graph: GraphBuilder) -> Value:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.frontend.contributed_models import Feeds, Values, assert_same, by_us, model_of
-from tunefarm.compiler.errors import ImportModelError, UnsupportedOperatorError
+from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.plan.optimise import optimise
 
@@ -132,6 +133,26 @@ def test_many_heads_give_what_onnxruntime_gives(data: st.DataObject) -> None:
     assert_same(model_of("MultiHeadAttention", feeds, outputs, **attributes), feeds)
 
 
+@pytest.mark.parametrize("kind", ["", "keys", "queries and keys"])
+def test_scores_may_be_an_output(kind: str) -> None:
+    source, past = Source(2), 4
+    cache = (BATCH, HEADS, past, WIDTH)
+    feeds = {
+        **{name: source.floats(BATCH, 5, FEATURES) for name in "qkv"},
+        "b": None,
+        "m": source.mask(kind, 5, 5 + past),
+        "ab": source.floats(BATCH, 1, 5, 5 + past),
+        **{name: source.floats(*cache) for name in ("pk", "pv")},
+    }
+    outputs = ("y", "k2", "v2", "qk")
+    for causal in (0, 1):
+        model = model_of(
+            "MultiHeadAttention", feeds, outputs, num_heads=HEADS, unidirectional=causal
+        )
+        model.graph.output[3].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        assert_same(model, feeds)
+
+
 def test_packed_operands_are_those_that_are_given_apart() -> None:
     """onnxruntime refuses them on CPUs."""
     source = Source(0)
@@ -196,11 +217,3 @@ def test_what_is_not_known_is_refused(
     }
     with pytest.raises(ImportModelError, match=reason):
         import_model_proto(model_of("Attention", feeds, num_heads=HEADS, **attributes))
-
-
-def test_scores_are_no_output() -> None:
-    source = Source(0)
-    feeds = {name: source.floats(BATCH, 5, FEATURES) for name in "qkv"}
-    model = model_of("MultiHeadAttention", feeds, ("y", "", "", "s"), num_heads=HEADS)
-    with pytest.raises(UnsupportedOperatorError, match="the scores as an output"):
-        import_model_proto(model)

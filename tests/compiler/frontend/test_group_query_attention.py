@@ -179,7 +179,7 @@ def test_becomes_the_one_operator(name: str) -> None:
     ("attributes", "reason"),
     [
         ({"k_quant_type": "PER_TENSOR"}, "a quantised cache of another type"),
-        ({"qk_output": 1}, r"the scores as an output \(qk_output\)"),
+        ({"qk_output": 1}, r"GroupQueryAttention.*the scores as an output \(qk_output = 1\)"),
     ],
 )
 def test_what_is_not_known_is_refused(attributes: dict[str, Any], reason: str) -> None:
