@@ -273,6 +273,29 @@ def _ints(node: Node, name: str) -> tuple[int, ...]:
     return complete_attributes(node).integers(name)
 
 
+def _gather_of_choice(rewriter: Rewriter, node: Node) -> str | None:
+    """Rows of one of two constant tables: they are taken of both, and no table is copied.
+
+    LongRoPE chooses its tables by the number of tokens.
+    """
+    choice = rewriter.producers.get(node.inputs[0])
+    if choice is None or choice.operator != "choose":
+        return None
+    condition, *tables = choice.inputs
+    taken, whole = (rewriter.types[name].bytes for name in (node.output, choice.output))
+    if taken >= whole or not all(name in rewriter.constants for name in tables):
+        return None
+    attributes, unread = node.attributes, rewriter.graph.unread.get(node.output)
+    rows = [
+        rewriter.emit("gather", (table, *node.inputs[1:]), attributes, like=node)
+        for table in tables
+    ]
+    result = rewriter.emit("choose", (condition, *rows), like=choice)
+    for name in (*rows, result) if unread is not None else ():
+        rewriter.note_unread(name, unread)
+    return result
+
+
 _RULES: dict[str, tuple[Rule, ...]] = {
     "identity": (_identity,),
     "div": (_division_by_power_of_two,),
@@ -282,6 +305,7 @@ _RULES: dict[str, tuple[Rule, ...]] = {
     "slice": (_no_op_slice,),
     "pad": (_no_op_pad,),
     "concat": (_one_part,),
+    "gather": (_gather_of_choice,),
     "transpose": (_transpose,),
     "to_blocked": (_inverse_layout,),
     "from_blocked": (_inverse_layout,),

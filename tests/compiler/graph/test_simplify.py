@@ -248,3 +248,14 @@ def test_a_square_that_widens_the_shape_stays_a_power() -> None:
     x = maker.input(1, 5)
     graph = maker.graph(maker.node("pow", x, maker.constant(np.full((3, 1), 2, np.float32))))
     assert simplify.run(graph) == graph
+
+
+@pytest.mark.parametrize("rows", [2, 16])
+def test_few_rows_of_a_chosen_table_are_taken_before_the_choice(rows: int) -> None:
+    maker = GraphMaker()
+    above = maker.node("greater", maker.input(), maker.scalar(0.0))
+    table = maker.node("choose", above, maker.weights(8, 4), maker.weights(8, 4))
+    places = maker.constant(np.arange(rows, dtype=np.int64) % 8)
+    after = simplified(maker.graph(maker.node("gather", table, places, axis=0)))
+    few = ["greater", "gather", "gather", "choose"]
+    assert operators(after) == (few if rows < 8 else ["greater", "choose", "gather"])
