@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from tunefarm.compiler.errors import ImportModelError
+from tunefarm.compiler.types.large_arrays import LEAST_BYTES, mapped
 from tunefarm.configs.file_kinds import kind_of, stand_in
 from tunefarm.configs.files import open_regular
 
@@ -62,9 +63,12 @@ class ExternalData:
         places = " and ".join(map(str, self.folders))
         raise ImportModelError(f"{named} is missing", hint=f"it was looked for in {places}")
 
-    def read(self, location: str, offset: int, length: int, what: str) -> bytes:
-        """Bytes of a file. Raises ImportModelError as `locate`, and for a file that has them not,
-        or is something else that stands in its place."""
+    def read(self, location: str, offset: int, length: int, what: str) -> bytes | memoryview:
+        """Bytes of a file, which is mapped where they are many.
+
+        Raises ImportModelError as `locate`, and for a file that has them not, or is something else
+        that stands in its place.
+        """
         path = self.locate(location, what)
         named = f"external data {location!r} of {what}"
         try:
@@ -75,6 +79,8 @@ class ExternalData:
                     raise ImportModelError(description, hint=kind.advice)
                 if offset + length > size:
                     raise _too_short(path, f"{named} has {size} bytes", offset + length)
+                if length >= LEAST_BYTES:
+                    return memoryview(mapped(file))[offset : offset + length]
                 file.seek(offset)
                 data = file.read(length)
         except OSError as error:

@@ -20,6 +20,7 @@ from tunefarm.compiler.operators.evaluate_node import evaluate_node
 from tunefarm.compiler.operators.registry import infer_type
 from tunefarm.compiler.types.dims import Dims, extent_of, is_unpadded
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.large_arrays import kept
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.signature import SIZES, Check, Equality, ResultSource, Signature
 from tunefarm.compiler.types.sizes import Size
@@ -81,7 +82,7 @@ class GraphBuilder(SizeValues):
         self.check_array(np.shape(array), (array.dtype if dtype is None else dtype.numpy).itemsize)
         contiguous = np.ascontiguousarray(array, dtype=None if dtype is None else dtype.numpy)
         self._count_memory(contiguous)
-        contiguous = contiguous.reshape(np.shape(array))
+        contiguous = kept(contiguous.reshape(np.shape(array)))
         if contiguous.flags.writeable:
             contiguous = contiguous.view()
             contiguous.flags.writeable = False

@@ -136,7 +136,7 @@ def _is_packed(dtype: DType) -> bool:
     return dtype is not DType.BOOL and dtype.bits < 8
 
 
-def _from_bytes(data: bytes, dtype: DType, count: int, what: str) -> Array:
+def _from_bytes(data: bytes | memoryview, dtype: DType, count: int, what: str) -> Array:
     size = _stored_bytes(dtype, count)
     if len(data) != size:
         raise ImportModelError(f"{what} needs {size} bytes of data and has {len(data)}")
@@ -191,7 +191,7 @@ def _from_typed_bits(tensor: TensorProto, dtype: DType, count: int, what: str) -
 
 def _external_bytes(
     tensor: TensorProto, what: str, external: ExternalData | None, default_length: int
-) -> bytes:
+) -> bytes | memoryview:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if external is None:

@@ -10,6 +10,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.rewriter import Rewriter
 from tunefarm.compiler.graph.serialize import attributes_to_json
 from tunefarm.compiler.operators.registry import complete_attributes
+from tunefarm.compiler.types.large_arrays import release
 from tunefarm.compiler.types.tensor_type import Array, bytes_of
 
 _SAMPLED = 256  # elements of a constant, at least, or all of fewer
@@ -50,4 +51,6 @@ def _sample(array: Array) -> Hashable:
 
 
 def _digest(array: Array) -> bytes:
-    return hashlib.sha256(bytes_of(array)).digest()
+    digest = hashlib.sha256(bytes_of(array)).digest()
+    release(array.nbytes)
+    return digest

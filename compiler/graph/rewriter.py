@@ -13,6 +13,7 @@ from tunefarm.compiler.graph.infer_types import node_type, same_types
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.types.dims import Dims, shared_padding
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.large_arrays import kept
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Array, Attribute, TensorType
 
@@ -99,13 +100,13 @@ class Rewriter:
     def constant(self, array: Array, hint: str) -> str:
         """Add a constant under a fresh name."""
         name = self.fresh(hint)
-        self.constants[name] = frozen(array)
+        self.constants[name] = kept(frozen(array))
         self.types[name] = TensorType(DType.from_numpy(array.dtype), array.shape)
         return name
 
     def replace_by_constant(self, node: Node, array: Array) -> None:
         """The node's output becomes a constant of the same name."""
-        self.constants[node.output] = frozen(array)
+        self.constants[node.output] = kept(frozen(array))
 
     def fresh(self, hint: str) -> str:
         """A name like `hint` that no value has."""

@@ -14,6 +14,7 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.kernels.serialize import number_from_json, number_to_json
 from tunefarm.compiler.types.dims import Dims
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.large_arrays import release
 from tunefarm.compiler.types.metadata import metadata_from_json, metadata_to_json
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.signature_json import (
@@ -210,4 +211,6 @@ def _attribute_from_json(value: Any) -> Any:
 
 
 def _sha256(array: Array) -> str:
-    return hashlib.sha256(bytes_of(array)).hexdigest()
+    digest = hashlib.sha256(bytes_of(array)).hexdigest()
+    release(array.nbytes)
+    return digest

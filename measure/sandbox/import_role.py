@@ -24,6 +24,7 @@ from tunefarm.compiler.errors import (
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.serialize import graph_from_structure, structure_to_json
 from tunefarm.compiler.types.dtypes import DType
+from tunefarm.compiler.types.large_arrays import mapped, release
 from tunefarm.compiler.types.tensor_type import Array, bytes_of
 from tunefarm.measure.sandbox.messages import Message
 from tunefarm.measure.sandbox.worker_settings import WorkerSettings
@@ -85,6 +86,7 @@ def _write_constants(path: Path, constants: Mapping[str, Array]) -> dict[str, An
             dtype = DType.from_numpy(array.dtype)
             table[name] = [dtype.value, list(array.shape), file.tell()]
             file.write(bytes_of(array))
+            release(array.nbytes)
     return table
 
 
@@ -118,10 +120,10 @@ def _error_of(reply: Mapping[str, Any], path: str | os.PathLike[str]) -> Tunefar
 def _map_constants(path: Path, table: Mapping[str, Any]) -> dict[str, Array]:
     """The arrays that `tunefarm.measure.sandbox.import_role` wrote, read-only and without a
     copy."""
-    memory: mmap.mmap | bytes = b""
+    memory: bytes | mmap.mmap = b""
     if path.stat().st_size:
         with path.open("rb") as file:
-            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            memory = mapped(file)
     arrays: dict[str, Array] = {}
     for name, (kind, shape, offset) in table.items():
         count, dtype = int(np.prod(shape, dtype=np.int64)), DType(kind).numpy

@@ -90,11 +90,17 @@ class Nodes:
 
 
 def decoder(
-    form: str, sizes: Sizes | None = None, past: int | str | None = None
+    form: str,
+    sizes: Sizes | None = None,
+    past: int | str | None = None,
+    nodes: Nodes | None = None,
 ) -> onnx.ModelProto:
-    """A decoder in one of `FORMS`; `past` is the length of its caches, dynamic if None."""
+    """A decoder in one of `FORMS`; `past` is the length of its caches, dynamic if None.
+
+    Its nodes and weights are added to `nodes`.
+    """
     sizes = sizes or Sizes()
-    net = Nodes()
+    net = nodes or Nodes()
     past = past or "past_sequence_length"
     total = past if isinstance(past, int) else _total(form)
     layers = range(sizes.layers)

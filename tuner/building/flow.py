@@ -168,6 +168,7 @@ def _compiled(
     from tunefarm.compiler.graph.serialize import structural_hash
     from tunefarm.compiler.runtime.artefact.artefact import save
     from tunefarm.compiler.runtime.artefact.file_header import digest_of
+    from tunefarm.compiler.types.large_arrays import kept
     from tunefarm.tuner.building.apply_best import Records
     from tunefarm.tuner.building.compile import compile_with
     from tunefarm.tuner.building.lowered import keep_choice, lower_model
@@ -217,8 +218,10 @@ def _compiled(
     spec, chosen = built.spec, built.chosen
     model = KnownModel(model_hash, built.kernels, planned.plan)
     del built  # whose constants, not packed, would stay next to those of the fallbacks
-    fallbacks = []
-    for other in fallback_targets(target) if request.fallback else ():
+    others, fallbacks = fallback_targets(target) if request.fallback else (), []
+    if others:
+        spec = replace(spec, constants=tuple(map(kept, spec.constants)))
+    for other in others:
         fallbacks.append(_fallback(lowered, settings, other, store, model_hash))
     save(spec, output, fallbacks)
     del spec, fallbacks  # whose constants leave room for the copy

@@ -22,6 +22,7 @@ from tunefarm.compiler.runtime.machine.check_target import platform_of
 from tunefarm.compiler.runtime.spec.executable_spec import ExecutableSpec
 from tunefarm.compiler.runtime.spec.guards import SizeGuard, sizes_text
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.types.large_arrays import kept
 from tunefarm.measure.sandbox.import_model import import_model
 from tunefarm.tuner.building.apply_best import Records
 from tunefarm.tuner.building.compile import compile_with
@@ -136,7 +137,9 @@ def _build(
         unapplied = () if fallback else (*others, *records.unapplied(kernels))
         standings = records.standings_of(kernels)
         report = build_report(kernels, built.kernels, notes, applied.choice, unapplied, standings)
-        programs.append(_Program(built.spec, report))
+        spec = replace(built.spec, constants=tuple(map(kept, built.spec.constants)))
+        del built
+        programs.append(_Program(spec, report))
     if lowered.chosen is not None and store is not None:
         note = keep_choice(lowered.chosen, request.name, graph, settings, target)
         first, *rest = programs

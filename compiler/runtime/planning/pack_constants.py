@@ -24,6 +24,7 @@ from tunefarm.compiler.runtime.machine.in_threads import in_threads
 from tunefarm.compiler.runtime.planning.memory_plan import storage_of
 from tunefarm.compiler.runtime.spec.buffers import aligned_pieces
 from tunefarm.compiler.types.denormals import flush_in_place
+from tunefarm.compiler.types.large_arrays import release
 from tunefarm.compiler.types.numerics import FLUSH, KEEP, Denormals
 from tunefarm.compiler.types.packing import NewArray, Packing
 from tunefarm.compiler.types.tensor_type import Array
@@ -133,7 +134,9 @@ def _all_packed(constants: Mapping[str, Array], uses: Sequence[_Use]) -> list[Ar
 
     def packed(item: tuple[_Use, NewArray]) -> Array:
         use, empty = item
-        return _packed(constants[use[0]], *use[1:], empty)
+        result = _packed(constants[use[0]], *use[1:], empty)
+        release(result.nbytes)
+        return result
 
     return in_threads(packed, zip(uses, pieces, strict=True))
 
