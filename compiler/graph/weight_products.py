@@ -172,18 +172,19 @@ def of_each(dequantize: Node, parameter: Array, shape: tuple[int, ...]) -> Array
 
 def _signed(values: Array, dtype: DType) -> npt.NDArray[np.int8]:
     """Integers of a type as signed ones of as many bits: unsigned ones less half of their range."""
-    numbers = converted(values, DType.I16)
-    half = 0 if dtype.is_signed else 1 << (dtype.bits - 1)
-    return (numbers - half).astype(np.int8)
+    if dtype.is_signed:
+        return converted(values, DType.I8).astype(np.int8, copy=False)
+    half = 1 << (dtype.bits - 1)
+    return (converted(values, DType.U8).astype(np.uint8, copy=False) - np.uint8(half)).view(np.int8)
 
 
 def _multiply(rewriter: Rewriter, node: Node, weights: _Weights) -> None:
     """Emit the product; where the last block is not whole, data and weights are padded."""
     inner = weights.numbers.shape[0]
     missing = -inner % weights.block
-    numbers = np.pad(weights.numbers, ((0, missing), (0, 0)))
-    data = node.inputs[0]
+    numbers, data = weights.numbers, node.inputs[0]
     if missing:
+        numbers = np.pad(numbers, ((0, missing), (0, 0)))
         rank = len(rewriter.types[data].shape)
         pads = (*(0,) * (2 * rank - 1), missing)
         data = rewriter.emit("pad", (data,), {"pads": pads, "mode": "constant"}, like=node)
@@ -203,8 +204,10 @@ def _multiply(rewriter: Rewriter, node: Node, weights: _Weights) -> None:
 def packed(numbers: npt.NDArray[np.int8], bits: int) -> npt.NDArray[np.int32]:
     """Signed integers [K, N] as `weight_product` has them in words, [K * bits / 32, N]."""
     in_word = WORD.bits // bits
-    fields = (numbers.astype(np.int16) + (1 << (bits - 1))).astype(np.uint32)
-    fields = fields.reshape(-1, in_word, numbers.shape[1])
-    places = np.arange(0, WORD.bits, bits, dtype=np.uint32)[:, None]
-    words: npt.NDArray[np.uint32] = np.bitwise_or.reduce(fields << places, axis=1)
+    fields = (numbers.view(np.uint8) + np.uint8(1 << (bits - 1))).reshape(
+        -1, in_word, numbers.shape[1]
+    )
+    words = fields[:, 0].astype(np.uint32)
+    for place in range(1, in_word):  # one after the other: a weight of gigabytes has no copies
+        words |= fields[:, place].astype(np.uint32) << np.uint32(place * bits)
     return words.view(np.int32)

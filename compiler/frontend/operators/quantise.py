@@ -569,8 +569,10 @@ def _zero_points(node: OnnxNode, rows: int, blocks: int) -> Array:
 
 def _unpacked(packed: Array, bits: int) -> Array:
     """Rows of bytes as rows of integers of a few bits, the lowest bits of each byte first."""
-    places = np.arange(0, 8, bits, dtype=np.uint8)
-    fields = (packed[..., None].view(np.uint8) >> places) & np.uint8((1 << bits) - 1)
+    fields = np.empty((*packed.shape, 8 // bits), np.uint8)
+    for place in range(8 // bits):
+        np.right_shift(packed, np.uint8(place * bits), out=fields[..., place])
+    fields &= np.uint8((1 << bits) - 1)
     return fields.reshape(packed.shape[0], -1).view(_TYPES[bits].numpy)
 
 
