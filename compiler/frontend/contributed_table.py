@@ -193,15 +193,18 @@ _ONE_MACHINE = "onnxruntime wrote it for the vectors of one machine: save the mo
 _GENERATES = "it is a whole search for tokens round decoders: build its decoder, and search outside"
 _GPU = "it is for graphics processors alone"
 _DATA = "the size of its result depends on its data"
+_EXPERTS = "a router picks the experts of each token while the model runs"
 
 REFUSED: Mapping[str, str] = {
     "BeamSearch": _GENERATES,
     "BifurcationDetector": _DATA,
     "EPContext": "it holds another compiler's code",
     "GreedySearch": _GENERATES,
+    "MoE": _EXPERTS,
     "PackedAttention": _GPU,
     "PackedMultiHeadAttention": _GPU,
     "PagedAttention": _GPU,
+    "QMoE": _EXPERTS,
     "QOrderedAttention": _GPU,
     "QOrderedGelu": _GPU,
     "QOrderedLayerNormalization": _GPU,
@@ -211,6 +214,7 @@ REFUSED: Mapping[str, str] = {
     "RestorePadding": _GPU,
     "Sampling": _GENERATES,
     "Snpe": "it holds another compiler's code",
+    "SparseAttention": "its keys are chosen in blocks by a pattern that is an input",
     "SparseToDenseMatMul": "sparse tensors",
     "WhisperBeamSearch": _GENERATES,
 }

@@ -174,6 +174,7 @@ def test_ranges_are_those_of_the_rows_that_are_there() -> None:
     ("domain", "operator", "reason"),
     [
         ("com.microsoft", "BeamSearch", "search for tokens round decoders"),
+        ("com.microsoft", "QMoE", "QMoE.*a router picks the experts"),
         ("com.microsoft", "PackedAttention", "for graphics processors alone"),
         ("com.microsoft", "EPContext", "another compiler's code"),
         ("com.microsoft.nchwc", "Conv", "for the vectors of one machine: save the model at level"),
