@@ -12,8 +12,9 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
@@ -48,6 +49,8 @@ class Timed:
 
 
 Loop: TypeAlias = Callable[[Prompt, int], Timed]
+TokenStream: TypeAlias = Callable[[Prompt, int], Iterator[int]]
+"""The tokens after a prompt, each as soon as it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,24 +111,20 @@ def bench_generate(
     ids = [int(word) for word in np.random.default_rng(0).integers(words, size=prompt)]
     threads = ours.threads
     with pinned(threads):
-        loops: dict[str, Loop] = {
-            OURS: lambda ids, count: _ours(generator, ids, count),
-            "onnxruntime": _onnxruntime(model, generator, threads),
-            **_genai(model),
-            **_llama(model, threads),
-        }
+        streams = token_streams(model, generator)
+        loops: dict[str, Loop] = {name: partial(timed, found) for name, found in streams.items()}
+        loops |= _llama(model, threads)
         for loop in loops.values():
             loop(ids, 2)  # memory is mapped, threads are started
-        timed: dict[str, list[Timed]] = {name: [] for name in loops}
+        runs: dict[str, list[Timed]] = {name: [] for name in loops}
         for _ in range(rounds):
             for name, loop in loops.items():
-                timed[name].append(loop(ids, tokens))
+                runs[name].append(loop(ids, tokens))
         read = measure_read(ours.spec.target, threads)
-    cache = generator.cache_bytes * (prompt + tokens / 2) / generator.cached
-    bytes = round(_weight_bytes(_step_program(ours, generator)) + cache)
-    expected = timed[OURS][0].tokens
+    bytes = round(step_bytes(generator, prompt + tokens / 2))
+    expected = runs[OURS][0].tokens
     engines = tuple(
-        _times(name, runs, prompt, bytes / read, expected) for name, runs in timed.items()
+        _times(name, found, prompt, bytes / read, expected) for name, found in runs.items()
     )
     for engine in engines:
         if engine.same == 0:
@@ -149,19 +148,42 @@ def _times(
     return GenerateTimes(name, first, prompt / first, decode, share, same if found else None)
 
 
-def _ours(generator: Generator, ids: Prompt, count: int) -> Timed:
-    generator.clear()
-    times, tokens = [time.perf_counter()], []
-    for (token,) in generator.stream([ids], count):
-        times.append(time.perf_counter())
-        tokens.append(token or 0)
+def timed(
+    stream: TokenStream, ids: Prompt, count: int, clock: Callable[[], float] = time.perf_counter
+) -> Timed:
+    """A generation of so many tokens."""
+    times, tokens = [clock()], []
+    for token in stream(ids, count):
+        times.append(clock())
+        tokens.append(token)
     return Timed(times[1] - times[0], times[-1] - times[1], tuple(tokens))
 
 
-def _step_program(ours: Executable, generator: Generator) -> Executable:
-    """What runs a single token."""
+def token_streams(model: str, generator: Generator) -> dict[str, TokenStream]:
+    """Ours, onnxruntime's, and onnxruntime-genai's where it is installed and has its configuration
+    next to the model.
+
+    Raises SettingsError where onnxruntime is not installed.
+    """
+    streams = {
+        OURS: partial(_ours, generator),
+        "onnxruntime": _onnxruntime(model, generator, generator.executable.threads),
+    }
+    return {**streams, **_genai(model)}
+
+
+def _ours(generator: Generator, ids: Prompt, count: int) -> Iterator[int]:
+    generator.clear()
+    for (token,) in generator.stream([ids], count):
+        yield token or 0
+
+
+def step_bytes(generator: Generator, positions: float) -> float:
+    """What a step reads with so many tokens before it: weights, and caches, which hold some."""
+    ours = generator.executable
     types = ours.inputs_at(generator.sizes_of_step())
-    return ours.program_for_shapes({name: type.shape for name, type in types.items()})
+    step = ours.program_for_shapes({name: type.shape for name, type in types.items()})
+    return _weight_bytes(step) + generator.cache_bytes * positions / generator.cached
 
 
 def _weight_bytes(program: Executable) -> int:
@@ -178,8 +200,8 @@ def _weight_bytes(program: Executable) -> int:
     return sum(program.spec.constants[number].nbytes for number in read)
 
 
-def _onnxruntime(model: str, generator: Generator, threads: int) -> Loop:
-    """A loop that binds its values, so that caches are not copied out and in."""
+def _onnxruntime(model: str, generator: Generator, threads: int) -> TokenStream:
+    """Values are bound, so that caches are not copied out and in."""
     try:
         import onnxruntime as ort
     except ImportError:
@@ -211,12 +233,11 @@ def _onnxruntime(model: str, generator: Generator, threads: int) -> Loop:
             if name in types
         }
 
-    def loop(ids: Prompt, count: int) -> Timed:
+    def stream(ids: Prompt, count: int) -> Iterator[int]:
         empty = generator.empty_caches()
         caches = {n: ort.OrtValue.ortvalue_from_numpy(array) for n, array in empty.items()}
-        left, past, found = np.array(ids, np.int64), 0, list[int]()
-        times = [time.perf_counter()]
-        while len(found) < count:
+        left, past = np.array(ids, np.int64), 0
+        while count:
             tokens, left = np.split(left, [part or len(left)])
             binding = session.io_binding()
             for name, array in feed(past, tokens).items():
@@ -232,16 +253,14 @@ def _onnxruntime(model: str, generator: Generator, threads: int) -> Loop:
             if not len(left):
                 logits = values[ports.logits].numpy()
                 left = logits.reshape(-1, logits.shape[-1])[-1:].argmax(-1)
-                found.append(int(left[0]))
-                times.append(time.perf_counter())
-        return Timed(times[1] - times[0], times[-1] - times[1], tuple(found))
+                count -= 1
+                yield int(left[0])
 
-    return loop
+    return stream
 
 
-def _genai(model: str) -> dict[str, Loop]:
-    """onnxruntime-genai, where it is installed and its configuration lies next to the model. Its
-    threads are those of the configuration."""
+def _genai(model: str) -> dict[str, TokenStream]:
+    """Its threads are those of the configuration."""
     folder = Path(model).parent
     try:
         import onnxruntime_genai as genai
@@ -251,20 +270,17 @@ def _genai(model: str) -> dict[str, Loop]:
         return {}
     loaded = genai.Model(str(folder))
 
-    def loop(ids: Prompt, count: int) -> Timed:
+    def stream(ids: Prompt, count: int) -> Iterator[int]:
         parameters = genai.GeneratorParams(loaded)
         length = len(ids) + count
         parameters.set_search_options(do_sample=False, min_length=length, max_length=length)
-        times = [time.perf_counter()]
         generator = genai.Generator(loaded, parameters)
         generator.append_tokens(np.array([ids], np.int32))
         for _ in range(count):
             generator.generate_next_token()
-            times.append(time.perf_counter())
-        found = tuple(int(token) for token in generator.get_sequence(0)[len(ids) :])
-        return Timed(times[1] - times[0], times[-1] - times[1], found)
+            yield int(generator.get_next_tokens()[0])
 
-    return {_GENAI: loop}
+    return {_GENAI: stream}
 
 
 def _llama(model: str, threads: int) -> dict[str, Loop]:
