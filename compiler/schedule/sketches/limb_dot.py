@@ -60,7 +60,7 @@ from tunefarm.compiler.types.numerics import Algorithm
 ROWS = (1, 2, 3, 4, 6)
 ROUNDED_ROWS = (1, 2, 3, 4, 6, 8, 12)
 VECTORS = (1, 2, 3, 4, 6)
-PREFETCHES = (0, 512, 1024, 2048)  # words
+PREFETCHES = (0, 512, 1024, 2048)  # words, and scales
 ENOUGH_SUMS = 8  # of a tile: twice the latency of vpdpbusd, one of which starts in a cycle (Zen 4)
 FEW_ROWS = 3  # for more, weights are unpacked once for all rows, whatever their bits
 
@@ -251,8 +251,10 @@ class _Candidates:
         constant = [name for name in names if context.kernel.buffer(name).constant]
         steps: list[Step] = [PackLayout(name, ((1, width),), (1, 0, 2)) for name in constant]
         ahead = self.values.integers("prefetch").item()
-        if ahead and names[0] in constant:
-            steps.append(Prefetch(names[0], ahead))
+        # A stream of its own, a fifth of the bytes with blocks of 32: 0.92 to 0.95 of the time.
+        streams = names[: 2 if product.block < product.inner else 1]
+        if ahead:
+            steps += [Prefetch(name, ahead) for name in streams if name in constant]
         return steps
 
     def _digits(self) -> list[Step]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.compiler.decoders import Sizes, decoder
 from tests.compiler.schedule.guarded_run import run_guarded
-from tests.compiler.schedule.test_dot_products import TARGETS
+from tests.compiler.schedule.test_dot_products import TARGETS, x86
 from tunefarm.compiler import build
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -23,6 +23,7 @@ from tunefarm.compiler.kernels.limb_dot import apply_limb_dot, with_rounded_data
 from tunefarm.compiler.operators.evaluate_node import node_kernel
 from tunefarm.compiler.schedule.schedule import Schedule
 from tunefarm.compiler.schedule.spaces import schedule_space
+from tunefarm.compiler.schedule.steps.loop_kinds import Prefetch
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
@@ -287,3 +288,15 @@ def test_a_decoder_rounds_prompts_of_every_length(threads: int) -> None:
     for length in (2, 7, 33):
         longer = logits[70][:, :length]
         assert np.abs(logits[length] - longer).max() <= 0.02 * np.abs(longer).max()
+
+
+@pytest.mark.parametrize(("blocks", "streams"), [(4, ["in1", "in2"]), (1, ["in1"])])
+def test_weights_and_scales_of_several_blocks_are_asked_for_ahead(
+    blocks: int, streams: list[str]
+) -> None:
+    made = Product(1, 64, blocks, 128 // blocks)
+    space = schedule_space(made.kernel, x86("avx512vnni"))
+    assert space.default().sketch == "digits"
+    schedule = space.schedule(space.default())
+    found = [step.buffer for step in schedule.steps if isinstance(step, Prefetch)]
+    assert found == streams
