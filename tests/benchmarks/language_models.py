@@ -9,7 +9,7 @@ same shapes in Q4_0 (fewer bytes: its scales have 16 bits), where the packages l
 gguf are installed. Engines run interleaved. Printed are medians, how many times as fast ours in the
 first precision is, by medians of ratios of the rounds, and the share of the read bandwidth, of the
 same run, that our steps have in weights, scales and caches. `--cpu-time` takes the process's time,
-for a loaded machine and one thread.
+for a loaded machine and one thread, and waits for no cores.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -256,7 +257,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     lengths = [int(length) for length in options.lengths.split(",")]
     sizes = sizes_of(options.layers, max(lengths) + 2 * _ROOM)
-    with tempfile.TemporaryDirectory() as temporary, pinned(options.threads):
+    own_cores = nullcontext() if options.cpu_time else pinned(options.threads)
+    with tempfile.TemporaryDirectory() as temporary, own_cores:
         folder = Path(temporary)
         write(folder, sizes, options.threads)
         path = folder / "model.onnx"
