@@ -240,7 +240,7 @@ def _self_attention(
     if node.integer("do_rotary", 0):
         raise node.unsupported("do_rotary")
     if node.integer("past_present_share_buffer", 0):
-        raise node.unsupported("a past that shares its memory with the present")
+        raise node.unsupported("past_present_share_buffer = 1")
     heads, width = node.integer("num_heads"), projected.shape[-1]
     sizes = node.integers("qkv_hidden_sizes", (width // 3,) * 3) or (width // 3,) * 3
     if len(sizes) != 3 or sum(sizes) != width or any(size % heads for size in sizes):
@@ -302,8 +302,9 @@ def multi_head_attention(node: OnnxNode, graph: GraphBuilder) -> Sequence[Value]
 
     Caches are [batch, heads, tokens, features]; keys and values may be given so, too.
     """
-    if node.optional(8) is not None or node.optional(9) is not None:
-        raise node.unsupported("a past that shares its memory with the present")
+    for position, name in ((8, "past_sequence_length"), (9, "cache_indirection")):
+        if node.optional(position) is not None:
+            raise node.unsupported(f"the input {name} (a past that shares the present's memory)")
     heads = node.integer("num_heads")
     query, key, value = _operands(node, heads, graph)
     past = (node.optional(6), node.optional(7))
@@ -361,7 +362,10 @@ def decoder_masked_multi_head_attention(
 ) -> Entity | Sequence[Entity]:
     """MultiHeadAttention with its inputs in another order, without shared memory and beams."""
     if any(node.optional(position) is not None for position in (7, 8, 9)):
-        raise node.unsupported("a past that shares its memory with the present, or beams")
+        raise node.unsupported(
+            "a past that shares the present's memory, or beams (the inputs past_sequence_length, "
+            "beam_width and cache_indirection)"
+        )
     order = (0, 1, 2, 10, 3, 4, 5, 6)
     given = tuple(node.optional(position) for position in order)
     return multi_head_attention(replace(node, inputs=given), graph)

@@ -77,7 +77,7 @@ def sized_group_query_attention(
     """As `group_query_attention`, of queries, keys and values [batch, heads, tokens, features]."""
     query, key, value = operands
     if not node.integer("causal", 1):
-        raise graph.refusal("tokens of such sizes that see those behind them", [query])
+        raise graph.refusal("causal = 0 with tokens or caches of dynamic length", [query])
     places = _sized_places(node, query, past[0], graph)
     if node.integer("do_rotary", 0):
         query, key = (_sized_rotated(node, item, places, graph) for item in (query, key))

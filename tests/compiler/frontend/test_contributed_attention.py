@@ -198,7 +198,7 @@ def test_becomes_the_one_operator(kind: str, causal: int) -> None:
     ("changed", "attributes", "reason"),
     [
         ({}, {"do_rotary": 1}, "do_rotary"),
-        ({}, {"past_present_share_buffer": 1}, "shares its memory"),
+        ({}, {"past_present_share_buffer": 1}, "past_present_share_buffer = 1"),
         ({"m": np.zeros((2, 1, 9, 9), np.int32)}, {}, r"a mask of the form i32\[2, 1, 9, 9\]"),
         ({"m": np.zeros((2, 7), np.int32)}, {}, "is not one of 5 keys"),
         ({}, {"qkv_hidden_sizes": [12, 12, 13]}, "36 features are not those of 3 heads"),
