@@ -62,7 +62,10 @@ class _Files:
             if id(owner) in self._in_memory or used + owner.nbytes <= FREE_BYTES:
                 self._in_memory[id(owner)] = owner
                 return array
-            place = self._place(array.nbytes)
+            try:
+                place = self._place(array.nbytes)
+            except OSError:  # no room, or a file system without files of a given size
+                return array
         copy: Array = place.view(array.dtype).reshape(array.shape)
         np.copyto(copy, array)
         copy.flags.writeable = False
@@ -74,7 +77,7 @@ class _Files:
         if self._file is None or self._end + count > len(self._file):
             size = max(count, _FILE_BYTES)
             with tempfile.TemporaryFile(prefix="tunefarm-constants-") as file:
-                os.posix_fallocate(file.fileno(), 0, size)  # no room is an error here, not later
+                os.posix_fallocate(file.fileno(), 0, size)  # no room is told here, not by a signal
                 self._file, self._end = mmap.mmap(file.fileno(), size), 0
             self._mapped.add(self._file)
         place = np.frombuffer(self._file, np.uint8, count, self._end)
@@ -116,7 +119,7 @@ def mapped(file: BinaryIO) -> mmap.mmap:
 def kept(array: Array) -> Array:
     """The array, read-only and in a file if it is large and others fill the memory meant for them.
 
-    Raises `OSError` where the folder of temporary files has no room.
+    It stays as it is where the folder of temporary files has no room.
     """
     return _FILES.kept(array)
 

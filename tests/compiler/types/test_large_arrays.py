@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,17 @@ def test_small_arrays_and_the_first_large_ones_stay() -> None:
     assert kept(small) is small
     assert kept(large) is large
     assert kept(large) is large  # it is counted once
+
+
+@pytest.mark.usefixtures("nothing_free")
+def test_arrays_stay_where_no_file_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(large_arrays, "_FILES", large_arrays._Files())
+    monkeypatch.setattr("os.posix_fallocate", full)
+    large = np.zeros(LEAST_BYTES, np.uint8)
+    assert kept(large) is large
 
 
 @pytest.mark.usefixtures("nothing_free")
