@@ -187,6 +187,8 @@ def llama_stream(path: Path, positions: int, threads: int) -> TokenStream:
     """llama.cpp, by the interface of its library."""
     import llama_cpp
 
+    quiet = llama_cpp.llama_log_callback(lambda *_: None)
+    llama_cpp.llama_log_set(quiet, None)
     llama_cpp.llama_backend_init()
     model = llama_cpp.llama_model_load_from_file(
         str(path).encode(), llama_cpp.llama_model_default_params()
@@ -197,7 +199,7 @@ def llama_stream(path: Path, positions: int, threads: int) -> TokenStream:
     context = llama_cpp.llama_init_from_model(model, options)
     words = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
 
-    def stream(ids: Prompt, count: int) -> Iterator[int]:
+    def stream(ids: Prompt, count: int, _alive: object = quiet) -> Iterator[int]:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
         left = ids
         for _ in range(count):
