@@ -291,8 +291,9 @@ def _gather_of_choice(rewriter: Rewriter, node: Node) -> str | None:
         for table in tables
     ]
     result = rewriter.emit("choose", (condition, *rows), like=choice)
-    for name in (*rows, result) if unread is not None else ():
-        rewriter.note_unread(name, unread)
+    if unread is not None:
+        for name in (*rows, result):
+            rewriter.note_unread(name, unread)
     return result
 
 

@@ -40,7 +40,7 @@ class ExternalNodes(Nodes):
         self.file = file
 
     def constant(self, name: str, value: npt.ArrayLike, dtype: type = np.int64) -> str:
-        array = np.asarray(value, dtype)
+        array: npt.NDArray[np.generic] = np.asarray(value, dtype)
         if array.nbytes < _INLINE_BYTES:
             return super().constant(name, array, dtype)
         self._declare(name, array.shape, dtype)

@@ -168,7 +168,7 @@ def _compiled(
     from tunefarm.compiler.graph.serialize import structural_hash
     from tunefarm.compiler.runtime.artefact.artefact import save
     from tunefarm.compiler.runtime.artefact.file_header import digest_of
-    from tunefarm.compiler.types.large_arrays import kept
+    from tunefarm.compiler.types import large_arrays
     from tunefarm.tuner.building.apply_best import Records
     from tunefarm.tuner.building.compile import compile_with
     from tunefarm.tuner.building.lowered import keep_choice, lower_model
@@ -220,7 +220,7 @@ def _compiled(
     del built  # whose constants, not packed, would stay next to those of the fallbacks
     others, fallbacks = fallback_targets(target) if request.fallback else (), []
     if others:
-        spec = replace(spec, constants=tuple(map(kept, spec.constants)))
+        spec = replace(spec, constants=tuple(map(large_arrays.kept, spec.constants)))
     for other in others:
         fallbacks.append(_fallback(lowered, settings, other, store, model_hash))
     save(spec, output, fallbacks)

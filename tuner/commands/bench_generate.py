@@ -165,7 +165,7 @@ def token_streams(model: str, generator: Generator) -> dict[str, TokenStream]:
 
     Raises SettingsError where onnxruntime is not installed.
     """
-    streams = {
+    streams: dict[str, TokenStream] = {
         OURS: partial(_ours, generator),
         "onnxruntime": _onnxruntime(model, generator, generator.executable.threads),
     }

@@ -32,7 +32,9 @@ def nothing_free(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_large_arrays_hold_the_same_after_their_pages_are_given_back(dtype: type) -> None:
     rng = np.random.default_rng(0)
-    arrays = [rng.integers(0, 200, LEAST_BYTES + number).astype(dtype) for number in range(3)]
+    arrays: list[Array] = [
+        rng.integers(0, 200, LEAST_BYTES + number).astype(dtype) for number in range(3)
+    ]
     copies = [kept(array) for array in arrays]
     release(1 << 40)
     for array, copy in zip(arrays, copies, strict=True):
