@@ -98,6 +98,9 @@ class Target:
 
     A later field needs a default that says what was so before: targets that have it keep their
     JSON. One that changes the code belongs in the key (`tunefarm.configs.target_key`).
+
+    `table` is the machine's table where it was measured for this CPU; None: the shipped one. It is
+    in neither JSON nor key, since it says how fast code is, never what it computes.
     """
 
     triple: str
@@ -110,6 +113,7 @@ class Target:
     l3_bytes: int
     cores: int
     tile_palette: TilePalette = FULL_PALETTE
+    table: Machine | None = None
 
     def lanes(self, dtype: DType) -> int:
         """Elements of the type in a vector register."""
@@ -212,9 +216,9 @@ class Target:
     @property
     def machine(self) -> Machine:
         """What data and arithmetic cost on it: as it was calibrated, or the shipped table."""
-        return _CALIBRATED.get(self) or _shipped(
-            self.cpu, self.triple.split("-")[0], self.lanes(DType.F32)
-        )
+        if self.table is not None:
+            return self.table
+        return _shipped(self.cpu, self.triple.split("-")[0], self.lanes(DType.F32))
 
     @property
     def key(self) -> str:
@@ -231,6 +235,8 @@ class Target:
         values: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name == "table":
+                continue
             if field.name == "vector_bytes":
                 values["lanes"] = self.lanes(DType.F32)
             elif field.default is MISSING or value != field.default:
@@ -244,7 +250,8 @@ class Target:
         Raises ValueError for a field that this version does not have. Without it the target would
         be another one, under another key, that other code fits.
         """
-        unknown = set(data) - {field.name for field in fields(cls)} - {"lanes"}
+        known = {field.name for field in fields(cls)} - {"table"} | {"lanes"}
+        unknown = set(data) - known
         if unknown:
             raise ValueError(
                 f"the target {data.get('cpu')} has {', '.join(sorted(unknown))}, which this "
@@ -258,19 +265,6 @@ class Target:
             values["tile_palette"] = TilePalette(*values["tile_palette"])
         values["vector_bytes"] = values.pop("lanes") * DType.F32.bytes
         return cls(**values)
-
-
-_CALIBRATED: dict[Target, Machine] = {}
-"""Tables that were measured. They stand next to targets and not in them, since a record's key is a
-target's; they say how fast code is, never what it computes."""
-
-
-def set_machine(target: Target, machine: Machine | None) -> None:
-    """Take `machine` for the target's table in this process; None: the shipped one."""
-    if machine is None:
-        _CALIBRATED.pop(target, None)
-    else:
-        _CALIBRATED[target] = machine
 
 
 @cache
@@ -295,6 +289,7 @@ def baseline_target(target: Target) -> Target:
         l1_bytes=32 * 1024,
         l2_bytes=256 * 1024,
         l3_bytes=4 * 1024 * 1024,
+        table=None,
     )
 
 

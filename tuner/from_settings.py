@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tunefarm.compiler.limits import Limits
 from tunefarm.compiler.machine.amx_state import TILE_FEATURES
-from tunefarm.compiler.target import Target, baseline_target, host_target, set_machine
+from tunefarm.compiler.target import Target, baseline_target, host_target
 from tunefarm.compiler.types.numerics import Numerics
 from tunefarm.configs.errors import SettingsError
 from tunefarm.configs.settings import (
@@ -32,7 +32,7 @@ def target_of(settings: Settings) -> Target:
 
 def targets_of(settings: Settings) -> tuple[Target, ...]:
     """The targets that the settings name, the best first; this machine if none. Each has the table
-    of `compile.machine` from now on, if that was measured for it, else its own or the shipped one.
+    of `compile.machine` if that was measured for it, else its own or the shipped one.
 
     Raises SettingsError for one that is named twice, for a file that describes none which LLVM
     could make code for, and for a table that was measured for none of them.
@@ -46,10 +46,12 @@ def targets_of(settings: Settings) -> tuple[Target, ...]:
             f"{', '.join(target.key for target in found)}",
             hint=f"measure it on that CPU: tune doctor --calibrate --output {path}",
         )
-    for target in found:
-        if file is not None and file.target == target.key:
-            set_machine(target, file.machine)
-    return found
+    if file is None:
+        return found
+    return tuple(
+        replace(target, table=file.machine) if target.key == file.target else target
+        for target in found
+    )
 
 
 def _targets_named(settings: Settings) -> tuple[Target, ...]:
@@ -83,19 +85,16 @@ def _has_less(one: Target, other: Target) -> bool:
 
 
 def _named(name: str, settings: Settings) -> Target:
-    machine = None
     if name == HOST:
-        target = host_target()
-    else:
-        described = load_target(name)
-        target = Target.from_json(described.model_dump())
-    if name not in (HOST, *targets()):
-        from tunefarm.measure.sandbox.check_target import check_target
+        return host_target()
+    described = load_target(name)
+    target = Target.from_json(described.model_dump())
+    if name in targets():
+        return target
+    from tunefarm.measure.sandbox.check_target import check_target
 
-        check_target(target, name, cache_folder(settings))
-        machine = described.machine
-    set_machine(target, machine)
-    return target
+    check_target(target, name, cache_folder(settings))
+    return replace(target, table=described.machine)
 
 
 def numerics_of(settings: Settings, numerics: Numerics | str | None = None) -> Numerics:

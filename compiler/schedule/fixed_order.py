@@ -71,7 +71,7 @@ def family_view(target: Target) -> Target:
         )
     registers = target.vector_registers * target.vector_bytes // VECTOR_BYTES
     alike = rounding_alike(target)
-    return replace(alike, vector_bytes=VECTOR_BYTES, vector_registers=registers)
+    return replace(alike, vector_bytes=VECTOR_BYTES, vector_registers=registers, table=None)
 
 
 def rounding_alike(target: Target) -> Target:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tunefarm.compiler.target import Target, set_machine
+from tunefarm.compiler.target import Target
 from tunefarm.configs.errors import SettingsError, TunefarmError
 from tunefarm.configs.settings import (
     SERVED_BY,
@@ -243,12 +244,9 @@ def test_a_table_is_no_part_of_a_target_and_its_source_no_part_of_its_digest() -
     other = other.model_copy(update={"memory": faster})
     assert other.digest != settings.machine.digest
     key = target.key
-    set_machine(target, other)
-    try:
-        assert target.machine is other and target.key == key
-        assert Target.from_json(target.to_json()).machine is other
-    finally:
-        set_machine(target, None)
+    measured = replace(target, table=other)
+    assert measured.machine is other and measured.key == key and measured != target
+    assert Target.from_json(measured.to_json()) == target
     assert target.machine.digest == settings.machine.digest
 
 

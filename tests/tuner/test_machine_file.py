@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
 from tunefarm.compiler import load
-from tunefarm.compiler.target import host_target, set_machine
+from tunefarm.compiler.target import host_target
 from tunefarm.configs import settings as settings_module
 from tunefarm.configs.errors import SettingsError
 from tunefarm.configs.settings import Machine, MachineFile, load_machine, load_settings
@@ -28,12 +27,6 @@ MEASURED = SHIPPED.model_copy(
         "memory": SHIPPED.memory.model_copy(update={"read": 0.37}),
     }
 )
-
-
-@pytest.fixture(autouse=True)
-def shipped_again() -> Iterator[None]:
-    yield
-    set_machine(host_target(), None)
 
 
 @pytest.fixture
