@@ -13,7 +13,6 @@ from tunefarm.compiler.schedule.nest_shape import (
     SHORT_STREAMS,
     Mask,
     Numbers,
-    aliased_lines,
 )
 from tunefarm.compiler.schedule.sketches.even_shares import even_part
 from tunefarm.compiler.schedule.sketches.tile_context import LOAD_COST, LoopOrder, TileContext
@@ -29,7 +28,6 @@ BORDER_COST = 0.5  # of a tile at the border of its row, over one inside, if pad
 STREAM_COST = 0.05  # of one more vector along a tile, each from another place in memory
 TURN_CYCLES = 6.0  # a vector that is turned and stored
 WAYS = 8.0  # lines of equal address modulo a page that a step reads without evicting one (fitted)
-ROWS_SHARE = 0.25  # of the first-level cache, for the lines of rows between two taps
 STREWN_COST = 1.5  # of a product whose operand falls out of the second-level cache between uses
 COPY_CYCLES = 3.0  # a vector of an operand that is copied
 SPILL_COST = 1.2  # of a tile whose sums, operands and products do not fit the registers
@@ -181,9 +179,8 @@ def form_cycles(context: TileContext) -> float:
 def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
     """Orders of the reduce axes, outermost first: channels inside or outside of the window.
 
-    The first, the default, reads packed weights in the order in which they are stored. Where rows
-    of all channels leave the first-level cache between two taps of a window, which read the same
-    lines, channels come first.
+    The first, the default, reads weights in the order in which they are stored: packed ones with
+    channels innermost, others window by window, whose taps along a row read the same lines.
     """
     if (held := context.form.held) is not None:
         return ((held.along, held.across),)
@@ -194,7 +191,8 @@ def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
     channels = [axis for axis in axes if axis not in window]
     if not window or not channels:
         return ((*ones, *(axis for axis in axes if axis not in ones)),)
-    if len(channels) == 1 and (context.form.turned or _reads_lines_again(context, *channels)):
+    packed = not context.form.turned and (context.roles.block or context.form.dot is not None)
+    if window != ones and len(channels) == 1 and not packed:
         return ((*channels, *window), (*window, *channels))
     if len(channels) == 1:
         return ((*window, *channels), (*channels, *window))
@@ -202,31 +200,6 @@ def reduce_orders(context: TileContext) -> tuple[tuple[str, ...], ...]:
         (*window, *channels),
         (channels[0], *window, *channels[1:]),
         (channels[0], window[0], *channels[1:], *window[1:]),
-    )
-
-
-def _reads_lines_again(context: TileContext, channel: str) -> bool:
-    """Whether the lines that a tile reads of all channels are gone when the next tap needs them.
-
-    Those are two of each channel where vectors lie along rows of the data. Next to them the cache
-    holds filters and results, and channels a page apart compete for few of its sets.
-    """
-    if context.roles.block or context.form.dot is not None:
-        return False
-    count = context.extents[channel]
-    numbers = {name: number for number, name in enumerate(context.extents)}
-    constants = {buffer.name for buffer in context.kernel.inputs if buffer.constant}
-    strides = [
-        operand.stride(numbers[channel])
-        for operand in context.operands[:-1]
-        if operand.name not in constants
-        and operand.moves_with(len(numbers))[numbers[context.roles.vector]]
-    ]
-    leaves = (
-        2 * context.target.machine.l1.line_bytes * count >= ROWS_SHARE * context.target.l1_bytes
-    )
-    return bool(strides) and (
-        leaves or any(aliased_lines(stride, np.array([count])).item() > WAYS for stride in strides)
     )
 
 
