@@ -15,7 +15,7 @@ from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.schedule.nest_shape import PAGE, Numbers, Operand, aliased_lines, operands_of
 from tunefarm.compiler.schedule.sketches.ragged_sums import ragged_blocks
 from tunefarm.compiler.schedule.sketches.roles import Roles
-from tunefarm.compiler.schedule.sketches.tile_dots import joined_loads
+from tunefarm.compiler.schedule.sketches.tile_dots import float_products, joined_loads
 from tunefarm.compiler.schedule.sketches.tile_forms import TileForm
 from tunefarm.compiler.schedule.sketches.wide_forms import multiplies_pairs
 from tunefarm.compiler.schedule.vectors import vector_lanes, vector_type
@@ -125,9 +125,13 @@ class TileContext:
 
     @cached_property
     def product_registers(self) -> int:
-        """Vector registers for products that another instruction adds to the sums."""
-        pairs = self.form.dot is not None and self.anchor.dtype is DType.I32
-        return int(pairs and multiplies_pairs(self.target))
+        """Vector registers for products that another instruction adds to the sums, or for half of
+        a word of factors that are widened, and what masks it."""
+        if self.form.dot is None:
+            return 0
+        if self.anchor.dtype.is_float:
+            return 2 * (float_products(self.target)[0] == "widened")
+        return int(self.anchor.dtype is DType.I32 and multiplies_pairs(self.target))
 
     def extent(self, axis: str) -> int:
         """One point where there is no such axis, ""."""

@@ -217,7 +217,8 @@ def unrolls(context: TileContext, orders: Sequence[tuple[str, ...]]) -> tuple[tu
         pairs += [(step, 3) for step in steps if step * 3 <= 24]
     ordered = sorted(pairs, key=lambda pair: pair[0] * pair[1])
     plain = context.form.turned or not context.roles.block
-    short = SHORT_STEPS // 2 if context.product_registers else SHORT_STEPS
+    paired = context.product_registers and not context.anchor.dtype.is_float
+    short = SHORT_STEPS // 2 if paired else SHORT_STEPS
     most = short if plain and largest > 8 else 8
     preferred = max(
         (pair for pair in ordered if pair[1] == 1 and pair[0] <= most), key=lambda pair: pair[0]
