@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,8 @@ import numpy.typing as npt
 from tunefarm.compiler.kernels.count_work import elements, kernel_bytes, kernel_flops
 from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.kernel_sizes import live_extents
-from tunefarm.compiler.schedule.nest_shape import NestShape, Numbers
+from tunefarm.compiler.schedule.cycles import transfers_of
+from tunefarm.compiler.schedule.nest_shape import NestShape
 from tunefarm.compiler.schedule.space import Candidate, ScheduleSpace
 from tunefarm.compiler.schedule.vectors import vector_lanes
 from tunefarm.compiler.target import Target
@@ -228,7 +229,7 @@ def nest_features(
     """
     machine = target.machine
     peak = max(1, flops) / (2.0 * machine.vectors.fma * lanes)  # cycles
-    transfers = _transfers(shape, (target.l1_bytes, target.l2_bytes, target.l3_bytes))
+    transfers = transfers_of(shape, target)
     estimate = shape.cycles
     for transfer, rate in zip(transfers, BYTES_PER_CYCLE, strict=False):
         estimate = np.maximum(estimate, transfer.streamed / rate)
@@ -296,50 +297,6 @@ def loop_features(shape: NestShape) -> FeatureMatrix:
         nest.overlapped(),
     ]
     return np.stack([np.broadcast_to(item, count) for item in columns], axis=1).astype(np.float32)
-
-
-class _Transfers(NamedTuple):
-    """What a cache holds of the nest, and what is brought into it: shapes [n]."""
-
-    fill: Numbers  # data of the largest inner nest that fits / size of the cache
-    spill: Numbers  # data of the next larger nest / size of the cache
-    streamed: Numbers  # bytes
-
-
-def _transfers(shape: NestShape, sizes: Sequence[int]) -> list[_Transfers]:
-    """The transfers into caches of so many bytes.
-
-    The largest inner nest whose data fits keeps it: each operand then comes once for each turn of
-    the loops outside, but for those next to the nest that do not move it.
-    """
-    nest = shape.nest
-    axes, count = nest.inside.shape
-    # below: [caches, n], [caches, operands, n]
-    size = np.maximum(np.array(sizes, np.float64), 1.0)[:, None]
-    here = np.arange(count)
-    extents = nest.inside.copy()
-    pieces = np.stack([operand.footprint(extents) for operand in shape.operands])
-    fill = pieces.sum(axis=0) / size
-    spill = fill.copy()
-    moves = np.stack([operand.moves_with(axes) for operand in shape.operands])
-    fits = np.ones(fill.shape, np.bool_)  # everything up to the present loop
-    next_to = np.ones((len(sizes), *pieces.shape), np.bool_)  # no loop outside has moved it yet
-    streamed = np.broadcast_to(pieces, next_to.shape)
-    for axis, trips in zip(nest.order(), nest.trips(), strict=True):
-        turning = trips > 1
-        if not turning.any():
-            continue
-        extents[axis, here] *= trips
-        grown = np.stack([operand.footprint(extents) for operand in shape.operands])
-        total = grown.sum(axis=0) / size
-        still = fits & (total <= 1.0)
-        fill = np.where(still, total, fill)
-        spill = np.where(still | (fits & turning), total, spill)
-        moved = moves[:, axis] & turning
-        next_to &= still[:, None] | ~moved
-        streamed = np.where(still[:, None], grown, streamed * np.where(next_to, 1.0, trips))
-        fits = still | (fits & ~turning)
-    return [_Transfers(*parts) for parts in zip(fill, spill, streamed.sum(axis=1), strict=True)]
 
 
 def _target_facts(target: Target) -> list[float]:

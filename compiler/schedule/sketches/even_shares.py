@@ -1,42 +1,52 @@
-"""The default of a sketch for several threads: a more even one where its own leaves one waiting."""
+"""The default of a sketch: a cheaper one than by its rules, and for threads a more even one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from tunefarm.compiler.schedule.nest_shape import Numbers
+from tunefarm.compiler.schedule.nest_shape import NestShape, Numbers
 from tunefarm.compiler.schedule.space import ChoiceValue, Sketch
 
 MAX_TIME_RATIO = 0.96  # of the default's time: by less no other choice is taken
 ALIKE_TIME_SHARE = 0.02  # of the best time: candidates that differ by less are as good
 
 
+def cheapest(
+    sketch: Sketch,
+    others: Mapping[str, Sequence[ChoiceValue]],
+    cost: Callable[[NestShape], Numbers],
+) -> Sketch:
+    """The sketch with `others` as defaults of some choices, if they cost clearly less.
+
+    Of those that are alike, the one that keeps most of the defaults wins.
+    """
+    if sketch.shape is None:
+        return sketch
+    tried = [
+        tuple(dict.fromkeys((default, *others.get(choice.name, ()))))
+        for choice, default in zip(sketch.choices, sketch.default, strict=True)
+    ]
+    shape, numbers = sketch.shape_of(tried)  # the default is the first one
+    costs = cost(shape)
+    if costs.min() >= MAX_TIME_RATIO * costs[0]:
+        return sketch
+    alike = np.floor(np.log(costs / costs.min()) / ALIKE_TIME_SHARE)
+    changed = (numbers > 0).sum(axis=0)
+    found = int(np.lexsort((costs, changed, alike))[0])
+    chosen = (values[picked] for values, picked in zip(tried, numbers[:, found], strict=True))
+    return replace(sketch, default=tuple(chosen))
+
+
 def evenly_shared(
     sketch: Sketch, threads: int, others: Mapping[str, Sequence[ChoiceValue]]
 ) -> Sketch:
-    """The sketch with `others` as defaults of some choices, if threads share the work better so.
-
-    The time of a candidate is its cycles, times what `waiting` costs. Of those that are alike, the
-    one that keeps most of the defaults wins.
-    """
-    names = [choice.name for choice in sketch.choices]
-    defaults = dict(zip(names, sketch.default, strict=True))
-    if threads == 1 or "chunks" not in defaults or sketch.shape is None:
+    """The sketch with `others` as defaults of some choices, if threads share the work better so."""
+    if MAX_TIME_RATIO * default_waiting(sketch, threads) <= 1.0:
         return sketch
-    tried = [tuple(dict.fromkeys((defaults[n], *others.get(n, ())))) for n in names]
-    shape, numbers = sketch.shape_of(tried)  # the default is the first one
-    waits = waiting(shape.pieces, threads)
-    cost = shape.cycles * waits
-    if max(1.0 / waits[0], cost.min() / cost[0]) >= MAX_TIME_RATIO:
-        return sketch
-    alike = np.floor(np.log(cost / cost.min()) / ALIKE_TIME_SHARE)
-    changed = (numbers > 0).sum(axis=0)
-    found = int(np.lexsort((cost, changed, alike))[0])
-    chosen = (values[picked] for values, picked in zip(tried, numbers[:, found], strict=True))
-    return replace(sketch, default=tuple(chosen))
+    return cheapest(sketch, others, lambda shape: shape.cycles * waiting(shape.pieces, threads))
 
 
 def default_waiting(sketch: Sketch, threads: int) -> float:

@@ -53,7 +53,8 @@ def tile_shape(loops: TileLoops) -> NestShape:
     width = context.lanes * context.element_bytes
     copied = np.where(loops.inline, 0.0, context.copied) / width * COPY_CYCLES
     tiled = tiles.of([_block_tiles(loops, item) for item in loops.tiles], values.count)
-    cycles = tiled * context.extent(roles.row) * others * row + copied
+    rows = tiles.of([np.float64(_rows(loops, item)) for item in loops.tiles], values.count)
+    cycles = tiled * rows * others * row + copied
     useful = extents[roles.vector] / (-(-extents[roles.vector] // lanes) * lanes)
     step = columns * vectors
     return NestShape(
@@ -111,11 +112,14 @@ def _points(loops: TileLoops, columns: Numbers) -> list[Numbers]:
             if rest:
                 last = width if context.threads > 1 else rest
                 known[key] = known[key] + _computed(last, columns, whole)
-        rows = context.extent(roles.row)
-        if tiles.order.rows:
-            rows = -(-rows // tiles.order.rows) * tiles.order.rows
-        points.append(known[key] * rows)
+        points.append(known[key] * _rows(loops, tiles))
     return points
+
+
+def _rows(loops: TileLoops, tiles: Tiles) -> int:
+    """Rows that are computed in this order: some twice where the last tile of rows is shifted."""
+    rows = loops.context.extent(loops.context.roles.row)
+    return rows if not tiles.order.rows else -(-rows // tiles.order.rows) * tiles.order.rows
 
 
 def _reduction_loops(loops: TileLoops, nest: Nest) -> Counts:

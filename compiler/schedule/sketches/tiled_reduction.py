@@ -22,9 +22,10 @@ from tunefarm.compiler.kernels.kernel import FusedKernel
 from tunefarm.compiler.kernels.roles import with_roles
 from tunefarm.compiler.kernels.unpack_weights import UNPACKED
 from tunefarm.compiler.kernels.weight_words import WORD, word_product
+from tunefarm.compiler.schedule.cycles import cycles
 from tunefarm.compiler.schedule.nest_shape import NestShape
 from tunefarm.compiler.schedule.sketches.borders import borders
-from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
+from tunefarm.compiler.schedule.sketches.even_shares import cheapest, evenly_shared
 from tunefarm.compiler.schedule.sketches.operand_copies import copying_steps
 from tunefarm.compiler.schedule.sketches.parallel_choices import (
     CHUNKS,
@@ -195,7 +196,18 @@ def tiled_sketch(context: TileContext) -> Sketch:
     if context.threads > 1:
         choices.append((Choice("chunks", CHUNKS), 4))
     sketch = Sketch.planned(context.form.name, choices, lambda values: TilePlan(context, values))
+    if context.threads == 1:
+        streaming = {"loops": _long_streams(context, loops)}
+        return cheapest(sketch, streaming, lambda shape: cycles(shape, context.target))
     return evenly_shared(sketch, context.threads, {"tile": tiles, "loops": _shared(context, loops)})
+
+
+def _long_streams(context: TileContext, loops: Sequence[str]) -> Sequence[str]:
+    """The orders of loops in which data comes in long streams, which hardware follows.
+
+    Blocks of channels lie a plane apart: each of them in turn is a stream of the lines of a tile.
+    """
+    return [loop for loop in loops if not context.roles.block or not loop.endswith("block")]
 
 
 def _shared(context: TileContext, loops: Sequence[str]) -> Sequence[str]:

@@ -8,7 +8,6 @@ Serves transposes and changes of layout, with what is computed from their elemen
 """
 
 from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
