@@ -8,6 +8,8 @@ Serves transposes and changes of layout, with what is computed from their elemen
 """
 
 from __future__ import annotations
+
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -22,7 +24,7 @@ from tunefarm.compiler.expr.walk import axes_of, loads, substitute
 from tunefarm.compiler.kernels.flatten_axes import divisions
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
 from tunefarm.compiler.kernels.stage import Stage
-from tunefarm.compiler.schedule.nest_shape import Loop, Nest, NestShape, aliased_lines
+from tunefarm.compiler.schedule.nest_shape import PAGE, Loop, Nest, NestShape, aliased_lines
 from tunefarm.compiler.schedule.sketches.even_shares import evenly_shared
 from tunefarm.compiler.schedule.sketches.merged_axes import flatten_single_rows, merge_all
 from tunefarm.compiler.schedule.sketches.parallel_choices import (
@@ -83,7 +85,8 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     sides = ("read", turn.read, turn.rows), ("written", turn.written, turn.columns)
     for side, axis, width in sides:
         blocks = tuple(b for b in BLOCKS if b * width <= extents[axis])
-        most = LONGEST if side == longer else line
+        most = min(LONGEST, _kept(facts, turn, axis) if line > 1 else LONGEST)
+        most = most if side == longer else line
         longest = _longest([b for b in blocks if b <= most], width, extents[axis])
         choices.append((Choice(side, blocks), longest))
     choices += [(Choice(name, ("read", "written")), longer) for name in ("order", "inner")]
@@ -95,6 +98,21 @@ def transposed_sketches(kernel: FusedKernel, target: Target, threads: int) -> li
     sketch = Sketch.planned("transposed", choices, plan)
     blocks_of = {choice.name: choice.values[::-1] for choice, _ in choices[:2]}
     return [evenly_shared(sketch, threads, blocks_of)]
+
+
+def _kept(facts: KernelFacts, turn: _Transpose, axis: str) -> int:
+    """Vectors along an axis of a block, such that lines that vectors share stay in the cache.
+
+    Each element along the axis is another line of the other side. They share half of the ways of
+    the first-level cache until the last part of each is read or written.
+    """
+    name, width = facts.kernel.output.name, turn.rows
+    if axis == turn.written:
+        name, width = turn.buffers[0], turn.columns
+    other = next(operand for operand in facts.operands if operand.name == name)
+    stride = other.stride(list(facts.extents).index(axis))
+    ways = facts.target.machine.l1.ways // 2
+    return max(1, ways * PAGE // (math.gcd(stride, PAGE) * width))
 
 
 def _longest(blocks: Sequence[int], lanes: int, extent: int) -> int:
