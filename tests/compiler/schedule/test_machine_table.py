@@ -67,6 +67,15 @@ def test_of_slow_caches_fewer_vectors_are_streamed_for_more_columns() -> None:
     assert tile("l1", 16.0) == (6, 4), "fewest loads a product"
 
 
+def test_loops_keep_in_the_second_cache_what_comes_slowly_from_beyond() -> None:
+    attributes: dict[str, Attribute] = {"layout": "NCHWc", "strides": (2, 2)}
+    types = [f32(1, 16, 56, 56, 16), f32(512, 256, 1, 1)]
+    kernel = kernel_of(types, [("conv", ["x0", "x1"], attributes)], ["x1"])
+    assert choices_of(first(kernel))["loops"] == "row block column"
+    fast = choices_of(first(kernel, target=with_numbers("l3", read=1e6)))
+    assert fast["loops"] == "block row column"
+
+
 def test_half_the_rate_of_multiply_adds_takes_a_product_twice_the_time() -> None:
     kernel = matmul(256, 256, 256)
     before = estimate(kernel, AVX512).seconds
