@@ -19,7 +19,17 @@ from tunefarm.compiler.frontend.symbol_names import computed_labels, expression_
 from tunefarm.compiler.frontend.tensors import initializers
 from tunefarm.compiler.limits import ResourceBudget
 from tunefarm.compiler.types.dtypes import DType
-from tunefarm.compiler.types.extents import Bounds, Given, Label, Shapes, label_of, shapes_of
+from tunefarm.compiler.types.extents import (
+    Bounds,
+    Extent,
+    Given,
+    Label,
+    Shapes,
+    extent_of,
+    label_of,
+    named,
+    shapes_of,
+)
 from tunefarm.compiler.types.metadata import Metadata
 
 _FEW_DEFAULTS = 8
@@ -151,7 +161,8 @@ def range_of(
     """Shapes of a build for sizes like those of `runs`, in their order, and what they bound.
 
     One dimension that is 1 in some runs has a program of its own for them. A dimension whose name
-    is a sum of others, as `past + 1`, follows from them unless a run contradicts that.
+    is a sum of others, as `past + 1`, follows from them unless a run contradicts that. What varies
+    alike is one, see `_alike`.
     """
     names = {label: label for label in runs[0] if isinstance(label, str)}
     apart = {
@@ -172,7 +183,47 @@ def range_of(
     if single:  # of one dimension: each doubles the time of the build
         widest = max(single, key=lambda label: bounds[label][1])
         given[widest] = f"1|2..{bounds[widest][1]}"
+    for labels in [] if computed else _alike(inputs, runs):
+        name = " and ".join(map(_text, labels))
+        first = next((label for label in labels if isinstance(given[label], str)), labels[0])
+        given.update(dict.fromkeys(labels, _called(given[first], name)))
     return shapes_of(inputs, given, computed), bounds
+
+
+def _alike(
+    inputs: Mapping[str, Sequence[int | str | None]], runs: Sequence[Mapping[Label, int]]
+) -> list[list[Label]]:
+    """Dimensions of different inputs whose sizes vary, and are equal in each of the runs.
+
+    Exporters that name the dimensions of each input apart, as tf2onnx does, mean one batch.
+    """
+    places: dict[Label, set[str]] = {}
+    for name, shape in inputs.items():
+        for axis, size in enumerate(shape):
+            if not isinstance(size, int):
+                places.setdefault(label_of(name, axis, size), set()).add(name)
+    groups: list[list[Label]] = []
+    for label in runs[0]:
+        sizes = [run[label] for run in runs]
+        for group in groups:
+            is_equal = sizes == [run[group[0]] for run in runs]
+            if is_equal and all(places[label].isdisjoint(places[other]) for other in group):
+                group.append(label)
+                break
+        else:
+            if len(set(sizes)) > 1:
+                groups.append([label])
+    return [group for group in groups if len(group) > 1]
+
+
+def _text(label: Label) -> str:
+    return label if isinstance(label, str) else f"{label[0]}_{label[1]}"
+
+
+def _called(given: Given, name: str) -> Given:
+    extent = extent_of(given)
+    assert isinstance(extent, Extent)
+    return str(named(extent, name))
 
 
 def _bounds_of(label: Label, seen: Sequence[int]) -> tuple[int, int]:

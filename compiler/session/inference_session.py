@@ -108,6 +108,7 @@ class BuildsBySize:
         self._bounds: Bounds = {}
         self._runs: list[dict[Label, int]] = []  # the sizes of those that were built for
         self._thread: threading.Thread | None = None
+        self._range_shapes: Shapes = {}  # of the last build for a range that was begun
         self._coming: Bounds = {}  # the bounds of the build that goes on
         self._is_behind = False  # a size was built for while the range was
         self._build_seconds = 0.0  # of the last build for one size
@@ -146,8 +147,11 @@ class BuildsBySize:
 
     def exact_for(self, feed: Mapping[str, object]) -> Executable:
         """What runs inputs of these shapes alone. Raises `InputError` as `executable_for` does."""
+        key = self._key(feed)
         with self._lock:
-            self.latest = self._of_size(self._key(feed))[0]
+            self.latest, is_new = self._of_size(key)
+            if is_new:
+                self._note(self._sizes(key))
             return self.latest
 
     def _of_size(self, key: Key) -> tuple[Executable, bool]:
@@ -253,7 +257,10 @@ class BuildsBySize:
         varied = any(len({run[label] for run in self._runs}) >= VARIED for label in sizes)
         if not varied or not self.wait(0):
             return
-        shapes, self._coming = self._range_of(self._runs)
+        shapes, bounds = self._range_of(self._runs)
+        if shapes == self._range_shapes:
+            return
+        self._range_shapes, self._coming = shapes, bounds
         self._is_behind = False
         self._thread = threading.Thread(
             target=self._build_range,

@@ -16,7 +16,7 @@ from onnx.parser import parse_model
 from tunefarm import compiler
 from tunefarm.compiler.frontend.declared_ports import declared_model
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.session.inference_session import VARIED, BuildsBySize
+from tunefarm.compiler.session.inference_session import VARIED, BuildsBySize, InferenceSession
 from tunefarm.compiler.session.ports import NodeArg
 from tunefarm.compiler.types.extents import Bounds, Label, Shapes
 
@@ -159,3 +159,37 @@ def test_sums_that_sizes_contradict_are_dimensions_of_their_own(tmp_path: Path) 
         np.testing.assert_array_equal(builds.executable_for(feed).run(feed)["s"], feed["y"])
     assert builds.wait(60)
     assert asked[-1] == {"a": ((1, 18),), "a + 1": ((1, 14),)}
+
+
+def test_batches_that_inputs_name_apart_are_one(tmp_path: Path) -> None:
+    """As tf2onnx writes models of several inputs."""
+    path = tmp_path / "joined.onnx"
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[unk__1, 3] x, float[unk__2, 2] y, float[unk__3, 1] z) => (float[b, 6] all)
+    { all = Concat <axis = 1> (x, y, z) }"""
+    proto = parse_model(text)
+    proto.graph.input[2].type.tensor_type.shape.dim[0].ClearField("dim_param")
+    onnx.save(proto, path)
+    session = InferenceSession(path)
+    assert session.builds is not None
+    for rows in (5, 1, 7, 9):
+        feed = {
+            name: np.ones((rows, w), np.float32) for name, w in zip("xyz", (3, 2, 1), strict=True)
+        }
+        assert session.run(None, feed)[0].shape == (rows, 6)
+        assert session.builds.wait(60)
+    assert session.builds.is_range(session.executable)
+
+
+def test_sizes_that_were_alike_by_chance_come_apart(tmp_path: Path) -> None:
+    path = tmp_path / "two.onnx"
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[a] x, float[b] y) => (float[a] r, float[b] s) { r = Relu (x) s = Relu (y) }"""
+    onnx.save(parse_model(text), path)
+    session = InferenceSession(path)
+    assert session.builds is not None
+    for a, b in ((2, 2), (4, 4), (6, 6), (5, 5), (3, 5), (5, 4)):
+        found = session.run(None, {"x": np.ones(a, np.float32), "y": np.ones(b, np.float32)})
+        assert [array.size for array in found] == [a, b]
+        assert session.builds.wait(60)
+        assert session.builds.is_range(session.executable) == ((a, b) in ((5, 5), (5, 4)))
