@@ -70,9 +70,11 @@ class DeclaredModel:
         """Whether inputs, all of them tensors, leave sizes to each run."""
         return all(port.dtype for port in self.inputs) and any(port.is_open for port in self.inputs)
 
-    def range_of(self, runs: Sequence[Mapping[Label, int]]) -> tuple[Shapes, Bounds]:
+    def range_of(
+        self, runs: Sequence[Mapping[Label, int]], goes_below: bool = True
+    ) -> tuple[Shapes, Bounds]:
         """Shapes of a build for sizes like those of `runs`, and what they bound."""
-        return range_of(self._shapes, runs)
+        return range_of(self._shapes, runs, goes_below)
 
     @property
     def _shapes(self) -> dict[str, tuple[int | str | None, ...]]:
@@ -156,10 +158,13 @@ def _usual(label: Label) -> str:
 
 
 def range_of(
-    inputs: Mapping[str, Sequence[int | str | None]], runs: Sequence[Mapping[Label, int]]
+    inputs: Mapping[str, Sequence[int | str | None]],
+    runs: Sequence[Mapping[Label, int]],
+    goes_below: bool = True,
 ) -> tuple[Shapes, Bounds]:
     """Shapes of a build for sizes like those of `runs`, in their order, and what they bound.
 
+    It `goes_below` the sizes of the runs unless that is refused, as where a window has to fit.
     One dimension that is 1 in some runs has a program of its own for them. A dimension whose name
     is a sum of others, as `past + 1`, follows from them unless a run contradicts that. What varies
     alike is one, see `_alike`.
@@ -177,7 +182,7 @@ def range_of(
         for label in runs[0]
         if label not in computed
     }
-    bounds = {label: _bounds_of(label, sizes) for label, sizes in seen.items()}
+    bounds = {label: _bounds_of(label, sizes, goes_below) for label, sizes in seen.items()}
     given: dict[Label, Given] = dict(bounds)
     single = [label for label, sizes in seen.items() if min(sizes) == 1 < len(sizes)]
     if single:  # of one dimension: each doubles the time of the build
@@ -226,7 +231,7 @@ def _called(given: Given, name: str) -> Given:
     return str(named(extent, name))
 
 
-def _bounds_of(label: Label, seen: Sequence[int]) -> tuple[int, int]:
+def _bounds_of(label: Label, seen: Sequence[int], goes_below: bool) -> tuple[int, int]:
     """Bounds for sizes like these: a single one stays as it is; those that count up will go on to
     what is usual for a dimension of the name."""
     if len(seen) == 1:
@@ -234,4 +239,5 @@ def _bounds_of(label: Label, seen: Sequence[int]) -> tuple[int, int]:
     low, high = min(seen), max(seen)
     _, usual = usual_bounds(label if isinstance(label, str) else "") or (0, 0)
     counts_up = any(after == before + 1 for before, after in pairwise(seen))
-    return max(min(1, low), low // 2), max(2 * high, usual if counts_up else 0)
+    lowest = max(min(1, low), low // 2) if goes_below else low
+    return lowest, max(2 * high, usual if counts_up else 0)

@@ -94,13 +94,13 @@ class BuildsBySize:
         path: str,
         inputs: Sequence[NodeArg],
         build: Callable[[Shapes], Executable],
-        range_of: Callable[[Sequence[Mapping[Label, int]]], tuple[Shapes, Bounds]],
+        range_of: Callable[[Sequence[Mapping[Label, int]], bool], tuple[Shapes, Bounds]],
         unranked: Collection[str] = (),
         defaults: Collection[str] = (),
     ) -> None:
         """`inputs` are the model's, `build` compiles it for shapes, `range_of` finds those of a
-        range, and its bounds, for the sizes of some runs. Of `unranked` inputs the model does not
-        say the rank; those with `defaults` may be given as well."""
+        range, and its bounds, for the sizes of some runs, which it may go below. Of `unranked`
+        inputs the model does not say the rank; those with `defaults` may be given as well."""
         self._path, self._inputs, self._build, self._range_of = path, inputs, build, range_of
         self._unranked, self._optional = unranked, defaults
         self._exact: OrderedDict[Key, Executable] = OrderedDict()
@@ -112,6 +112,7 @@ class BuildsBySize:
         self._coming: Bounds = {}  # the bounds of the build that goes on
         self._is_behind = False  # a size was built for while the range was
         self._build_seconds = 0.0  # of the last build for one size
+        self._goes_below = True  # ranges go below the sizes of runs
         self._failed = False
         self._is_built = False
         self._lock = threading.Lock()
@@ -257,7 +258,7 @@ class BuildsBySize:
         varied = any(len({run[label] for run in self._runs}) >= VARIED for label in sizes)
         if not varied or not self.wait(0):
             return
-        shapes, bounds = self._range_of(self._runs)
+        shapes, bounds = self._range_of(self._runs, self._goes_below)
         if shapes == self._range_shapes:
             return
         self._range_shapes, self._coming = shapes, bounds
@@ -277,6 +278,12 @@ class BuildsBySize:
         try:
             found = self._compiled(shapes)
         except TunefarmError as error:
+            with self._lock:
+                nearer, self._coming = self._range_of(self._runs, False)
+            if self._goes_below and nearer != shapes:
+                self._goes_below = False
+                self._build_range(nearer, self._coming)
+                return
             LOG.warning("%s is built for each size: %s", self._path, error)
             self._failed = True
             return

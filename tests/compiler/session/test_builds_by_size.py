@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,10 @@ from tunefarm.compiler.frontend.declared_ports import declared_model
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.session.inference_session import VARIED, BuildsBySize, InferenceSession
 from tunefarm.compiler.session.ports import NodeArg
-from tunefarm.compiler.types.extents import Bounds, Label, Shapes
+from tunefarm.compiler.types.extents import Bounds, Shapes
 
 
-def ranges(path: Path) -> Callable[[Sequence[Mapping[Label, int]]], tuple[Shapes, Bounds]]:
+def ranges(path: Path) -> Callable[..., tuple[Shapes, Bounds]]:
     return declared_model(str(path)).range_of
 
 
@@ -193,3 +193,18 @@ def test_sizes_that_were_alike_by_chance_come_apart(tmp_path: Path) -> None:
         assert [array.size for array in found] == [a, b]
         assert session.builds.wait(60)
         assert session.builds.is_range(session.executable) == ((a, b) in ((5, 5), (5, 4)))
+
+
+def test_a_range_begins_at_the_sizes_seen_where_smaller_ones_do_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "windows.onnx"
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, 1, n] x) => (float[1, 1, m] y)
+    { w = Constant <value = float[1, 1, 5] {1, 1, 1, 1, 1}> ()  y = Conv (x, w) }"""
+    onnx.save(parse_model(text), path)
+    session = InferenceSession(path)
+    assert session.builds is not None
+    for size in (9, 6, 7, 8):
+        found = session.run(None, {"x": np.ones((1, 1, size), np.float32)})[0]
+        np.testing.assert_array_equal(found, np.full((1, 1, size - 4), 5.0))
+        assert session.builds.wait(60)
+    assert session.builds.is_range(session.executable)
