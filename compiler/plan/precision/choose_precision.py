@@ -8,7 +8,8 @@ values are stored in the narrow type:
 
 - Those that a narrow contraction multiplies.
 - Those of which moves, pools and pointwise operators make such a value, so that what lies between
-  two contractions is read and written in half the bytes.
+  two contractions is read and written in half the bytes. Not what pointwise operators repeat, and
+  not what they read that is summed as well: norms consist of these.
 - Of these, only what one kernel writes and others read: inside a kernel everything stays in f32.
   So a cast is the end of the kernel that makes a value, or the beginning of one that reads it.
 
@@ -136,12 +137,22 @@ def _holds(graph: Graph, name: str, narrow: DType) -> bool:
 def _wanted(graph: Graph, contractions: Collection[str]) -> set[str]:
     """The values in f32 that narrow contractions multiply, or that become such values."""
     wanted: set[str] = set()
+    summed = {
+        node.inputs[0]
+        for node in graph.nodes
+        if node.operator in ("reduce_sum", "reduce_mean") and not _lies_between(graph, node)
+    }
     for node in reversed(graph.nodes):
         names: Sequence[str] = ()
         if node.output in contractions:
             names = node.inputs[:FACTORS]
         elif node.output in wanted and _lies_between(graph, node):
-            names = node.inputs
+            kept = summed if operator(node.operator).pattern is Pattern.ELEMENTWISE else ()
+            names = [
+                name
+                for name in node.inputs
+                if name and name not in kept and not _is_spread(graph, node, name)
+            ]
         wanted.update(name for name in names if name and graph.types[name].dtype is DType.F32)
     return wanted
 
@@ -183,6 +194,15 @@ def _lies_between(graph: Graph, node: Node) -> bool:
     if definition.pattern is Pattern.REDUCTION:
         return definition.outside is not None or _is_global_pool(graph, node)
     return definition.pattern is Pattern.ELEMENTWISE or moves(node)
+
+
+def _is_spread(graph: Graph, node: Node, name: str) -> bool:
+    """Whether a pointwise operator repeats an operand, as means and deviations of a norm are.
+
+    It is small, and what it is made of may cancel: mean(x^2) - mean(x)^2.
+    """
+    is_pointwise = operator(node.operator).pattern is Pattern.ELEMENTWISE
+    return is_pointwise and graph.types[name].size < graph.types[node.output].size
 
 
 def _is_global_pool(graph: Graph, node: Node) -> bool:

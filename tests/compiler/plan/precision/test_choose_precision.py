@@ -102,6 +102,23 @@ def test_norms_and_softmax_read_f32_and_their_result_is_cast_in_their_kernel() -
     ]
 
 
+def test_moments_of_a_norm_between_contractions_stay_exact() -> None:
+    """As Flax computes the variance: mean(x^2) - mean(x)^2, which cancel."""
+    maker = GraphMaker()
+    x = maker.node("add", dense(maker, maker.input(4, 16), 16), maker.scalar(8.0))
+    squares = maker.node("mul", x, x)
+    mean, second = (
+        maker.node("reduce_mean", value, axes=(1,), keepdims=True) for value in (x, squares)
+    )
+    variance = maker.node("sub", second, maker.node("mul", mean, mean))
+    root = maker.node("sqrt", maker.node("add", variance, maker.scalar(1e-3)))
+    norm = maker.node("div", maker.node("sub", x, mean), root)
+    graph = narrowed(maker.graph(dense(maker, norm, 8)))
+    assert contractions(graph) == ["bf16", "bf16"]
+    casts = [node for node in graph.nodes if node.operator == "cast"]
+    assert all(graph.types[node.inputs[0]].size == 4 * 16 for node in casts)
+
+
 def test_moves_and_pools_between_contractions_do_not_leave_the_narrow_type() -> None:
     maker = GraphMaker()
     y = conv(maker, maker.node("relu", maker.input(1, 8, 8, 8)), 8)
