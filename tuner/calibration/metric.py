@@ -74,6 +74,23 @@ def relative_error(actual: Outputs, expected: Outputs) -> float:
     )
 
 
+RARE = 0.01
+"""Share of the inputs that nobody has seen which may have a larger error than is allowed."""
+
+
+def unseen_error(errors: Sequence[float], samples: int) -> float:
+    """What all but `RARE` unseen inputs stay within, from the errors of a plan in some of so many
+    samples that it is judged by.
+
+    An input exceeds the largest of n by a chance of 1 / (n + 1), and an error x times as large is
+    taken to be x^2 times as rare: a Pareto tail of index 2. On four trained networks in int8 (48
+    inputs each, errors of 6 that calibrated and 3 others), the largest of 12 further inputs was
+    beyond that of the samples in 42 to 78 % of draws, beyond this in 0 to 65 %, with softmax over
+    file types as the worst.
+    """
+    return max(errors) * max(1.0, math.sqrt(1.0 / (RARE * (samples + 1))))
+
+
 def _error(actual: Array, expected: Array) -> float:
     if expected.dtype.kind not in "fV":
         return float(np.mean(actual != expected))

@@ -40,7 +40,7 @@ from tunefarm.tuner.calibration.choice import (
 )
 from tunefarm.tuner.calibration.collect import calibrate
 from tunefarm.tuner.calibration.data import SampleForm, Samples, Split, read_samples
-from tunefarm.tuner.calibration.metric import Joints, Metric, relative_error
+from tunefarm.tuner.calibration.metric import Joints, Metric, relative_error, unseen_error
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.calibration.solo import SOLO_SAMPLES, SoloRuns
 from tunefarm.tuner.confirm.drawn_inputs import drawn_sizes, seeded_inputs
@@ -172,7 +172,7 @@ class Effects:
     metric: Metric | None = None
     _expected: list[dict[str, Array]] = field(default_factory=list)
     _metric_of_f32: float = 0.0
-    _known: dict[str, float] = field(default_factory=dict)
+    _known: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Run the f32 model. Raises SettingsError if the user's metric fails."""
@@ -180,24 +180,25 @@ class Effects:
         if self.metric is not None:
             self._metric_of_f32 = self.metric.of(self._expected)
 
-    def error(self, assignment: Assignment) -> float:
-        """The error of a plan. Raises SettingsError if the user's metric fails."""
-        if not self._expected:
-            self.begin()
+    def errors(self, assignment: Assignment) -> tuple[float, ...]:
+        """The error of a plan in each sample. Raises SettingsError if the user's metric fails."""
         plan = PrecisionPlan(dict(assignment), self.calibration)
         if plan.digest not in self._known:
-            self._known[plan.digest] = self.error_of(self._outputs(plan))
+            self._known[plan.digest] = self.errors_of(self._outputs(plan))
         return self._known[plan.digest]
 
-    def error_of(self, outputs: Sequence[dict[str, Array]]) -> float:
-        """The error of these outputs for the samples. Raises SettingsError as `error` does."""
+    def errors_of(self, outputs: Sequence[dict[str, Array]]) -> tuple[float, ...]:
+        """The errors of these outputs for the samples; what a metric loses is one of all of them.
+
+        Raises SettingsError as `errors` does.
+        """
         if not self._expected:
             self.begin()
         if self.metric is not None:
-            return max(0.0, self._metric_of_f32 - self.metric.of(outputs))
+            return (max(0.0, self._metric_of_f32 - self.metric.of(outputs)),)
         joints = Joints.of(self.prepared)
         pairs = zip(map(joints.apart, outputs), map(joints.apart, self._expected), strict=True)
-        return max(relative_error(actual, expected) for actual, expected in pairs)
+        return tuple(relative_error(actual, expected) for actual, expected in pairs)
 
     def _outputs(self, plan: PrecisionPlan) -> list[dict[str, Array]]:
         executable = self.compile(*apply_precisions(self.prepared, plan))
@@ -333,8 +334,6 @@ LEAST_GAIN = 0.0005
 REPAIRS = 3
 """How often the search is repeated with less error when the samples to check with show more."""
 _SAFER = 0.95
-MARGIN = 0.9
-"""Of the relative error that is allowed: what is left is for inputs that nobody has seen."""
 
 Tune: TypeAlias = Callable[[Graph, Numerics, Settings], object]
 """Tunes the kernels of a graph under these settings, into the records."""
@@ -372,13 +371,13 @@ def choose_precisions(
     times = model.times(kinds, data.calibration)
     items = _items(model, data, times)
     borders = conversions(model.prepared)
-    judge = _Judge(times[Precision.F32].rest, items, borders, copy_seconds_per_byte(), effects)
+    rest, per_byte = times[Precision.F32].rest, copy_seconds_per_byte()
+    judge = _Judge(rest, items, borders, per_byte, effects, data.checked(model))
     uniform = [model.assignment(kind) for kind in kinds[1:]]
-    allowed = options.budget * (MARGIN if options.metric is None else 1.0)
-    say(f"searching the fastest plan within {allowed:g}")
-    points = find_points(items, judge, allowed, uniform)
-    _check_found(points, judge, options.budget, allowed)
-    text, chosen = _choice(model, data, allowed, points, uniform, judge)
+    say(f"searching the fastest plan within {options.budget:g}")
+    points = find_points(items, judge, options.budget, uniform)
+    _check_found(points, judge, options.budget)
+    text, chosen = _choice(model, data, options.budget, points, uniform, judge)
     costs = tuple(
         ContractionCost(item.identity, item.label, item.seconds, item.errors) for item in items
     )
@@ -410,7 +409,7 @@ def _items(model: PlannedModel, data: Data, times: Mapping[Precision, UniformTim
             continue
         worthwhile = [kind for kind in own if own[Precision.F32] - own[kind] > least]
         errors = {
-            kind: effects.error_of(runs.outputs(name, kind))
+            kind: max(effects.errors_of(runs.outputs(name, kind)))
             for kind in worthwhile
             if (name, kind) in runs.switches
         }
@@ -427,6 +426,7 @@ class _Judge:
     borders: Sequence[Conversion]
     seconds_per_byte: float
     effects: Effects
+    checked: Effects
 
     def seconds(self, assignment: Assignment) -> float:
         """The time that is expected of the model."""
@@ -438,45 +438,60 @@ class _Judge:
         return total + sum(border.seconds(assignment, per_byte) for border in self.borders)
 
     def error(self, assignment: Assignment) -> float:
-        """The joint error, from runs of the model."""
-        return self.effects.error(assignment)
+        """The joint error, from runs of the model: what inputs not seen stay within."""
+        return self._expected(self.effects.errors(assignment))
+
+    def check(self, assignment: Assignment) -> float:
+        """The same by the samples to check with, too; a user's metric is of these alone."""
+        if not assignment:
+            return 0.0
+        errors = self.checked.errors(assignment)
+        if self.checked.metric is None:
+            errors += self.effects.errors(assignment)
+        return self._expected(errors)
+
+    def _expected(self, errors: Sequence[float]) -> float:
+        if self.effects.metric is not None:
+            return max(errors)
+        return unseen_error(errors, len(self.effects.samples) + len(self.checked.samples))
 
 
-def _check_found(points: Sequence[Point], judge: _Judge, budget: float, allowed: float) -> None:
+def _check_found(points: Sequence[Point], judge: _Judge, budget: float) -> None:
     """Raise SettingsError where something is faster than f32, but nothing within the error."""
     lowered = [point for point in points if point.lowered]
     faster = any(point.seconds < judge.seconds({}) for point in lowered)
-    if not faster or any(point.error <= allowed for point in lowered):
+    if not faster or any(point.error <= budget for point in lowered):
         return
     nearest = min(lowered, key=lambda point: point.error)
-    room = f"; {MARGIN:.0%} are used, the rest is for inputs not seen" * (nearest.error <= budget)
+    seen = max(judge.effects.errors(nearest.assignment))
+    few = f" ({seen:.3g} in the samples, the rest for inputs not seen)" * (seen < nearest.error)
     raise SettingsError(
         f"nothing below f32 is within {budget:g}",
-        hint=f"the nearest has {nearest.error:.3g}, with {nearest.lowered} of {len(judge.items)} "
-        f"matmul/conv ops lowered{room}",
+        hint=f"the nearest has {nearest.error:.3g}{few}, with {nearest.lowered} of "
+        f"{len(judge.items)} matmul/conv ops lowered",
     )
 
 
 def _choice(
     model: PlannedModel,
     data: Data,
-    allowed: float,
+    budget: float,
     points: Sequence[Point],
     uniform: Sequence[Assignment],
     judge: _Judge,
 ) -> tuple[list[ChoicePoint], int]:
     """Check the points with samples of their own, time them in turn, and choose one."""
-    limit, checked, reported = allowed, data.checked(model), data.reported(model)
+    limit, reported = budget, data.reported(model)
     found = list(points)
     for _ in range(REPAIRS):
         best = best_point(found, limit)
-        error = checked.error(best.assignment) if best.lowered else 0.0
-        if error <= allowed:
+        error = judge.check(best.assignment)
+        if error <= budget:
             break
         model.say(f"the samples to check with show an error of {error:.3g}: searching with less")
-        limit = _SAFER * allowed * allowed / error if error < float("inf") else limit / 2.0
+        limit = _SAFER * budget * budget / error if error < float("inf") else limit / 2.0
         found += find_points(judge.items, judge, limit, uniform)
-    raced = to_race(found, limit, allowed, uniform)
+    raced = to_race(found, limit, budget, uniform)
     model.say(f"timing {len(raced)} plans in turn")
     ratios = race(model, [point.assignment for point in raced], data.calibration)
     text = [
@@ -484,13 +499,13 @@ def _choice(
             dict(point.assignment),
             ratio.ratio,
             point.error,
-            reported.error(point.assignment) if point.lowered else 0.0,
+            max(reported.errors(point.assignment)) if point.lowered else 0.0,
             ratio.low,
             ratio.high,
-            checked.error(point.assignment) if point.lowered else 0.0,
+            judge.check(point.assignment),
         )
         for point, ratio in zip(raced, ratios, strict=True)
     ]
     text.sort(key=lambda point: -point.ratio)
-    chosen = fastest_within(text, allowed)
-    return text, confirmed(model, text, chosen, allowed, uniform, data.calibration)
+    chosen = fastest_within(text, budget)
+    return text, confirmed(model, text, chosen, budget, uniform, data.calibration)

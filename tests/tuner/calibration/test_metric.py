@@ -14,7 +14,7 @@ from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.types.precision import PrecisionPlan
 from tunefarm.tuner.calibration.data import SampleForm, Samples
-from tunefarm.tuner.calibration.metric import Joints, Metric, relative_error
+from tunefarm.tuner.calibration.metric import Joints, Metric, relative_error, unseen_error
 from tunefarm.tuner.precision.choose import Effects
 
 CODE = """
@@ -58,6 +58,14 @@ def test_integer_outputs_count_by_the_share_that_differs() -> None:
     assert relative_error({"a": np.array([1, 2])}, {"a": np.array([1, 3])}) == 0.5
 
 
+@pytest.mark.parametrize(
+    ("samples", "factor"), [(6, 3.78), (9, 3.16), (24, 2.0), (99, 1.0), (500, 1.0)]
+)
+def test_few_samples_leave_room_for_errors_not_seen(samples: int, factor: float) -> None:
+    errors = [0.002, 0.01, 0.005]
+    assert unseen_error(errors, samples) == pytest.approx(0.01 * factor, rel=2e-3)
+
+
 def _boxes_and_scores() -> Graph:
     maker = GraphMaker()
     boxes, scores = maker.input(1, 2, 3), maker.input(1, 1, 3)
@@ -86,7 +94,7 @@ def test_error_of_scores_is_not_relative_to_boxes_beside_them() -> None:
     (outputs,) = effects._outputs(PrecisionPlan())
     changed = {name: array.copy() for name, array in outputs.items()}
     changed[graph.outputs[0]][0, 2, 0] = 0.4
-    assert effects.error_of([changed]) == pytest.approx(0.2, rel=1e-5)
+    assert effects.errors_of([changed]) == pytest.approx((0.2,), rel=1e-5)
 
 
 def test_metric_sees_all_runs_joined_and_their_labels(code: Path) -> None:

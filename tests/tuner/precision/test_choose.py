@@ -22,7 +22,7 @@ from tunefarm.tuner.calibration.choice import ChoicePoint, PrecisionChoice
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.confirm.verdict import Meeting
 from tunefarm.tuner.precision import choose
-from tunefarm.tuner.precision.choose import MARGIN, choose_precisions, fastest_within
+from tunefarm.tuner.precision.choose import choose_precisions, fastest_within
 from tunefarm.tuner.precision.model import PlannedModel
 from tunefarm.tuner.precision.report import contractions_table, points_table, summary_lines
 from tunefarm.tuner.precision.speed import UniformTimes
@@ -88,20 +88,20 @@ def chosen(settings: Settings, options: PrecisionOptions, graph: Graph | None = 
     return choice, tuned
 
 
-@pytest.mark.parametrize("budget", [0.013, 0.02, 0.2])
+@pytest.mark.parametrize("budget", [0.05, 0.07, 0.6])
 def test_the_fastest_plan_within_the_error_is_chosen(
     budget: float, settings: Settings, data: str
 ) -> None:
     choice, tuned = chosen(settings, PrecisionOptions(data, max_error=budget))
     point = choice.points[choice.chosen]
-    assert point.worst <= budget * MARGIN
+    assert point.worst <= budget
     assert point.held_out is not None and point.checked is not None
     assert point.precisions
-    within = [other.ratio for other in choice.points if other.worst <= budget * MARGIN]
+    within = [other.ratio for other in choice.points if other.worst <= budget]
     assert point.ratio == min(within)
     assert choice.points[0].precisions == {}
     assert len(tuned) == len({kind for item in choice.contractions for kind in item.seconds})
-    if budget == 0.2:
+    if budget == 0.6:
         assert set(point.precisions.values()) == {Precision.INT8}
     assert PrecisionChoice.from_json(choice.to_json()) == choice
 
@@ -113,11 +113,11 @@ def test_a_model_of_open_sizes_is_judged_by_samples_of_several(
         run = sized_run(1 + number % 3, 1 + 5 * number % MOST_ROWS)
         np.savez(tmp_path / f"{number:02}.npz", **run)  # type: ignore[arg-type]
     graph = import_model_proto(sized_rows(), shapes=SHAPES)
-    calibrated = PrecisionOptions(str(tmp_path), max_error=0.2)
+    calibrated = PrecisionOptions(str(tmp_path), max_error=0.6)
     choice, tuned = chosen(settings, calibrated, graph)
     assert set(choice.points[choice.chosen].precisions.values()) == {Precision.INT8}
     assert all(job[0].signature is not None for job in tuned)
-    drawn, _ = chosen(settings, PrecisionOptions(max_error=0.2), graph)
+    drawn, _ = chosen(settings, PrecisionOptions(max_error=0.6), graph)
     assert drawn.calibration is None
     assert Precision.INT8 not in drawn.points[drawn.chosen].precisions.values()
 
@@ -200,12 +200,12 @@ def test_a_model_without_contractions_is_refused(settings: Settings) -> None:
 
 
 def test_what_was_chosen_is_told(settings: Settings, data: str) -> None:
-    choice, _ = chosen(settings, PrecisionOptions(data, max_error=0.2))
+    choice, _ = chosen(settings, PrecisionOptions(data, max_error=0.6))
     lines = summary_lines(choice, "tune build --model m.onnx")
     assert lines[0].startswith(f"point {choice.chosen} of {len(choice.points) - 1}: 3 int8;")
-    late = replace(choice.points[choice.chosen], held_out=0.3)
+    late = replace(choice.points[choice.chosen], held_out=0.7)
     (line, *_) = summary_lines(replace(choice, points=(late,), chosen=0), "")
-    assert "0.3 on held-out samples (more than 0.2: give more samples" in line
+    assert "0.7 on held-out samples (more than 0.6: give more samples" in line
     assert lines[-2] == "another point: tune build --model m.onnx --point N"
     out = console()
     with out.capture() as captured:
