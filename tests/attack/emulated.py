@@ -13,10 +13,10 @@ from typing import ClassVar
 import onnx
 
 from tests.attack.attack import Outcome
+from tests.attack.emulated_sizes import sized_outputs
 from tests.attack.sized import Calls, Sized
 from tests.attack.sized_drawing import SizedDrawn
 from tests.compiler.runtime.emulated import COMPILER, EMULATOR
-from tests.compiler.runtime.emulated_sizes import sized_outputs
 from tunefarm import compiler
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.frontend.import_onnx import import_onnx

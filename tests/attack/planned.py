@@ -14,11 +14,11 @@ from typing import ClassVar
 from tests.attack.attack import Outcome
 from tests.attack.drawn_model import Array, Drawn
 from tests.attack.drawn_networks import draw_network
+from tests.attack.drawn_plans import drawn_plan
 from tests.attack.graphs import Graphs, threads_of
 from tests.attack.sized import Sized
 from tests.attack.sized_drawing import SizedDrawn
 from tests.attack.targets import drawn_target
-from tests.compiler.plan.drawn_plans import drawn_plan
 from tunefarm.compiler.frontend.import_onnx import import_onnx
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.plan.decisions.graph_plan import GraphPlan

@@ -10,10 +10,10 @@ import pytest
 from tests.attack import emulated as attacked
 from tests.attack import sized
 from tests.attack.emulated import NO_EMULATOR, Emulated
+from tests.attack.emulated_sizes import sized_outputs
 from tests.attack.sized import SAME, WRONG
 from tests.attack.test_sized import SEED, small
 from tests.compiler.runtime.emulated import emulated
-from tests.compiler.runtime.emulated_sizes import sized_outputs
 
 
 @emulated

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.attack.drawn_networks import draw_network
+from tests.attack.drawn_plans import drawn_plan
 from tests.attack.graphs import CONDITION, NO_REFERENCE, REWRITTEN, SAME
 from tests.attack.planned import Plans
-from tests.compiler.plan.drawn_plans import drawn_plan
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.target import host_target
 

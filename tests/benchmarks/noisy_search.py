@@ -6,8 +6,8 @@ trials until that is within 5 % of the best for the first time, and until it is 
 then on the search may end whenever it likes. Repeated trials count, and those lost to noise.
 
 Three ways are compared: pairs on the noisy clock, pairs on a still one, and what earlier versions
-did (`tests.tuner.former_search`) on the noisy clock. And, at the end of all searches, what they
-expected of their nominees against what those are worth.
+did (`tests.benchmarks.former_search`) on the noisy clock. And, at the end of all searches, what
+they expected of their nominees against what those are worth.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tests.benchmarks.former_search import FormerSearch
+from tests.benchmarks.replayed_search import ReplayedSearch
 from tests.measure.wandering_clock import STILL, make_clock
-from tests.tuner.former_search import FormerSearch
 from tests.tuner.recorded import RecordedKernel
-from tests.tuner.replayed import ReplayedSearch
 from tunefarm.db.store import Store
 from tunefarm.tuner.search.budget import Limits
 
