@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,22 @@ def tensor(name: str, shape: Sequence[int | str | None] | None, dtype: int = FLO
     return helper.make_tensor_value_info(name, dtype, shape)
 
 
+def node(operator: str, inputs: str, output: str = "y", **attributes: Any) -> onnx.NodeProto:
+    """A node whose inputs stand in a text, `_` for one that is left out."""
+    names = ["" if name == "_" else name for name in inputs.split()]
+    return helper.make_node(operator, names, output.split(), **attributes)
+
+
+def _literals(nodes: Iterable[onnx.NodeProto]) -> dict[str, Array]:
+    """Inputs that are numbers: `3` and `[1,-1]` are int64, `0.5` and `[1.0,2]` float32."""
+    found: dict[str, Array] = {}
+    for name in {name for each in nodes for name in each.input}:
+        if name[:1].isdigit() or name[:1] in ("-", "["):
+            array = np.array(json.loads(name))
+            found[name] = array.astype(np.float32) if array.dtype.kind == "f" else array
+    return found
+
+
 def model(
     nodes: Sequence[onnx.NodeProto],
     inputs: Sequence[onnx.ValueInfoProto],
@@ -31,13 +48,14 @@ def model(
     functions: Sequence[onnx.FunctionProto] = (),
     domains: Mapping[str, int] | None = None,
 ) -> onnx.ModelProto:
-    """A model whose outputs are float tensors of unknown shape."""
+    """A model whose outputs are float tensors of unknown shape, with the literals of its nodes."""
+    constants = {**(constants or {}), **_literals(nodes)}
     graph = helper.make_graph(
         nodes,
         "graph",
         inputs,
         [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
-        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     opsets = [helper.make_opsetid("", opset)]
     opsets += [helper.make_opsetid(name, version) for name, version in (domains or {}).items()]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import onnx
-from onnx import helper
 
-from tests.compiler.frontend.onnx_models import integers
-from tests.compiler.frontend.sized_cases import Case, floats, node, on_rows, on_shapes, with_second
+from tests.compiler.frontend.onnx_models import integers, node
+from tests.compiler.frontend.sized_cases import Case, floats, on_rows, on_shapes, with_second
 from tunefarm.compiler.types.tensor_type import Array
 
 SIZES = [{"b": 3, "s": 7}, {"b": 1, "s": 3}, {"b": 2, "s": 5}]
@@ -18,13 +16,12 @@ BOUNDS = {"b": "1..3", "s": "3..7"}
 
 def _from_end(operator: str, reduction: str) -> Case:
     """Updates of places that are counted from the true end of the sequence."""
-    scatter = helper.make_node(operator, ["x", "places", "z"], ["y"], axis=1, reduction=reduction)
+    scatter = node(operator, "x places z", axis=1, reduction=reduction)
     return Case(
-        [node("Sub", "i three", "places"), scatter],
+        [node("Sub", "i [3]", "places"), scatter],
         {"x": ("b", "s", 6), "i": ("b", 2, 6), "z": ("b", 2, 6)},
         BOUNDS,
         SIZES,
-        {"three": integers(3)},
         integers=("i",),
     )
 
@@ -41,7 +38,7 @@ def _of_a_difference(*nodes: onnx.NodeProto, **constants: Array) -> Case:
         {"x": ("s", 6), "z": ("b",)},
         {"s": "1..7", "b": "1..7"},
         [{"s": 7, "b": 2}, {"s": 5, "b": 7}, {"s": 2, "b": 7}, {"s": 3, "b": 3}, {"s": 6, "b": 7}],
-        {"none": integers(0), "far": integers(99), **constants},
+        constants,
     )
 
 
@@ -49,51 +46,40 @@ MOVE_CASES: dict[str, Case] = {
     "windows of planes that are filled up": Case(
         [
             node("Shape", "x", "size", start=1, end=2),
-            node("Mod", "size four", "rest"),
-            node("Sub", "four rest", "more"),
-            node("Mod", "more four", "added"),
+            node("Mod", "size [4]", "rest"),
+            node("Sub", "[4] rest", "more"),
+            node("Mod", "more [4]", "added"),
             node("Add", "size added", "whole"),
-            node("Div", "whole four", "count"),
-            node("Concat", "none none none none none added added none", "pads", axis=0),
+            node("Div", "whole [4]", "count"),
+            node("Concat", "[0] [0] [0] [0] [0] added added [0]", "pads", axis=0),
             node("Pad", "x pads", "filled"),
-            node("Concat", "all count four count four six", "apart", axis=0),
+            node("Concat", "[-1] count [4] count [4] [6]", "apart", axis=0),
             node("Reshape", "filled apart", "windows"),
-            node("ReduceMax", "windows two", "most"),
+            node("ReduceMax", "windows [2]", "most"),
             node("Add", "windows most", "moved"),
-            node("Concat", "all whole whole six", "together", axis=0),
+            node("Concat", "[-1] whole whole [6]", "together", axis=0),
             node("Reshape", "moved together"),
         ],
         {"x": ("b", "s", "s", 6)},
         BOUNDS,
         SIZES,
-        {
-            "four": integers(4),
-            "six": integers(6),
-            "all": integers(-1),
-            "none": integers(0),
-            "two": integers(2),
-        },
     ),
-    "slice up to what may be less than 0": _of_a_difference(node("Slice", "x none d none")),
-    "slice from what may be less than 0": _of_a_difference(node("Slice", "x d far none")),
+    "slice up to what may be less than 0": _of_a_difference(node("Slice", "x [0] d [0]")),
+    "slice from what may be less than 0": _of_a_difference(node("Slice", "x d [99] [0]")),
     "slice backwards from what may be less than 0": _of_a_difference(
-        node("Slice", "x d before none back"), before=integers(-99), back=integers(-1)
+        node("Slice", "x d [-99] [0] [-1]")
     ),
     "remainder of what may be less than 0": _of_a_difference(
-        node("Mod", "d three", "r", fmod=1),
-        node("Mod", "d three", "m"),
+        node("Mod", "d [3]", "r", fmod=1),
+        node("Mod", "d [3]", "m"),
         node("Concat", "r m d", axis=0),
-        three=integers(3),
     ),
     "quotients of what may be less than 0": _of_a_difference(
-        node("Div", "d three", "q"),
-        node("Div", "d minus", "n"),
+        node("Div", "d [3]", "q"),
+        node("Div", "d [-2]", "n"),
         node("Concat", "q n", "both", axis=0),
-        node("Add", "both ten", "shape"),
+        node("Add", "both [10]", "shape"),
         node("ConstantOfShape", "shape"),
-        three=integers(3),
-        minus=integers(-2),
-        ten=integers(10),
     ),
     "split where bounds alone do not say that there is anything": _of_a_difference(
         node("Min", "long wide", "first"),
@@ -105,22 +91,21 @@ MOVE_CASES: dict[str, Case] = {
     "filled and padded where bounds alone do not say that there is anything": _of_a_difference(
         node("Min", "long wide", "first"),
         node("Sub", "long first", "rest"),
-        node("Sub", "none rest", "minus"),
-        node("Add", "rest three", "more"),
-        node("Sub", "more three", "same"),
+        node("Sub", "[0] rest", "minus"),
+        node("Add", "rest [3]", "more"),
+        node("Sub", "more [3]", "same"),
         node("ConstantOfShape", "same", "zeros"),
-        node("Concat", "none none minus none", "pads", axis=0),
+        node("Concat", "[0] [0] minus [0]", "pads", axis=0),
         node("Pad", "x pads", "cut"),
         node("Shape", "zeros", "number"),
         node("Sub", "first number", "most"),
         node("Cast", "most", "real", to=1),
         node("Add", "cut real"),
-        three=integers(3),
     ),
     "the diagonals of squares of any size": Case(
         [
-            helper.make_node("Einsum", ["x"], ["d"], equation="bii->bi"),
-            helper.make_node("Einsum", ["z"], ["t"], equation="ii->"),
+            node("Einsum", "x", "d", equation="bii->bi"),
+            node("Einsum", "z", "t", equation="ii->"),
             node("Add", "d t"),
         ],
         {"x": ("b", "s", "s"), "z": ("s", "t")},
@@ -128,45 +113,29 @@ MOVE_CASES: dict[str, Case] = {
         [{"b": 3, "s": 7, "t": 7}, {"b": 1, "s": 3, "t": 3}, {"b": 2, "s": 5, "t": 5}],
     ),
     "a sequence of two halves": on_shapes(
-        [
-            node("Gather", "shape one", "size"),
-            node("Add", "size one", "more"),
-            node("Div", "more two", "half"),
-            node("Squeeze", "half", "each"),
-            node("SplitToSequence", "x each", "parts", axis=1),
-            node("SequenceAt", "parts last", "second"),
-            node("SequenceAt", "parts first", "before"),
-            node("Concat", "second before", axis=1),
-        ],
-        one=integers(1),
-        two=integers(2),
-        first=np.array(0),
-        last=np.array(1),
+        node("Gather", "shape [1]", "size"),
+        node("Add", "size [1]", "more"),
+        node("Div", "more [2]", "half"),
+        node("Squeeze", "half", "each"),
+        node("SplitToSequence", "x each", "parts", axis=1),
+        node("SequenceAt", "parts 1", "second"),
+        node("SequenceAt", "parts 0", "before"),
+        node("Concat", "second before", axis=1),
     ),
     "a sequence of rows, one at a time": on_shapes(
-        [
-            node("SplitToSequence", "x one", "parts", axis=1),
-            node("SequenceAt", "parts last", "end"),
-            node("ConcatFromSequence", "parts", "all", axis=1),
-            node("Add", "all end"),
-        ],
-        one=np.array(1),
-        last=np.array(-1),
+        node("SplitToSequence", "x 1", "parts", axis=1),
+        node("SequenceAt", "parts -1", "end"),
+        node("ConcatFromSequence", "parts", "all", axis=1),
+        node("Add", "all end"),
     ),
     "a sequence of parts whose sizes are computed": on_shapes(
-        [
-            node("Gather", "shape one", "size"),
-            node("Sub", "size two", "rest"),
-            node("Concat", "rest two", "sizes", axis=0),
-            node("SplitToSequence", "x sizes", "parts", axis=1),
-            node("SequenceAt", "parts last", "second"),
-            node("SequenceAt", "parts first", "before"),
-            node("Concat", "second before", axis=1),
-        ],
-        one=integers(1),
-        two=integers(2),
-        first=np.array(0),
-        last=np.array(1),
+        node("Gather", "shape [1]", "size"),
+        node("Sub", "size [2]", "rest"),
+        node("Concat", "rest [2]", "sizes", axis=0),
+        node("SplitToSequence", "x sizes", "parts", axis=1),
+        node("SequenceAt", "parts 1", "second"),
+        node("SequenceAt", "parts 0", "before"),
+        node("Concat", "second before", axis=1),
     ),
     "sequences backwards": Case(
         [node("ReverseSequence", "x n", time_axis=1, batch_axis=0)],
@@ -204,93 +173,62 @@ MOVE_CASES: dict[str, Case] = {
         [{"h": 6, "w": 8}, {"h": 2, "w": 2}, {"h": 4, "w": 6}],
     ),
     "elements found in rows side by side": on_shapes(
-        [node("Reshape", "x rows", "r"), node("Relu", "r", "p"), node("NonZero", "p")],
-        rows=integers(-1, 6),
+        node("Reshape", "x [-1,6]", "r"), node("Relu", "r", "p"), node("NonZero", "p")
     ),
     "different elements of all": on_rows("Unique"),
     "padded to a multiple, with pads turned round": on_shapes(
-        [
-            node("Gather", "shape one", "n"),
-            node("Mod", "n four", "rest"),
-            node("Sub", "four rest", "left"),
-            node("Mod", "left four", "p"),
-            node("Concat", "none none none p none none", "pairs", axis=0),
-            node("Reshape", "pairs two_each", "r"),
-            node("Slice", "r last before first_axis last", "back"),
-            node("Transpose", "back", "turned", perm=[1, 0]),
-            node("Reshape", "turned flat", "pads"),
-            node("Pad", "x pads"),
-        ],
-        one=integers(1),
-        four=integers(4),
-        none=integers(0),
-        two_each=integers(-1, 2),
-        last=integers(-1),
+        node("Gather", "shape [1]", "n"),
+        node("Mod", "n [4]", "rest"),
+        node("Sub", "[4] rest", "left"),
+        node("Mod", "left [4]", "p"),
+        node("Concat", "[0] [0] [0] p [0] [0]", "pairs", axis=0),
+        node("Reshape", "pairs [-1,2]", "r"),
+        node("Slice", "r [-1] before [0] [-1]", "back"),
+        node("Transpose", "back", "turned", perm=[1, 0]),
+        node("Reshape", "turned [-1]", "pads"),
+        node("Pad", "x pads"),
         before=integers(-(2**63) + 1),
-        first_axis=integers(0),
-        flat=integers(-1),
     ),
     "features that none are left of": on_shapes(
-        [
-            node("Slice", "x zero six last", "h"),
-            node("Slice", "x six far last", "rest"),
-            node("Split", "x parts", "all none", axis=2),
-            node("Concat", "h rest none all", axis=2),
-        ],
-        zero=integers(0),
-        six=integers(6),
+        node("Slice", "x [0] [6] [-1]", "h"),
+        node("Slice", "x [6] far [-1]", "rest"),
+        node("Split", "x [6,0]", "all none", axis=2),
+        node("Concat", "h rest none all", axis=2),
         far=integers(2**62),
-        last=integers(-1),
-        parts=integers(6, 0),
     ),
     "rows repeated, with repeats of one axis by their place": on_shapes(
-        [
-            node("Gather", "shape one", "n"),
-            node("Concat", "one n", "values", axis=0),
-            node("OneHot", "at three values", "hot"),
-            node("Reshape", "hot flat", "shape_of"),
-            node("Unsqueeze", "first one", "f"),
-            node("Tile", "f shape_of", "t"),
-            node("OneHot", "at three both", "known"),
-            node("Reshape", "known flat", "two"),
-            node("Tile", "t two", "tt"),
-            node("Slice", "tt zero n one", "u"),
-            node("Add", "x u"),
-        ],
-        at=integers(1),
-        one=integers(1),
-        zero=integers(0),
-        three=np.array(3),
-        both=integers(1, 2),
-        flat=integers(-1),
+        node("Gather", "shape [1]", "n"),
+        node("Concat", "[1] n", "values", axis=0),
+        node("OneHot", "[1] 3 values", "hot"),
+        node("Reshape", "hot [-1]", "shape_of"),
+        node("Unsqueeze", "first [1]", "f"),
+        node("Tile", "f shape_of", "t"),
+        node("OneHot", "[1] 3 [1,2]", "known"),
+        node("Reshape", "known [-1]", "two"),
+        node("Tile", "t two", "tt"),
+        node("Slice", "tt [0] n [1]", "u"),
+        node("Add", "x u"),
         first=floats(1, 6),
     ),
     "starts of all rows, and from the end": replace(
         on_shapes(
-            [
-                node("Gather", "shape zero", "rows"),
-                node("Gather", "shape one", "columns"),
-                node("Mul", "rows columns", "all"),
-                node("Range", "zero all columns"),
-                node("Sub", "zero columns", "back"),
-                node("Range", "all zero back", "backwards"),
-            ],
-            zero=np.array(0),
-            one=np.array(1),
+            node("Gather", "shape 0", "rows"),
+            node("Gather", "shape 1", "columns"),
+            node("Mul", "rows columns", "all"),
+            node("Range", "0 all columns"),
+            node("Sub", "0 columns", "back"),
+            node("Range", "all 0 back", "backwards"),
         ),
         outputs=("y", "backwards"),
     ),
     "beams of each sentence apart": Case(
-        [node("Reshape", "x apart", "a"), node("ReduceMax", "a first")],
+        [node("Reshape", "x [-1,3,4]", "a"), node("ReduceMax", "a [0]")],
         {"x": ("r", 4)},
         {"r": "3..12"},
         [{"r": 3}, {"r": 12}, {"r": 6}],
-        {"apart": integers(-1, 3, 4), "first": integers(0)},
     ),
     "greatest of all rows": on_shapes(
-        [node("Reshape", "x rows", "r"), node("TopK", "r two", "y at", axis=0)],
-        rows=integers(-1, 6),
-        two=integers(2),
+        node("Reshape", "x [-1,6]", "r"), node("TopK", "r [2]", "y at", axis=0)
     ),
     "products over channels that need not be there": with_second(
         [node("Conv", "x z", kernel_shape=[3], pads=[1, 1])], (5, "s", 3)
@@ -308,10 +246,9 @@ MOVE_CASES: dict[str, Case] = {
         [node("EyeLike", "x", k=1)], {"x": ("b", "s")}, BOUNDS, SIZES
     ),
     "twice the sequence beside as much of another": Case(
-        [node("Tile", "x twice", "t"), node("Max", "t z")],
+        [node("Tile", "x [1,2,1]", "t"), node("Max", "t z")],
         {"x": ("b", "s", 6), "z": ("b", "t", 6)},
         {**BOUNDS, "t": "6..14"},
         [{"b": 3, "s": 7, "t": 14}, {"b": 1, "s": 3, "t": 6}],
-        {"twice": integers(1, 2, 1)},
     ),
 }

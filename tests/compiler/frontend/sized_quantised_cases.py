@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from tests.compiler.frontend.sized_cases import Case, node, on_shapes
+from tests.compiler.frontend.onnx_models import node
+from tests.compiler.frontend.sized_cases import Case, on_shapes
 from tunefarm.compiler.types.tensor_type import Array
 
 _RNG = np.random.default_rng(1)
@@ -19,13 +20,7 @@ def _number(value: float) -> Array:
     return np.array(value, np.float32)
 
 
-_FORMS = {
-    "scale": _number(0.02),
-    "zero": np.array(120, np.uint8),
-    "scale2": _number(0.05),
-    "zero2": np.array(100, np.uint8),
-    "ws": _number(0.01),
-}
+_FORMS = {"zero": np.array(120, np.uint8), "zero2": np.array(100, np.uint8)}
 
 
 def _on_image(nodes: list[onnx.NodeProto], **others: Array) -> Case:
@@ -42,37 +37,30 @@ def _on_rows(nodes: list[onnx.NodeProto], **constants: Array) -> Case:
 
 QUANTISED_CASES: dict[str, Case] = {
     "dynamic product": on_shapes(
-        [
-            node("DynamicQuantizeLinear", "x", "q s z"),
-            node("MatMulInteger", "q w z wz", "i"),
-            node("Cast", "i", "c", to=1),
-            node("Mul", "c s", "y"),
-        ],
+        node("DynamicQuantizeLinear", "x", "q s z"),
+        node("MatMulInteger", "q w z wz", "i"),
+        node("Cast", "i", "c", to=1),
+        node("Mul", "c s", "y"),
         w=_weights(6, 5),
         wz=np.array(0, np.int8),
     ),
     "dynamic sums over rows": on_shapes(
-        [
-            node("DynamicQuantizeLinear", "x", "q s z"),
-            node("Transpose", "q", "qt", perm=[0, 2, 1]),
-            node("MatMulInteger", "qt q z z", "i"),
-            node("Cast", "i", "y", to=1),
-        ],
+        node("DynamicQuantizeLinear", "x", "q s z"),
+        node("Transpose", "q", "qt", perm=[0, 2, 1]),
+        node("MatMulInteger", "qt q z z", "i"),
+        node("Cast", "i", "y", to=1),
     ),
     "attention between scales": on_shapes(
-        [
-            node("QuantizeLinear", "x scale zero", "q"),
-            node("DequantizeLinear", "q scale zero", "d"),
-            node("Transpose", "d", "t", perm=[0, 2, 1]),
-            node("MatMul", "d t", "m"),
-            node("Softmax", "m", "p", axis=-1),
-            node("QuantizeLinear", "p share none", "q2"),
-            node("DequantizeLinear", "q2 share none", "e"),
-            node("MatMul", "e d", "y"),
-        ],
+        node("QuantizeLinear", "x 0.02 zero", "q"),
+        node("DequantizeLinear", "q 0.02 zero", "d"),
+        node("Transpose", "d", "t", perm=[0, 2, 1]),
+        node("MatMul", "d t", "m"),
+        node("Softmax", "m", "p", axis=-1),
+        node("QuantizeLinear", "p share none", "q2"),
+        node("DequantizeLinear", "q2 share none", "e"),
+        node("MatMul", "e d", "y"),
         share=_number(1 / 255),
         none=np.array(0, np.uint8),
-        scale=_FORMS["scale"],
         zero=_FORMS["zero"],
     ),
     "dynamic convolution": _on_image(
@@ -109,13 +97,13 @@ QUANTISED_CASES: dict[str, Case] = {
     ),
     "convolution between scales": _on_image(
         [
-            node("QuantizeLinear", "x scale zero", "q"),
-            node("DequantizeLinear", "q scale zero", "d"),
-            node("DequantizeLinear", "w ws", "wd"),
+            node("QuantizeLinear", "x 0.02 zero", "q"),
+            node("DequantizeLinear", "q 0.02 zero", "d"),
+            node("DequantizeLinear", "w 0.01", "wd"),
             node("Conv", "d wd", "c", pads=[1, 1, 1, 1], strides=[2, 2]),
             node("Relu", "c", "r"),
-            node("QuantizeLinear", "r scale2 zero2", "q2"),
-            node("DequantizeLinear", "q2 scale2 zero2", "d2"),
+            node("QuantizeLinear", "r 0.05 zero2", "q2"),
+            node("DequantizeLinear", "q2 0.05 zero2", "d2"),
             node("MaxPool", "d2", "p", kernel_shape=[2, 2]),
             node("GlobalAveragePool", "p", "y"),
         ]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from tests.compiler.frontend.onnx_models import integers, model, tensor
-from tests.compiler.frontend.sized_cases import node
+from tests.compiler.frontend.onnx_models import integers, model, node, tensor
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError, ShapeError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto

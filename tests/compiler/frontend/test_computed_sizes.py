@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.compiler.frontend.onnx_models import model, tensor
-from tests.compiler.frontend.sized_cases import floats, node
+from tests.compiler.frontend.onnx_models import model, node, tensor
+from tests.compiler.frontend.sized_cases import floats
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError

@@ -10,8 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.compiler.frontend.onnx_models import model, tensor
-from tests.compiler.frontend.sized_cases import node
+from tests.compiler.frontend.onnx_models import model, node, tensor
 from tunefarm import compiler
 from tunefarm.compiler.errors import DeclaredShapeWarning, InputError, ShapeError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.compiler.frontend.onnx_models import integers, model, tensor
-from tests.compiler.frontend.sized_cases import floats, node
+from tests.compiler.frontend.onnx_models import integers, model, node, tensor
+from tests.compiler.frontend.sized_cases import floats
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.types.tensor_type import Array

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.compiler.frontend.onnx_models import model, tensor
-from tests.compiler.frontend.sized_cases import node
+from tests.compiler.frontend.onnx_models import model, node, tensor
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph

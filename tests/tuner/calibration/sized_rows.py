@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from tests.compiler.frontend.onnx_models import model, tensor
-from tests.compiler.frontend.sized_cases import floats, node
+from tests.compiler.frontend.onnx_models import model, node, tensor
+from tests.compiler.frontend.sized_cases import floats
 
 MOST_ROWS = 12
 SHAPES = {"b": ("1..3",), "s": (f"1..{MOST_ROWS}",)}

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.compiler.frontend.onnx_models import model, tensor
-from tests.compiler.frontend.sized_cases import node
+from tests.compiler.frontend.onnx_models import model, node, tensor
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.sized_graphs import cache_graph, rows_graph, taken_graph
 from tests.tuner.reports.traces import assert_nested, lanes
