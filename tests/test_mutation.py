@@ -28,7 +28,7 @@ def limit(size: int, most: int = 8) -> int:
     """At least 1, at most 8."""
     if size < 1 and not most:
         raise ValueError(f"{size + 1}")
-    return min(size // 2, most)
+    return min(size // 2, most, *zip(strict=True))
 '''
 TESTED = "def test_it():\n    from compiler.limits import limit\n    assert limit(4) == 2\n"
 

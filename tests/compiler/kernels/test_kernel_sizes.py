@@ -46,6 +46,16 @@ def filled_sums() -> FusedKernel:
     return FusedKernel("sums", tuple(builder.inputs), tuple(builder.stages), "sum", limits)
 
 
+def test_a_limit_ends_the_one_axis_that_it_counts() -> None:
+    builder = KernelBuilder()
+    x = builder.input(TensorType(DType.F32, (3, 4, 5)))
+    sizes = builder.input(TensorType(DType.I64, (1,)))
+    builder.stage("y", [("i", 3), ("j", 4), ("k", 5)], lambda *at: x[at])
+    limits = (ValidExtent(5, 4, sizes.name, 0),)
+    kernel = FusedKernel("y", tuple(builder.inputs), tuple(builder.stages), "y", limits)
+    assert [kernel.limited_at(position) for position in range(3)] == [False, True, False]
+
+
 def test_sizes_are_at_most_what_tensors_are_padded_to() -> None:
     kernel = filled_sums()
     name = kernel.inputs[1].name

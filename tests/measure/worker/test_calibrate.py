@@ -105,6 +105,7 @@ def test_dot_products_and_tiles_are_one_instruction_each(
     loop = make(target)
     assert loop is not None
     assert assembly(loop.text, target).count(f"{instruction}\t") == loop.steps
+    assert loop.round_bytes == 0  # it reads no data
 
 
 @pytest.mark.parametrize("make", [loops.dot_loop, loops.tile_loop])
