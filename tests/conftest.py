@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import importlib
 import os
 import shutil
 import signal
@@ -12,7 +13,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -90,13 +91,26 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if may_have else True
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection(session: pytest.Session) -> None:
+    """Of several workers each imports its share of all tests first: what it writes as bytecode the
+    others need not compile."""
+    worker, root = getattr(session.config, "workerinput", None), session.config.rootpath
+    if worker is None or [root / given for given in session.config.args] != [root / "tests"]:
+        return
+    paths = sorted((root / "tests").rglob("test_*.py"))
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for path in paths[number::count]:
+        with suppress(Exception, pytest.skip.Exception):  # collecting it says so
+            importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     functions: set[str] = set()
     for item in items:
-        path = item.path.relative_to(config.rootpath).as_posix()
+        function = item.nodeid.partition("[")[0]
+        path = function.partition("::")[0]
         if path.startswith(_ALONE):
             item.add_marker(pytest.mark.alone)
-        function = item.nodeid.partition("[")[0]
         if path.startswith(_SAMPLED) and function in functions and _is_left(item.nodeid):
             item.add_marker(pytest.mark.nightly)
         functions.add(function)
