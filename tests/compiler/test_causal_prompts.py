@@ -54,8 +54,9 @@ def _attention(
     return node, graph.types[node.inputs[-1]].size if node.attributes.get("causal") else 0
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("form", ["gqa", "rotary", "concat", "torch"])
+@pytest.mark.parametrize(
+    ("form", "batch"), [("gqa", 1), ("gqa", 2), ("rotary", 1), ("concat", 2), ("torch", 2)]
+)
 def test_prompts_and_their_parts_are_those_of_onnxruntime(form: str, batch: int) -> None:
     proto = decoder(form, SIZES)
     bounds: dict[str, tuple[str | int, ...]] = {"batch_size": (batch,), **BOUNDS}
@@ -73,8 +74,7 @@ def test_prompts_and_their_parts_are_those_of_onnxruntime(form: str, batch: int)
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("window", [-1, 5, 40])
-@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize(("window", "fixed"), [(-1, False), (5, False), (40, False), (5, True)])
 def test_windows_of_group_query_attention(window: int, fixed: bool) -> None:
     batch, tokens, past, width = 1, 37, 40, 16
     names = ["q", "k", "v", "past_key", "past_value", "last", "total"]
@@ -103,11 +103,7 @@ def test_windows_of_group_query_attention(window: int, fixed: bool) -> None:
     proto = model([*counted, grouped], ports, ["y", "key", "value"], {}, opset=18)
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     sizes: dict[str, tuple[str | int, ...]] = {"s": (tokens,), "p": (past,), "t": (tokens + past,)}
-    dynamic: dict[str, tuple[str | int, ...]] = {
-        "s": ("2..64",),
-        "p": ("0..40",),
-        "t": ("2..104",),
-    }
+    dynamic: dict[str, tuple[str | int, ...]] = {"s": ("2..64",), "p": ("0..40",), "t": ("2..104",)}
     bounds = sizes if fixed else dynamic
     executable = compiler.build(import_model_proto(proto, bounds))
     node, count = _attention(proto, bounds)

@@ -79,7 +79,7 @@ def assert_same(
 
 
 @settings(
-    max_examples=15, deadline=None, derandomize=True, phases=[Phase.generate]
+    max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate]
 )  # each example is a build: shrinking one takes minutes
 @given(st.data())
 def test_gives_what_onnxruntime_gives(data: st.DataObject) -> None:

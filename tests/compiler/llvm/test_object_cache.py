@@ -147,7 +147,7 @@ def test_another_process_finds_what_this_one_made(repository: Path, folder: Path
 
 
 def test_two_processes_may_fill_it_at_once(repository: Path, folder: Path) -> None:
-    sizes = range(2, 14)
+    sizes = range(2, 8)
     fillers = [Filler(repository, folder, *sizes) for _ in range(2)]
     for filler in fillers:
         filler.start()
@@ -176,6 +176,14 @@ def test_whatever_code_depends_on_is_part_of_the_key(folder: Path) -> None:
         made = compile_through(cache, kernel, schedule, target, symbol)
         assert made == compile_kernel(kernel, schedule, target, symbol)
     assert (cache.hits, cache.misses) == (0, 7)
+
+
+def test_code_of_fixed_rounding_is_kept_apart_if_it_is_asked_for(folder: Path) -> None:
+    cache = ObjectCache(ContentCache(folder))
+    plain, free, fixed = (
+        cache.entry(KERNEL, SCHEDULE, HOST, "kernel", *given) for given in ((), (False,), (True,))
+    )
+    assert plain.key == free.key != fixed.key
 
 
 def test_another_compiler_uses_none_of_the_entries(

@@ -188,14 +188,14 @@ def test_what_a_peeled_round_reads_ends_with_the_others() -> None:
 def tiles(tile: int, dynamic: bool = True) -> tuple[FusedKernel, Schedule]:
     """GELUs of products in register tiles of so many rows."""
     builder = KernelBuilder()
-    data = builder.input(TensorType(DType.F32, (ROWS, 64)))
+    data = builder.input(TensorType(DType.F32, (ROWS, 16)))
     sizes = builder.input(TensorType(DType.I64, (2,)))
-    weights = builder.input(TensorType(DType.F32, (64, 8)))
+    weights = builder.input(TensorType(DType.F32, (16, 8)))
     product = builder.stage(
         "sum",
         [("i", ROWS), ("j", 8)],
         lambda i, j, k: mul(data[(i, k)], weights[(k, j)]),
-        reduce=[("k", 64)],
+        reduce=[("k", 16)],
         combiner="sum",
     )
     builder.stage(
@@ -228,8 +228,8 @@ def test_tiles_of_fewer_rows_compute_the_same(tile: int) -> None:
     verify_loops(nest)
     rng = np.random.default_rng(0)
     inputs = {
-        "in0": rng.standard_normal((ROWS, 64)).astype(np.float32),
-        "in2": rng.standard_normal((64, 8)).astype(np.float32),
+        "in0": rng.standard_normal((ROWS, 16)).astype(np.float32),
+        "in2": rng.standard_normal((16, 8)).astype(np.float32),
     }
     sums = inputs["in0"] @ inputs["in2"]
     expected = sums * np.vectorize(math.erf)(sums)

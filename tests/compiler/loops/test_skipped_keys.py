@@ -99,7 +99,7 @@ def test_keys_before_a_window_are_left_out(sketch: int, monkeypatch: pytest.Monk
     assert queries * window <= scores <= queries * (queries + window + 32)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     queries=st.integers(1, 40),
     keys=st.integers(1, 150),

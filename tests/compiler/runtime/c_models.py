@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.compiler.frontend.onnx_models import node
 from tests.end_to_end.tiny_model import tiny_model
-from tunefarm.compiler.frontend.import_onnx import import_onnx
+from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.runtime.c_library.c_interface import c_interface
 from tunefarm.compiler.runtime.spec.buffers import address_of, aligned_empty
@@ -35,13 +37,13 @@ def odd_mlp() -> onnx.ModelProto:
     Large enough for parallel loops: 64 x 256 by 256 x 256.
     """
     nodes = [
-        helper.make_node("MatMul", ["input.1", "w"], ["p"]),
-        helper.make_node("MatMul", ["1", "u"], ["q"]),
-        helper.make_node("Add", ["p", "q"], ["s"]),
-        helper.make_node("Relu", ["s"], ["r"]),
-        helper.make_node("MatMul", ["r", "v"], ["class"]),
-        helper.make_node("Tanh", ["class"], ["out/a"]),
-        helper.make_node("ReduceMax", ["class"], ["out.a"], keepdims=0),
+        node("MatMul", "input.1 w", "p"),
+        node("MatMul", "1 u", "q"),
+        node("Add", "p q", "s"),
+        node("Relu", "s", "r"),
+        node("MatMul", "r v", "class"),
+        node("Tanh", "class", "out/a"),
+        node("ReduceMax", "class", "out.a", keepdims=0),
     ]
     rng = np.random.default_rng(5)
 
@@ -66,7 +68,7 @@ def typed_model(names: Sequence[str]) -> onnx.ModelProto:
     nodes, inputs, outputs = [], [], []
     for name in names:
         element = getattr(TensorProto, name)
-        nodes.append(helper.make_node("Gather", [f"in_{name}", "order"], [f"out_{name}"]))
+        nodes.append(node("Gather", f"in_{name} order", f"out_{name}"))
         inputs.append(helper.make_tensor_value_info(f"in_{name}", element, [3]))
         outputs.append(helper.make_tensor_value_info(f"out_{name}", element, [3]))
     order = numpy_helper.from_array(np.array([2, 1, 0]), "order")
@@ -88,7 +90,7 @@ def without_inputs() -> onnx.ModelProto:
     """A model that gives three constants."""
     constant = numpy_helper.from_array(np.arange(3, dtype=np.float32), "c")
     graph = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["y"])],
+        [node("Identity", "c")],
         "constant",
         [],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
@@ -105,10 +107,14 @@ def _model(graph: onnx.GraphProto) -> onnx.ModelProto:
 
 
 def compiled(model: onnx.ModelProto, folder: Path, threads: int = 1) -> ExecutableSpec:
-    """The model as the pipeline compiles it."""
-    path = folder / "model.onnx"
-    onnx.save(model, path)
-    return compile_model(import_onnx(path), threads=threads).spec
+    """The model as the pipeline compiles it, once for all tests; its file lies in the folder."""
+    onnx.save(model, folder / "model.onnx")
+    return _spec(model.SerializeToString(deterministic=True), threads)
+
+
+@cache
+def _spec(model: bytes, threads: int) -> ExecutableSpec:
+    return compile_model(import_model_proto(onnx.load_from_string(model)), threads=threads).spec
 
 
 def random_inputs(spec: ExecutableSpec) -> dict[str, Array]:

@@ -171,8 +171,8 @@ def test_stage_inside_of_another_keeps_its_accumulator() -> None:
 @given(st.data())
 def test_every_schedule_keeps_the_accumulator(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(list(TYPES)), "type")
-    extent = st.sampled_from([1, 3, 7, 13, 16, 32, 45])
-    m, n, k = (data.draw(extent, name) for name in "mnk")
+    m = data.draw(st.sampled_from([1, 3, 7, 13]), "m")
+    n, k = (data.draw(st.sampled_from([1, 3, 7, 13, 16, 32, 45]), name) for name in "nk")
     drawn = {
         "product": product(dtype, m, n, k, data.draw(st.booleans()), data.draw(st.booleans())),
         "window": window(dtype, m, n, 3),

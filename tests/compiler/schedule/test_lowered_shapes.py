@@ -54,7 +54,7 @@ TARGET = Target(
     "x86_64-unknown-linux-gnu", "x86-64-v3", ("avx2", "fma"), 32, 16, 32768, 524288, 33554432, 2
 )
 LITTLE_CACHE = replace(TARGET, l2_bytes=16 * 1024)
-CANDIDATES = 15
+CANDIDATES = 10
 TERMS = 4  # bytes that a step of a matrix tile sums
 
 CONV: dict[str, Attribute] = {"layout": "NCHWc", "pads": (1, 1, 1, 1)}

@@ -232,7 +232,7 @@ LARGEST = "softmax"  # takes longer than all the others
 @pytest.mark.parametrize(
     ("name", "every"),
     [
-        *((name, 32 if name == LARGEST else 2) for name in SMALL_SPACES),
+        *((name, 32 if name == LARGEST else 4) for name in SMALL_SPACES),
         *(pytest.param(name, 1, marks=pytest.mark.nightly) for name in SMALL_SPACES),
     ],
 )

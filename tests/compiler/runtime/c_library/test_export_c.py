@@ -392,17 +392,20 @@ def test_two_models_with_the_same_kernel_are_linked_into_one_program(
     assert run(tmp_path, "./a.out") == "-1 -2 -3, 1 2 3\n"
 
 
+def write_all(folder: Path) -> None:
+    """Every file of a library and of an object."""
+    spec = compiled(odd_mlp(), folder, 2)
+    export_library(spec, folder, "mlp")
+    export_object(spec, folder / "static.o", "mlp")
+
+
 def test_the_same_model_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from tests.compiler.runtime.c_models import *;"
-        "from tunefarm.compiler.runtime.c_library.export_c import *; folder = Path(sys.argv[1]);"
-        "spec = compiled(odd_mlp(), folder, 2); export_library(spec, folder, 'mlp');"
-        "export_object(spec, folder / 'static.o', 'mlp')"
-    )
     folders = [tmp_path / "a", tmp_path / "quite another name"]
     for folder in folders:
         folder.mkdir()
-        run(folder, sys.executable, "-c", script, str(folder))
+    write_all(folders[0])
+    script = f"from {__name__} import *; write_all(Path({str(folders[1])!r}))"
+    run(folders[1], sys.executable, "-c", script)
     files = sorted(path.name for path in folders[0].iterdir())
     emitted = ["libmlp.so", "mlp.h", "mlp_example.c", "static.h", "static.o"]
     assert sorted([*emitted, "model.onnx"]) == files
