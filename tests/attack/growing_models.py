@@ -40,7 +40,7 @@ def _doubling_constants(random: Random) -> onnx.ModelProto:
         nodes.append(node("Concat", [last, f"n{step}"], [f"c{step}"], axis=0))
         last = f"c{step}"
     nodes += [node("ReduceSum", [last], ["s"]), node("Add", ["x", "s"], ["y"])]
-    return model(nodes, [_X], ["y"], {"one": np.ones(random.choice((2, 2000)), np.float32)})
+    return model(nodes, [_X], constants={"one": np.ones(random.choice((2, 2000)), np.float32)})
 
 
 def _doubling_sums(random: Random) -> onnx.ModelProto:
@@ -114,7 +114,7 @@ def _tile(random: Random) -> onnx.ModelProto:
 
 
 def _with_shape(operator: str, data: str, shape: list[int]) -> onnx.ModelProto:
-    return model([node(operator, [data, "s"], ["y"])], [_X], ["y"], {"s": integers(*shape)})
+    return model([node(operator, [data, "s"], ["y"])], [_X], constants={"s": integers(*shape)})
 
 
 def _constant_of_shape(random: Random) -> onnx.ModelProto:
@@ -126,7 +126,7 @@ def _constant_of_shape(random: Random) -> onnx.ModelProto:
         node("ReduceSum", ["c"], ["r"], keepdims=0),
         node("Add", ["x", "r"], ["y"]),
     ]
-    return model(nodes, [_X], ["y"], {"s": integers(*shape)})
+    return model(nodes, [_X], constants={"s": integers(*shape)})
 
 
 def _range(random: Random) -> onnx.ModelProto:
@@ -138,13 +138,13 @@ def _range(random: Random) -> onnx.ModelProto:
     ]
     values = {"a": 0, "b": _large(random), "c": random.choice((1, -1, 1000))}
     constants = {name: integers(value).reshape(()) for name, value in values.items()}
-    return model(nodes, [_X], ["y"], constants)
+    return model(nodes, [_X], constants=constants)
 
 
 def _one_hot(random: Random) -> onnx.ModelProto:
     nodes = [node("OneHot", ["x", "d", "v"], ["y"])]
     constants = {"d": integers(_large(random)), "v": np.array([0, 1], np.float32)}
-    return model(nodes, [_X], ["y"], constants)
+    return model(nodes, [_X], constants=constants)
 
 
 def _resize(random: Random) -> onnx.ModelProto:
@@ -154,15 +154,14 @@ def _resize(random: Random) -> onnx.ModelProto:
     return model(
         [node("Resize", ["x", "", "s"], ["y"], mode=mode, antialias=antialias)],
         [tensor("x", [1, 1, 8, random.choice((8, 100_000))])],
-        ["y"],
-        {"s": np.array(scales, np.float32)},
+        constants={"s": np.array(scales, np.float32)},
     )
 
 
 def _pad(random: Random) -> onnx.ModelProto:
     mode = random.choice(("constant", "reflect", "edge", "wrap"))
     pads = integers(_large(random), _large(random))
-    return model([node("Pad", ["x", "p"], ["y"], mode=mode)], [_X], ["y"], {"p": pads})
+    return model([node("Pad", ["x", "p"], ["y"], mode=mode)], [_X], constants={"p": pads})
 
 
 def _rank(random: Random) -> onnx.ModelProto:
@@ -175,8 +174,8 @@ def _rank(random: Random) -> onnx.ModelProto:
     constants = {"s": integers(*(1,) * (rank - 1), 4)}
     if random.random() < 0.5:
         nodes, constants = [node(operator, ["r", *inputs[1:]], ["y"], **attributes)], {}
-        return model(nodes, [tensor("r", [1] * (rank - 1) + [4])], ["y"])
-    return model(nodes, [_X], ["y"], constants)
+        return model(nodes, [tensor("r", [1] * (rank - 1) + [4])])
+    return model(nodes, [_X], constants=constants)
 
 
 def _einsum(random: Random) -> onnx.ModelProto:
@@ -188,7 +187,6 @@ def _einsum(random: Random) -> onnx.ModelProto:
     return model(
         [node("Einsum", ["x", "z"], ["y"], equation=f"{left},{right}->{result}")],
         [tensor("x", [extent] * len(left)), tensor("z", [extent] * len(right))],
-        ["y"],
     )
 
 
@@ -215,8 +213,7 @@ def _nested_loops(random: Random) -> onnx.ModelProto:
     return model(
         [node("Loop", ["n", "t", "x"], ["y"], body=body(1))],
         [_X],
-        ["y"],
-        {"n": integers(trips).reshape(()), "t": np.array(True)},
+        constants={"n": integers(trips).reshape(()), "t": np.array(True)},
     )
 
 
@@ -237,7 +234,6 @@ def _doubling_functions(random: Random) -> onnx.ModelProto:
     return model(
         [node(f"F{depth - 1}", ["x"], ["y"], domain="local")],
         [_X],
-        ["y"],
         functions=functions,
         domains={"local": 1},
     )
@@ -249,10 +245,10 @@ def _many_operands(random: Random) -> onnx.ModelProto:
     operator = random.choice(("Concat", "Sum", "Max"))
     attributes: dict[str, Any] = {"axis": 0} if operator == "Concat" else {}
     if random.random() < 0.5:
-        return model([node(operator, ["x"] * count, ["y"], **attributes)], [_X], ["y"])
+        return model([node(operator, ["x"] * count, ["y"], **attributes)], [_X])
     nodes = [node("Softmax", ["x"], [f"v{number}"], axis=0) for number in range(count)]
     nodes.append(node(operator, [f"v{number}" for number in range(count)], ["y"], **attributes))
-    return model(nodes, [_X], ["y"])
+    return model(nodes, [_X])
 
 
 def _many_outputs(random: Random) -> onnx.ModelProto:
@@ -298,7 +294,7 @@ def _matrix_products(random: Random) -> onnx.ModelProto:
         node("Add", ["x", "r"], ["y"]),
     ]
     constants = {"s": integers(extent, extent), "one": np.ones((1, 1), np.float32)}
-    return model(nodes, [_X], ["y"], constants)
+    return model(nodes, [_X], constants=constants)
 
 
 def _windows(random: Random) -> onnx.ModelProto:
@@ -310,7 +306,7 @@ def _windows(random: Random) -> onnx.ModelProto:
         attributes["pads"] = [random.choice((0, 1, size // 2, size)) for size in (*kernel, *kernel)]
     if random.random() < 0.3:
         attributes["dilations"] = [random.choice((1, 2, 2**31)) for _ in range(2)]
-    return model([node(operator, ["x"], ["y"], **attributes)], [tensor("x", [1, 2, 8, 8])], ["y"])
+    return model([node(operator, ["x"], ["y"], **attributes)], [tensor("x", [1, 2, 8, 8])])
 
 
 def _recurrent(random: Random) -> onnx.ModelProto:
@@ -319,7 +315,6 @@ def _recurrent(random: Random) -> onnx.ModelProto:
     return model(
         [node("RNN", ["x", "w", "r"], ["y"], hidden_size=hidden)],
         [tensor("x", [steps, 1, 2]), *weights],
-        ["y"],
     )
 
 
@@ -327,13 +322,13 @@ def _declared(random: Random) -> onnx.ModelProto:
     """Inputs of any shape."""
     shape = [random.choice((*_SIZES, 0, -1, 1)) for _ in range(random.randrange(6))]
     operator = random.choice(("Relu", "Softmax", "ReduceSum", "CumProd", "Trilu", "NonZero"))
-    return model([node(operator, ["x"], ["y"])], [tensor("x", shape)], ["y"])
+    return model([node(operator, ["x"], ["y"])], [tensor("x", shape)])
 
 
 def _hollow_constant(random: Random) -> onnx.ModelProto:
     """A constant without elements, or with more than it says."""
     dims = random.choice(([0, 2**62], [2**62, 0, 2**62], [2**32, 2**32], [-1, 4], [4] * 70, [2, 3]))
-    made = model([node("Concat", ["x", "c"], ["y"], axis=0)], [_X], ["y"], {"c": np.ones(4)})
+    made = model([node("Concat", ["x", "c"], ["y"], axis=0)], [_X], constants={"c": np.ones(4)})
     constant = made.graph.initializer[0]
     constant.data_type = random.choice(list(TensorProto.DataType.values()))
     constant.dims[:] = dims

@@ -48,8 +48,7 @@ def _own() -> Iterator[tuple[str, onnx.ModelProto]]:
                 node("MaxPool", ["r"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
             ],
             [tensor("x", [1, 3, 6, 6])],
-            ["y"],
-            {"w": weights(4, 3, 3, 3), "b": weights(4), "v": np.ones(4, np.float32)},
+            constants={"w": weights(4, 3, 3, 3), "b": weights(4), "v": np.ones(4, np.float32)},
         ),
     )
     yield (
@@ -63,8 +62,7 @@ def _own() -> Iterator[tuple[str, onnx.ModelProto]]:
                 node("MatMul", ["p", "x"], ["y"]),
             ],
             [tensor("x", [1, 5, 8])],
-            ["y"],
-            {"w": weights(8, 8)},
+            constants={"w": weights(8, 8)},
         ),
     )
     yield (
@@ -82,8 +80,7 @@ def _own() -> Iterator[tuple[str, onnx.ModelProto]]:
                 node("Slice", ["p", "zero", "two"], ["y"]),
             ],
             [tensor("x", [2, 6])],
-            ["y"],
-            {
+            constants={
                 "zero": integers(0),
                 "two": integers(2),
                 "rest": integers(-1),
@@ -103,8 +100,7 @@ def _own() -> Iterator[tuple[str, onnx.ModelProto]]:
                 node("MatMul", ["d", "v"], ["y"]),
             ],
             [tensor("x", [2, 4])],
-            ["y"],
-            {
+            constants={
                 "s": np.array(0.1, np.float32),
                 "z": np.array(3, np.uint8),
                 "w": np.arange(16, dtype=np.uint8).reshape(4, 4),
@@ -116,8 +112,7 @@ def _own() -> Iterator[tuple[str, onnx.ModelProto]]:
         model(
             [node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=3)],
             [tensor("x", [3, 1, 2])],
-            ["y"],
-            {"w": weights(1, 12, 2), "r": weights(1, 12, 3), "b": weights(1, 24)},
+            constants={"w": weights(1, 12, 2), "r": weights(1, 12, 3), "b": weights(1, 24)},
         ),
     )
     yield "loop", _loop()
@@ -128,8 +123,7 @@ def _own() -> Iterator[tuple[str, onnx.ModelProto]]:
         model(
             [node("Resize", ["x", "", "scales"], ["y"], mode="linear")],
             [tensor("x", [1, 2, 4, 4])],
-            ["y"],
-            {"scales": np.array([1, 1, 2, 1.5], np.float32)},
+            constants={"scales": np.array([1, 1, 2, 1.5], np.float32)},
         ),
     )
     yield (
@@ -137,20 +131,15 @@ def _own() -> Iterator[tuple[str, onnx.ModelProto]]:
         model(
             [node("Einsum", ["x", "w"], ["y"], equation="bij,jk->bik")],
             [tensor("x", [2, 3, 4])],
-            ["y"],
-            {"w": weights(4, 5)},
+            constants={"w": weights(4, 5)},
         ),
     )
     yield (
         "scatter",
         model(
-            [
-                node("ScatterND", ["x", "i", "u"], ["s"]),
-                node("TopK", ["s", "k"], ["y", "where"]),
-            ],
+            [node("ScatterND", ["x", "i", "u"], ["s"]), node("TopK", ["s", "k"], ["y", "where"])],
             [tensor("x", [6])],
-            ["y"],
-            {"i": integers(1, 4).reshape(2, 1), "u": weights(2), "k": integers(3)},
+            constants={"i": integers(1, 4).reshape(2, 1), "u": weights(2), "k": integers(3)},
         ),
     )
     yield "external", _external()
@@ -166,8 +155,7 @@ def _loop() -> onnx.ModelProto:
     return model(
         [node("Loop", ["three", "true", "x"], ["y"], body=body)],
         [tensor("x", [2])],
-        ["y"],
-        {"three": integers(3).reshape(()), "true": np.array(True)},
+        constants={"three": integers(3).reshape(()), "true": np.array(True)},
     )
 
 
@@ -178,8 +166,7 @@ def _branch() -> onnx.ModelProto:
     return model(
         [node("If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("Neg"))],
         [tensor("x", [2])],
-        ["y"],
-        {"c": np.array(True)},
+        constants={"c": np.array(True)},
     )
 
 
@@ -188,15 +175,11 @@ def _functions() -> onnx.ModelProto:
     inner = helper.make_function(
         "local", "Inner", ["a"], ["r"], [node("Relu", ["a"], ["r"])], opsets
     )
-    body = [
-        node("Inner", ["a"], ["m"], domain="local"),
-        node("Mul", ["m", "b"], ["r"]),
-    ]
+    body = [node("Inner", ["a"], ["m"], domain="local"), node("Mul", ["m", "b"], ["r"])]
     outer = helper.make_function("local", "Outer", ["a", "b"], ["r"], body, opsets)
     return model(
         [node("Outer", ["x", "x"], ["y"], domain="local")],
         [tensor("x", [4])],
-        ["y"],
         functions=[inner, outer],
         domains={"local": 1},
     )
@@ -207,8 +190,7 @@ def _external() -> onnx.ModelProto:
     made = model(
         [node("Gemm", ["x", "w", "b"], ["y"])],
         [tensor("x", [2, 4])],
-        ["y"],
-        {"w": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)},
+        constants={"w": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)},
     )
     offset = 0
     for weight in made.graph.initializer:

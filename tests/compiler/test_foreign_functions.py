@@ -246,8 +246,7 @@ def test_nothing_is_called_while_building() -> None:
     proto = model(
         [node("Tokens", ["c"], ["t"]), helper.make_node("Add", ["t", "x"], ["y"])],
         [tensor("x", (3,), INT64)],
-        ["y"],
-        {"c": constant},
+        constants={"c": constant},
         domains={DOMAIN: 1},
     )
     executable = build(import_model_proto(proto))
@@ -275,7 +274,6 @@ def test_function_of_a_branch_that_is_not_taken_is_not_called() -> None:
     proto = model(
         [helper.make_node("If", ["condition"], ["y"], **branches)],
         [tensor("x", (2, 3)), tensor("condition", (), BOOL)],
-        ["y"],
         domains={DOMAIN: 1},
     )
     executable = build(import_model_proto(proto))
@@ -329,8 +327,7 @@ def test_types_are_those_of_the_type_rule_whatever_the_numerics(numerics: str) -
             helper.make_node("MatMul", ["c", "w"], ["y"]),
         ],
         [tensor("x", (64, 64))],
-        ["y"],
-        {"w": weight},
+        constants={"w": weight},
         domains={DOMAIN: 1},
     )
     executable = build(import_model_proto(proto), numerics=numerics)
@@ -365,9 +362,7 @@ def test_missing_library_and_symbol_are_refused_at_load(library: Path) -> None:
 
 def test_model_that_calls_no_function_has_no_table_of_them() -> None:
     spec = compile_model(
-        import_model_proto(
-            model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", (3,))], ["y"])
-        )
+        import_model_proto(model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", (3,))]))
     ).spec
     assert spec.functions == ()
     assert b"functions" not in json_text(manifest_to_json(spec, ()))

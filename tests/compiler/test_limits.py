@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.compiler.frontend.onnx_models import integers, model, tensor
+from tests.compiler.frontend.onnx_models import integers, model, node, tensor
 from tunefarm.compiler.errors import ArtefactError, LimitError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph import fold_constants
@@ -21,32 +21,35 @@ from tunefarm.compiler.plan.optimise import optimise
 from tunefarm.compiler.runtime.execution.executable import Executable
 
 SMALL = Limits(bytes=1 << 20, nodes=100)
-node = helper.make_node
 
 
 def shaped(operator: str, *shape: int) -> onnx.ModelProto:
-    nodes = [node(operator, ["x", "s"], ["y"])]
-    return model(nodes, [tensor("x", [4])], ["y"], {"s": integers(*shape)})
+    nodes = [node(operator, "x s")]
+    return model(nodes, [tensor("x", [4])], constants={"s": integers(*shape)})
 
 
 def doubled(count: int, **constants: np.ndarray) -> onnx.ModelProto:
     """Concat(x, x), `count` times over; of a constant, if there is one."""
     first = next(iter(constants), "x")
     nodes = [
-        node("Concat", [f"v{i}" if i else first] * 2, [f"v{i + 1}"], axis=0) for i in range(count)
+        helper.make_node("Concat", [f"v{i}" if i else first] * 2, [f"v{i + 1}"], axis=0)
+        for i in range(count)
     ]
-    nodes += [node("ReduceSum", [f"v{count}"], ["s"]), node("Add", ["x", "s"], ["y"])]
-    return model(nodes, [tensor("x", [4])], ["y"], constants)
+    nodes += [node("ReduceSum", f"v{count}", "s"), node("Add", "x s")]
+    return model(nodes, [tensor("x", [4])], constants=constants)
 
 
 @pytest.mark.parametrize(
     ("proto", "message"),
     [
         (shaped("Reshape", *(1,) * 64, 4), "a value of node 'y' has 65 dimensions"),
-        (model([node("Relu", ["x"], ["y"])], [tensor("x", [1] * 65)], ["y"]), "input 'x' has 65"),
+        (model([node("Relu", "x")], [tensor("x", [1] * 65)]), "input 'x' has 65"),
         (
             model(
-                [node("Relu", [f"v{i}" if i else "x"], [f"v{i + 1}"]) for i in range(101)],
+                [
+                    helper.make_node("Relu", [f"v{i}" if i else "x"], [f"v{i + 1}"])
+                    for i in range(101)
+                ],
                 [tensor("x", [4])],
                 ["v101"],
             ),
@@ -82,12 +85,12 @@ def test_values_between_kernels_beyond_the_limits_are_refused(proto: onnx.ModelP
 def test_values_that_no_kernel_has_in_memory_may_be_as_large_as_they_are() -> None:
     """The scores of attention, at the greatest of many lengths, are never there as a whole."""
     nodes = [
-        node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
-        node("MatMul", ["x", "t"], ["scores"]),
-        node("Softmax", ["scores"], ["weights"], axis=-1),
-        node("MatMul", ["weights", "x"], ["y"]),
+        node("Transpose", "x", "t", perm=[0, 2, 1]),
+        node("MatMul", "x t", "scores"),
+        node("Softmax", "scores", "weights", axis=-1),
+        node("MatMul", "weights x"),
     ]
-    graph = import_model_proto(model(nodes, [tensor("x", [1, 4096, 16])], ["y"]), limits=SMALL)
+    graph = import_model_proto(model(nodes, [tensor("x", [1, 4096, 16])]), limits=SMALL)
     assert graph.types["scores"].bytes > 16 * SMALL.bytes
     compile_model(graph, limits=SMALL)
 
@@ -100,12 +103,12 @@ def test_concat_of_a_constant_with_itself_does_not_grow_when_it_is_folded() -> N
 
 def test_constants_are_folded_only_as_far_as_they_are_allowed() -> None:
     nodes = [
-        node("Neg", ["c"], ["n"]),
-        node("Mul", ["n", "n"], ["m"]),
-        node("Add", ["x", "m"], "y"),
+        node("Neg", "c", "n"),
+        node("Mul", "n n", "m"),
+        helper.make_node("Add", ["x", "m"], "y"),
     ]
     constants = {"c": np.ones(100_000, np.float32)}
-    graph = import_model_proto(model(nodes, [tensor("x", [1])], ["y"], constants))
+    graph = import_model_proto(model(nodes, [tensor("x", [1])], constants=constants))
 
     def operators(limit: int) -> list[str]:
         allowance = ResourceBudget(Limits(bytes=limit))
@@ -117,18 +120,19 @@ def test_constants_are_folded_only_as_far_as_they_are_allowed() -> None:
 
 def test_long_computations_are_not_folded() -> None:
     extent = 2000
-    nodes = [
-        node("MatMul", ["a", "a"], ["p"]),
-        node("MatMul", ["x", "p"], ["y"]),
-    ]
+    nodes = [node("MatMul", "a a", "p"), node("MatMul", "x p")]
     constants = {"a": np.ones((extent, extent), np.float32)}
-    graph = import_model_proto(model(nodes, [tensor("x", [1, extent])], ["y"], constants))
+    graph = import_model_proto(model(nodes, [tensor("x", [1, extent])], constants=constants))
     assert len(fold_constants.run(graph).nodes) == 2
 
 
 def relu_chain() -> Graph:
-    nodes = [node("Softmax", ["x"], ["a"]), node("Relu", ["a"], ["b"]), node("Softmax", ["b"], "y")]
-    return import_model_proto(model(nodes, [tensor("x", [4, 1000])], ["y"]))
+    nodes = [
+        node("Softmax", "x", "a"),
+        node("Relu", "a", "b"),
+        helper.make_node("Softmax", ["b"], "y"),
+    ]
+    return import_model_proto(model(nodes, [tensor("x", [4, 1000])]))
 
 
 @pytest.mark.parametrize(
@@ -141,11 +145,7 @@ def relu_chain() -> Graph:
     ids=["compile_model", "kernels_of", "optimise"],
 )
 def test_graph_beyond_the_limits_is_refused(build: Callable[[Graph, Limits], object]) -> None:
-    for limits in (
-        Limits(nodes=2),
-        Limits(rank=1),
-        Limits(seconds=1e-9),
-    ):
+    for limits in (Limits(nodes=2), Limits(rank=1), Limits(seconds=1e-9)):
         with pytest.raises(LimitError):
             build(relu_chain(), limits)
 

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.compiler.frontend.onnx_models import node
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler import kernel_stages
@@ -116,11 +117,11 @@ def mlp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two layers and a softmax."""
     rng = np.random.default_rng(4)
     nodes = [
-        helper.make_node("MatMul", ["x", "w0"], ["m0"], name="first"),
-        helper.make_node("Add", ["m0", "b0"], ["a0"]),
-        helper.make_node("Relu", ["a0"], ["r0"]),
-        helper.make_node("MatMul", ["r0", "w1"], ["m1"], name="second"),
-        helper.make_node("Softmax", ["m1"], ["y"], axis=-1),
+        node("MatMul", "x w0", "m0", name="first"),
+        node("Add", "m0 b0", "a0"),
+        node("Relu", "a0", "r0"),
+        node("MatMul", "r0 w1", "m1", name="second"),
+        node("Softmax", "m1", axis=-1),
     ]
     weights = {
         "w0": random_array(rng, (31, 64), 1 / 6),

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from tests.compiler.frontend.onnx_models import model, node
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError, InputError
@@ -21,7 +22,6 @@ from tunefarm.compiler.runtime.c_library.c_header import header_text
 from tunefarm.compiler.runtime.c_library.c_interface import c_interface
 from tunefarm.compiler.runtime.execution.executable import Executable
 
-node = helper.make_node
 FLOAT, INT64, STRING, BOOL = (
     TensorProto.FLOAT,
     TensorProto.INT64,
@@ -49,12 +49,8 @@ def build(
     outputs: Sequence[Any],
     constants: Mapping[str, Sequence[str]] = {},
 ) -> tuple[onnx.ModelProto, Executable]:
-    made = [
-        numpy_helper.from_array(np.array(words, object), name) for name, words in constants.items()
-    ]
-    graph = helper.make_graph(nodes, "texts", inputs, outputs, made)
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(ML, 3)]
-    proto = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    words = {name: np.array(text, object) for name, text in constants.items()}
+    proto = model(nodes, inputs, outputs, words, opset=21, domains={ML: 3})
     return proto, compiler.build(import_model_proto(proto))
 
 
@@ -81,13 +77,13 @@ def check(model: tuple[onnx.ModelProto, Executable], feeds: Mapping[str, Any]) -
 
 def test_texts_are_passed_compared_and_joined() -> None:
     nodes = [
-        node("Transpose", ["x"], ["turned"]),
-        node("Reshape", ["turned", "flat"], ["row"]),
-        node("Concat", ["row", "known"], ["joined"], axis=0),
-        node("Gather", ["joined", "places"], ["picked"]),
-        node("Equal", ["row", "known"], ["same"]),
-        node("Where", ["same", "row", "known"], ["chosen"]),
-        node("Constant", [], ["flat"], value_ints=[4]),
+        node("Transpose", "x", "turned"),
+        node("Reshape", "turned flat", "row"),
+        node("Concat", "row known", "joined", axis=0),
+        node("Gather", "joined places", "picked"),
+        node("Equal", "row known", "same"),
+        node("Where", "same row known", "chosen"),
+        node("Constant", "", "flat", value_ints=[4]),
     ]
     outputs = [port("picked", STRING, 3), port("same", BOOL, 4), port("chosen", STRING, 4)]
     inputs = [port("x", STRING, 2, 2), port("places", INT64, 3)]
@@ -125,18 +121,18 @@ def test_texts_are_passed_compared_and_joined() -> None:
 )
 def test_look_ups(operator: str, attributes: dict[str, Any], feed: Any, result: int) -> None:
     kind = STRING if feed.dtype == object else INT64
-    nodes = [node(operator, ["x"], ["y"], domain=ML, **attributes)]
+    nodes = [node(operator, "x", domain=ML, **attributes)]
     model = build(nodes, [port("x", kind, 2, 2)], [port("y", result, 2, 2)])
     check(model, {"x": feed})
 
 
 def test_categories_and_n_grams() -> None:
     nodes = [
-        node("OneHotEncoder", ["x"], ["hot"], domain=ML, cats_strings=["b", "xyz", "a"]),
+        node("OneHotEncoder", "x", "hot", domain=ML, cats_strings=["b", "xyz", "a"]),
         node(
             "TfIdfVectorizer",
-            ["x"],
-            ["grams"],
+            "x",
+            "grams",
             mode="TF",
             min_gram_length=1,
             max_gram_length=2,
@@ -157,8 +153,7 @@ def test_weights_belong_to_n_grams_wherever_they_are_counted(mode: str, indexes:
     weights: Any = {} if mode == "IDF" and len(set(indexes)) < 3 else {"weights": [2.0, 3.0, 5.0]}
     gram = node(
         "TfIdfVectorizer",
-        ["x"],
-        ["y"],
+        "x",
         mode=mode,
         min_gram_length=1,
         max_gram_length=2,
@@ -175,8 +170,7 @@ def test_weights_belong_to_n_grams_wherever_they_are_counted(mode: str, indexes:
 def test_weights_of_n_grams_that_share_an_output_are_refused_in_mode_idf() -> None:
     gram = node(
         "TfIdfVectorizer",
-        ["x"],
-        ["y"],
+        "x",
         mode="IDF",
         min_gram_length=1,
         max_gram_length=1,
@@ -192,11 +186,11 @@ def test_weights_of_n_grams_that_share_an_output_are_refused_in_mode_idf() -> No
 
 def test_labels_that_are_picked_from_a_constant_vector_are_strings() -> None:
     nodes = [
-        node("ArgMax", ["x"], ["number"], axis=1),
-        node("ArrayFeatureExtractor", ["classes", "number"], ["picked"], domain=ML),
-        node("Reshape", ["picked", "flat"], ["label"]),
+        node("ArgMax", "x", "number", axis=1),
+        node("ArrayFeatureExtractor", "classes number", "picked", domain=ML),
+        node("Reshape", "picked flat", "label"),
     ]
-    nodes.insert(0, node("Constant", [], ["flat"], value_ints=[-1]))
+    nodes.insert(0, node("Constant", "", "flat", value_ints=[-1]))
     classes = {"classes": ["dog", "cat"]}
     model = build(nodes, [port("x", FLOAT, 3, 2)], [port("label", STRING, 3)], classes)
     check(model, {"x": np.array([[1, 2], [3, 1], [0, 1]], np.float32)})
@@ -210,8 +204,8 @@ def test_classifier_as_sklearn_exports_it(labels: list[Any], tmp_path: Path) -> 
     nodes = [
         node(
             "LinearClassifier",
-            ["x"],
-            ["label", "scores"],
+            "x",
+            "label scores",
             domain=ML,
             coefficients=[0.1, 0.2, 0.3, 0.4, -0.5, 0.6],
             intercepts=[0.0, 0.1, 0.2],
@@ -219,13 +213,7 @@ def test_classifier_as_sklearn_exports_it(labels: list[Any], tmp_path: Path) -> 
             multi_class=1,
             **names,
         ),
-        node(
-            "ZipMap",
-            ["scores"],
-            ["probabilities"],
-            domain=ML,
-            **zipped,
-        ),
+        node("ZipMap", "scores", "probabilities", domain=ML, **zipped),
     ]
     kind = STRING if texts else INT64
     outputs = [port("label", kind, 5), records("probabilities", kind)]
@@ -240,7 +228,7 @@ def test_classifier_as_sklearn_exports_it(labels: list[Any], tmp_path: Path) -> 
 
 
 def test_numbers_of_words_do_for_texts_and_other_things_do_not() -> None:
-    nodes = [node("Gather", ["known", "i"], ["y"]), node("Identity", ["x"], ["z"])]
+    nodes = [node("Gather", "known i"), node("Identity", "x", "z")]
     inputs = [port("i", INT64, 2), port("x", STRING, 2)]
     outputs = [port("y", STRING, 2), port("z", STRING, 2)]
     _, executable = build(nodes, inputs, outputs, {"known": ["p", "q"]})
@@ -252,15 +240,11 @@ def test_numbers_of_words_do_for_texts_and_other_things_do_not() -> None:
 
 def test_what_computes_with_texts_is_refused() -> None:
     with pytest.raises(ImportModelError, match="computes with strings"):
-        build(
-            [node("Cast", ["x"], ["y"], to=STRING)], [port("x", FLOAT, 2)], [port("y", STRING, 2)]
-        )
+        build([node("Cast", "x", to=STRING)], [port("x", FLOAT, 2)], [port("y", STRING, 2)])
 
 
 def test_headers_tell_the_numbers_of_words() -> None:
-    nodes = [
-        node("LabelEncoder", ["x"], ["y"], domain=ML, keys_strings=["p"], values_strings=["*/"])
-    ]
+    nodes = [node("LabelEncoder", "x", domain=ML, keys_strings=["p"], values_strings=["*/"])]
     _, executable = build(nodes, [port("x", STRING, 2)], [port("y", STRING, 2)])
     header = header_text(c_interface([executable.spec]), [executable.spec.target], "cc")
     known = executable.spec.structure.words

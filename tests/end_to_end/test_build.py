@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
 
+from tests.compiler.frontend.onnx_models import model as model_of
+from tests.compiler.frontend.onnx_models import node, tensor
 from tests.end_to_end.tiny_model import tiny_model
 from tunefarm import compiler
 from tunefarm.compiler.kernels.serialize import kernel_to_json
@@ -71,24 +72,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def two_convolutions() -> onnx.ModelProto:
     """Two convolutions that are relatives, each with a ReLU, and a sum."""
     rng = np.random.default_rng(0)
-    tensors = [
-        numpy_helper.from_array(0.1 * rng.standard_normal(shape).astype(np.float32), name)
+    weights = {
+        name: 0.1 * rng.standard_normal(shape).astype(np.float32)
         for name, shape in (("v", (16, 16, 3, 3)), ("w", (32, 16, 3, 3)))
+    }
+    nodes = [
+        node("Conv", "x v", "a", pads=[1, 1, 1, 1]),
+        node("Relu", "a", "b"),
+        node("Conv", "b w", "c", pads=[1, 1, 1, 1]),
+        node("Relu", "c", "d"),
+        node("ReduceSum", "d", keepdims=0),
     ]
-    graph = helper.make_graph(
-        [
-            helper.make_node("Conv", ["x", "v"], ["a"], pads=[1, 1, 1, 1]),
-            helper.make_node("Relu", ["a"], ["b"]),
-            helper.make_node("Conv", ["b", "w"], ["c"], pads=[1, 1, 1, 1]),
-            helper.make_node("Relu", ["c"], ["d"]),
-            helper.make_node("ReduceSum", ["d"], ["y"], keepdims=0),
-        ],
-        "two",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 16, 12, 12])],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [])],
-        tensors,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return model_of(nodes, [tensor("x", [1, 16, 12, 12])], constants=weights)
 
 
 def write_database(path: Path, model: Path) -> None:
@@ -237,11 +232,7 @@ def registers_and_products(text: str) -> tuple[Iterable[str], bool]:
     [("x86-64-v2", "xmm", False), ("x86-64-v3", "ymm", True), ("x86-64-v4", "zmm", True)],
 )
 def test_code_for_a_named_target_uses_what_it_has(
-    target: str,
-    widest: str,
-    fused: bool,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
+    target: str, widest: str, fused: bool, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = f"{target}.toml"
     assert tune("inspect", "--model", "tiny.onnx", "--stage", "asm", "--config", config) == 0
@@ -252,10 +243,7 @@ def test_code_for_a_named_target_uses_what_it_has(
 
 @pytest.mark.parametrize("refusal", ["", "the kernel does not permit them"])
 def test_a_build_says_once_that_it_goes_without_tiles(
-    refusal: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    refusal: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tunefarm.compiler.target.host_tile_refusal", lambda: refusal)
     said = f"note: the code does not use matrix tiles (AMX): {refusal}\n"

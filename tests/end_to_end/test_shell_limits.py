@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from tests.compiler.frontend.onnx_models import model as model_of
-from tests.compiler.frontend.onnx_models import tensor
+from tests.compiler.frontend.onnx_models import node, tensor
 
 _SECONDS = 300.0
 _UNDER = """
@@ -74,9 +73,7 @@ def test_a_build_that_a_limit_stops_names_it(
     name: str, value: int, expected: str, model: Path, tmp_path: Path
 ) -> None:
     if name == "CPU":  # many kernels: more than the limit on any CPU
-        products = [
-            helper.make_node("MatMul", ["x", f"w{number}"], [f"y{number}"]) for number in range(99)
-        ]
+        products = [node("MatMul", f"x w{number}", f"y{number}") for number in range(99)]
         weights = {f"w{n}": np.ones((64, 9 + n), np.float32) for n in range(99)}
         names = [product.output[0] for product in products]
         onnx.save(model_of(products, [tensor("x", (3, 64))], names, weights), model)

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.compiler.frontend.onnx_models import node
 from tunefarm.compiler.errors import SettingsError
 from tunefarm.compiler.frontend.import_onnx import import_onnx
 from tunefarm.compiler.runtime.execution.executable import Executable
@@ -93,11 +94,11 @@ def test_sentences(
             pad_value="#",
             separators=[" "],
         ),
-        helper.make_node("Flatten", ["tokens"], ["rows"]),
-        helper.make_node(
+        node("Flatten", "tokens", "rows"),
+        node(
             "TfIdfVectorizer",
-            ["rows"],
-            ["counts"],
+            "rows",
+            "counts",
             mode="TF",
             min_gram_length=1,
             max_gram_length=1,
@@ -106,7 +107,7 @@ def test_sentences(
             ngram_indexes=[0, 1],
             pool_strings=["a", "cat"],
         ),
-        helper.make_node("Neg", ["counts"], ["y"]),
+        node("Neg", "counts"),
     ]
     graph = helper.make_graph(
         nodes,

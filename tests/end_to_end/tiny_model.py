@@ -9,16 +9,18 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from tests.compiler.frontend.onnx_models import node
+
 
 def tiny_model(batch: int | str = 1) -> onnx.ModelProto:
     """Convolution, ReLU, pooling, a dense layer and softmax on 12 x 12 pixels."""
     nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], name="conv1"),
-        helper.make_node("Relu", ["c"], ["r"], name="relu1"),
-        helper.make_node("GlobalAveragePool", ["r"], ["p"], name="pool1"),
-        helper.make_node("Flatten", ["p"], ["f"], name="flatten1"),
-        helper.make_node("Gemm", ["f", "v", "d"], ["g"], transB=1, name="dense1"),
-        helper.make_node("Softmax", ["g"], ["y"], name="softmax1"),
+        node("Conv", "x w b", "c", pads=[1, 1, 1, 1], name="conv1"),
+        node("Relu", "c", "r", name="relu1"),
+        node("GlobalAveragePool", "r", "p", name="pool1"),
+        node("Flatten", "p", "f", name="flatten1"),
+        node("Gemm", "f v d", "g", transB=1, name="dense1"),
+        node("Softmax", "g", name="softmax1"),
     ]
     return _model(nodes, batch)
 
@@ -26,12 +28,12 @@ def tiny_model(batch: int | str = 1) -> onnx.ModelProto:
 def unsupported_model() -> onnx.ModelProto:
     """Two nodes of operators that no converter covers."""
     nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], name="conv1"),
-        helper.make_node("MysteryNorm", ["c"], ["r"], name="mystery1", domain="made.up"),
-        helper.make_node("OtherMystery", ["r"], ["p"], name="mystery2", domain="made.up"),
-        helper.make_node("GlobalAveragePool", ["p"], ["q"], name="pool1"),
-        helper.make_node("Flatten", ["q"], ["f"], name="flatten1"),
-        helper.make_node("Gemm", ["f", "v", "d"], ["y"], transB=1, name="dense1"),
+        node("Conv", "x w b", "c", pads=[1, 1, 1, 1], name="conv1"),
+        node("MysteryNorm", "c", "r", name="mystery1", domain="made.up"),
+        node("OtherMystery", "r", "p", name="mystery2", domain="made.up"),
+        node("GlobalAveragePool", "p", "q", name="pool1"),
+        node("Flatten", "q", "f", name="flatten1"),
+        node("Gemm", "f v d", transB=1, name="dense1"),
     ]
     return _model(nodes, 1)
 

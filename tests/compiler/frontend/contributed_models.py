@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from tests.compiler.frontend.onnx_models import model
 from tests.onnxruntime_session import exact_session
 from tunefarm.compiler import build
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -35,22 +36,14 @@ def model_of(
         names.pop()
     node = helper.make_node(operator, names, outputs, "it", domain=domain, **attributes)
     given = {name: value for name, value in feeds.items() if value is not None}
-    inputs = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
-        )
-        for name, value in given.items()
-        if name not in constants
-    ]
-    graph = helper.make_graph(
+    return model(
         [node],
-        "case",
-        inputs,
+        {name: value for name, value in given.items() if name not in constants},
         [helper.make_value_info(name, onnx.TypeProto()) for name in outputs if name],
-        [numpy_helper.from_array(given[name], name) for name in constants],
+        {name: given[name] for name in constants},
+        opset=opset,
+        domains={"com.microsoft": 1},
     )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 def by_onnxruntime(model: onnx.ModelProto, feeds: Feeds) -> list[Values]:

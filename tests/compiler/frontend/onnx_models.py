@@ -38,27 +38,39 @@ def _literals(nodes: Iterable[onnx.NodeProto]) -> dict[str, Array]:
     return found
 
 
+untyped = helper.make_empty_tensor_value_info
+
+
 def model(
     nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[onnx.ValueInfoProto],
-    outputs: Sequence[str],
+    inputs: Sequence[onnx.ValueInfoProto] | Mapping[str, Array],
+    outputs: Sequence[str | onnx.ValueInfoProto] = ("y",),
     constants: Mapping[str, Array] | None = None,
     *,
     opset: int = 18,
     functions: Sequence[onnx.FunctionProto] = (),
     domains: Mapping[str, int] | None = None,
 ) -> onnx.ModelProto:
-    """A model whose outputs are float tensors of unknown shape, with the literals of its nodes."""
+    """A model with the literals of its nodes.
+
+    Inputs that are given as arrays have their types and shapes, outputs that are names are float
+    tensors of unknown shape, and the domains of nodes have version 1 unless another one is given.
+    """
+    if isinstance(inputs, Mapping):
+        inputs = [
+            tensor(name, array.shape, helper.np_dtype_to_tensor_dtype(array.dtype))
+            for name, array in inputs.items()
+        ]
     constants = {**(constants or {}), **_literals(nodes)}
     graph = helper.make_graph(
         nodes,
         "graph",
         inputs,
-        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
+        [tensor(port, None) if isinstance(port, str) else port for port in outputs],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    opsets = [helper.make_opsetid("", opset)]
-    opsets += [helper.make_opsetid(name, version) for name, version in (domains or {}).items()]
+    versions = {"": opset, **{node.domain: 1 for node in nodes if node.domain}, **(domains or {})}
+    opsets = [helper.make_opsetid(name, version) for name, version in versions.items()]
     return helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
 
 

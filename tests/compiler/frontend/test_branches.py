@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 
+from tests.compiler.frontend.onnx_models import node
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError, ShapeError, UnsupportedOperatorError
@@ -124,20 +125,14 @@ def test_nested_branches_that_do_not_fit() -> None:
 
 
 def test_a_recurrence_whose_rows_do_not_fit() -> None:
-    nodes = [
-        helper.make_node("LSTM", ["x", "w", "r"], ["", "t"], hidden_size=4),
-        helper.make_node("Shape", ["x"], ["other"]),
-    ]
+    nodes = [node("LSTM", "x w r", "_ t", hidden_size=4), node("Shape", "x", "other")]
     value = helper.make_tensor_value_info
     y = value("t", TensorProto.FLOAT, None)
     then = helper.make_graph(nodes[:1], "then", [], [y])
-    other = [
-        helper.make_node("ReduceMean", ["x", "axes"], ["m"]),
-        helper.make_node("Expand", ["m", "to"], ["e"]),
-    ]
+    other = [node("ReduceMean", "x axes", "m"), node("Expand", "m to", "e")]
     otherwise = helper.make_graph(other, "other", [], [value("e", TensorProto.FLOAT, None)])
     graph = helper.make_graph(
-        [helper.make_node("If", ["flag"], ["y"], then_branch=then, else_branch=otherwise)],
+        [node("If", "flag", then_branch=then, else_branch=otherwise)],
         "g",
         [value("x", TensorProto.FLOAT, [5, 1, "n"]), value("flag", TensorProto.BOOL, [])],
         [value("y", TensorProto.FLOAT, [1, 1, 4])],

@@ -10,7 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.compiler.frontend.onnx_models import INT64, integers, outputs_of
+from tests.compiler.frontend.onnx_models import INT64, integers, node, outputs_of, tensor
+from tests.compiler.frontend.onnx_models import model as model_of
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError, InputError
@@ -19,7 +20,6 @@ from tunefarm.compiler.graph.ir import Graph
 from tunefarm.compiler.graph.verify import verify_graph
 from tunefarm.compiler.types.tensor_type import Array
 
-node = helper.make_node
 SHAPE = (3, 4, 5)
 
 
@@ -39,18 +39,8 @@ def model(
     dtype: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
     """A model that declares shapes of its outputs, with inputs of these arrays' types."""
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [
-            helper.make_tensor_value_info(
-                name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-            )
-            for name, array in inputs.items()
-        ],
-        [helper.make_tensor_value_info(name, dtype, shape) for name, shape in outputs.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    results = [tensor(name, shape, dtype) for name, shape in outputs.items()]
+    return model_of(nodes, inputs, results, opset=opset)
 
 
 def run(graph: Graph, inputs: Mapping[str, Array]) -> tuple[list[Any], list[str]]:
@@ -98,7 +88,7 @@ REDUCTIONS = (
 def test_axes_of_a_reduction(operator: str, keepdims: int) -> None:
     inputs = {"x": random(*SHAPE), "axes": integers(0, 2)}
     shape = [1, 4, 1] if keepdims else [4]
-    proto = model([node(operator, ["x", "axes"], ["y"], keepdims=keepdims)], inputs, {"y": shape})
+    proto = model([node(operator, "x axes", keepdims=keepdims)], inputs, {"y": shape})
     same = [{**inputs, "axes": integers(*axes)} for axes in ((0, 2), (2, 0), (-1, -3), (0, -1))]
     graph = compare(proto, *same)
     for axes in ((0, 1), (0, 0), (2, 5), (-4, 0)):
@@ -107,17 +97,15 @@ def test_axes_of_a_reduction(operator: str, keepdims: int) -> None:
 
 def test_axes_of_a_reduction_that_several_shapes_fit() -> None:
     inputs = {"x": random(4, 3, 4), "axes": integers(0)}
-    proto = model([node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)], inputs, {"y": [3, 4]})
+    proto = model([node("ReduceSum", "x axes", keepdims=0)], inputs, {"y": [3, 4]})
     x = inputs["x"]
     graph = import_model_proto(proto)
     refuses(graph, {"x": x, "axes": integers(1)}, "axes", "must be [0]")
-    proto = model([node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)], inputs, {"y": [4, 3]})
+    proto = model([node("ReduceSum", "x axes", keepdims=0)], inputs, {"y": [4, 3]})
     compare(proto, {"x": x, "axes": integers(2)}, {"x": x, "axes": integers(-1)})
     square = random(4, 4)
     proto = model(
-        [node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)],
-        {"x": square, "axes": integers(0)},
-        {"y": [4]},
+        [node("ReduceSum", "x axes", keepdims=0)], {"x": square, "axes": integers(0)}, {"y": [4]}
     )
     compare(proto, *({"x": square, "axes": integers(axis)} for axis in (0, 1, -1, -2)))
 
@@ -125,10 +113,10 @@ def test_axes_of_a_reduction_that_several_shapes_fit() -> None:
 def test_reduction_takes_the_shape_that_is_declared_behind_pointwise_nodes() -> None:
     inputs = {"x": np.abs(random(*SHAPE)) + 1, "axes": integers(1)}
     nodes = [
-        node("ReduceSum", ["x", "axes"], ["sum"], keepdims=1),
-        node("Log", ["sum"], ["log"]),
-        node("Constant", [], ["two"], value_float=2.0),
-        node("Mul", ["two", "log"], ["y"]),
+        node("ReduceSum", "x axes", "sum", keepdims=1),
+        node("Log", "sum", "log"),
+        node("Constant", "", "two", value_float=2.0),
+        node("Mul", "two log"),
     ]
     compare(model(nodes, inputs, {"y": [3, 1, 5]}), inputs, {**inputs, "axes": integers(-2)})
 
@@ -136,7 +124,7 @@ def test_reduction_takes_the_shape_that_is_declared_behind_pointwise_nodes() -> 
 def test_empty_list_of_axes_is_known() -> None:
     inputs = {"x": random(*SHAPE), "axes": integers()}
     for noop, shape in ((0, [1, 1, 1]), (1, list(SHAPE))):
-        nodes = [node("ReduceSum", ["x", "axes"], ["y"], noop_with_empty_axes=noop)]
+        nodes = [node("ReduceSum", "x axes", noop_with_empty_axes=noop)]
         graph = import_model_proto(model(nodes, inputs, {"y": None}))
         verify_graph(graph)
         assert graph.inputs == ("x", "axes")
@@ -145,7 +133,7 @@ def test_empty_list_of_axes_is_known() -> None:
 
 def test_operand_that_only_gives_a_type_may_be_empty() -> None:
     inputs = {"x": random(*SHAPE), "like": np.zeros(0, np.float16)}
-    proto = model([node("CastLike", ["x", "like"], ["y"])], inputs, {"y": None}, opset=19)
+    proto = model([node("CastLike", "x like")], inputs, {"y": None}, opset=19)
     graph = import_model_proto(proto)
     verify_graph(graph)
     (output,) = outputs_of(graph, inputs)
@@ -155,7 +143,7 @@ def test_operand_that_only_gives_a_type_may_be_empty() -> None:
 @pytest.mark.parametrize("exclusive", [0, 1])
 def test_axis_of_a_running_sum(exclusive: int) -> None:
     inputs = {"x": random(*SHAPE), "axis": np.array(0, np.int64)}
-    nodes = [node("CumSum", ["x", "axis"], ["y"], exclusive=exclusive)]
+    nodes = [node("CumSum", "x axis", exclusive=exclusive)]
     runs = [{**inputs, "axis": np.array(axis, np.int64)} for axis in range(-3, 3)]
     graph = compare(model(nodes, inputs, {"y": None}), *runs)
     refuses(graph, {**inputs, "axis": np.array(3, np.int64)}, "axis", "[0] or [1] or [2]")
@@ -163,7 +151,7 @@ def test_axis_of_a_running_sum(exclusive: int) -> None:
 
 def test_shape_of_a_reshape() -> None:
     inputs = {"x": random(*SHAPE), "shape": integers(3, 2, 10)}
-    proto = model([node("Reshape", ["x", "shape"], ["y"])], inputs, {"y": [3, 2, 10]})
+    proto = model([node("Reshape", "x shape")], inputs, {"y": [3, 2, 10]})
     shapes = ((3, 2, 10), (0, 2, -1), (-1, 2, 10), (3, -1, 10))
     graph = compare(proto, *({**inputs, "shape": integers(*shape)} for shape in shapes))
     for shape in ((3, 10, 2), (-1, -1, 10), (3, 0, 10), (3, 2, 11)):
@@ -172,18 +160,18 @@ def test_shape_of_a_reshape() -> None:
 
 def test_axes_of_squeeze_and_unsqueeze() -> None:
     inputs = {"x": random(1, 3, 1, 5), "axes": integers(0)}
-    proto = model([node("Squeeze", ["x", "axes"], ["y"])], inputs, {"y": [3, 1, 5]})
+    proto = model([node("Squeeze", "x axes")], inputs, {"y": [3, 1, 5]})
     graph = compare(proto, inputs, {**inputs, "axes": integers(-4)})
     refuses(graph, {**inputs, "axes": integers(2)}, "axes", "must be [0]")
     inputs = {"x": random(3, 5), "axes": integers(1, 0)}
-    proto = model([node("Unsqueeze", ["x", "axes"], ["y"])], inputs, {"y": [1, 3, 1, 5]})
+    proto = model([node("Unsqueeze", "x axes")], inputs, {"y": [1, 3, 1, 5]})
     graph = compare(proto, *({**inputs, "axes": integers(*a)} for a in ((0, 2), (2, 0), (-4, -2))))
     refuses(graph, inputs, "axes", "must be [0, 2]")
 
 
 def test_shape_of_an_expand() -> None:
     inputs = {"x": random(3, 1, 5), "shape": integers(2, 1, 4, 1)}
-    proto = model([node("Expand", ["x", "shape"], ["y"])], inputs, {"y": [2, 3, 4, 5]})
+    proto = model([node("Expand", "x shape")], inputs, {"y": [2, 3, 4, 5]})
     shapes = ((2, 1, 4, 1), (2, 3, 4, 5), (2, 3, 4, 1))
     graph = compare(proto, *({**inputs, "shape": integers(*shape)} for shape in shapes))
     for shape in ((1, 3, 4, 5), (2, 3, 1, 5), (2, 4, 4, 5)):
@@ -192,21 +180,19 @@ def test_shape_of_an_expand() -> None:
 
 def test_repeats_sizes_and_depths_follow_from_the_result() -> None:
     inputs: dict[str, Array] = {"x": random(2, 3), "repeats": integers(2, 1)}
-    proto = model([node("Tile", ["x", "repeats"], ["y"])], inputs, {"y": [4, 3]})
+    proto = model([node("Tile", "x repeats")], inputs, {"y": [4, 3]})
     refuses(compare(proto, inputs), {**inputs, "repeats": integers(1, 2)}, "repeats", "[2, 1]")
 
     inputs = {"x": random(2, 6), "split": integers(2, 4)}
-    proto = model(
-        [node("Split", ["x", "split"], ["y", "z"], axis=1)], inputs, {"y": [2, 2], "z": None}
-    )
+    proto = model([node("Split", "x split", "y z", axis=1)], inputs, {"y": [2, 2], "z": None})
     refuses(compare(proto, inputs), {**inputs, "split": integers(4, 2)}, "split", "[2, 4]")
 
     inputs = {"i": integers(0, 2, -1), "depth": np.array(3), "values": floats([2, 5])}
-    proto = model([node("OneHot", ["i", "depth", "values"], ["y"])], inputs, {"y": [3, 3]})
+    proto = model([node("OneHot", "i depth values")], inputs, {"y": [3, 3]})
     refuses(compare(proto, inputs), {**inputs, "depth": np.array(4)}, "depth", "must be 3")
 
     inputs = {"shape": integers(2, 3)}
-    proto = model([node("ConstantOfShape", ["shape"], ["y"])], inputs, {"y": [2, 3]})
+    proto = model([node("ConstantOfShape", "shape")], inputs, {"y": [2, 3]})
     refuses(compare(proto, inputs), {"shape": integers(2, 4)}, "shape", "[2, 3]")
 
 
@@ -218,9 +204,7 @@ def test_range(dtype: Any) -> None:
     ]
     inputs = {name: np.asarray(value) for name, value in runs[0].items()}
     tensor = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    proto = model(
-        [node("Range", ["start", "limit", "delta"], ["y"])], inputs, {"y": [5]}, dtype=tensor
-    )
+    proto = model([node("Range", "start limit delta")], inputs, {"y": [5]}, dtype=tensor)
     scalars = [{name: np.asarray(value) for name, value in one.items()} for one in runs]
     graph = compare(proto, *(scalars if dtype is np.float32 else scalars[:3]))
     for name, value in (("limit", 6), ("delta", 0), ("delta", -1), ("start", 9)):
@@ -235,7 +219,7 @@ def test_slice() -> None:
         "axes": integers(0, 1),
         "steps": integers(2, 2),
     }
-    proto = model([node("Slice", list(inputs), ["y"])], inputs, {"y": [2, 3, 5]})
+    proto = model([helper.make_node("Slice", list(inputs), ["y"])], inputs, {"y": [2, 3, 5]})
     runs = [
         {**inputs, "starts": integers(*s), "ends": integers(*e), "axes": integers(*a)}
         | {"steps": integers(*t)}
@@ -264,7 +248,9 @@ def test_pad(mode: str, with_axes: bool) -> None:
     names = ["x", "pads", "value" if mode == "constant" else "", "axes"][: 3 + with_axes]
     if mode != "constant":
         del inputs["value"]
-    proto = model([node("Pad", names, ["y"], mode=mode)], inputs, {"y": [7, 8]}, opset=19)
+    proto = model(
+        [helper.make_node("Pad", names, ["y"], mode=mode)], inputs, {"y": [7, 8]}, opset=19
+    )
     lists = [(1, 2, 2, 1), (3, 0, 0, 3), (0, 3, 3, 0)]
     if mode in ("constant", "edge"):
         lists.append((4, -1, -1, 4))
@@ -278,7 +264,7 @@ def test_pad(mode: str, with_axes: bool) -> None:
 @pytest.mark.parametrize("upper", [0, 1])
 def test_diagonal_of_trilu(upper: int) -> None:
     inputs = {"x": random(2, 4, 5), "k": np.array(0, np.int64)}
-    proto = model([node("Trilu", ["x", "k"], ["y"], upper=upper)], inputs, {"y": None})
+    proto = model([node("Trilu", "x k", upper=upper)], inputs, {"y": None})
     values = (-7, -2, 0, 1, 6)
     session = exact_session(proto)
     graph = import_model_proto(proto)
@@ -289,12 +275,12 @@ def test_diagonal_of_trilu(upper: int) -> None:
 
 def test_block_of_col2im() -> None:
     inputs = {"x": random(1, 4, 6), "image": integers(3, 4), "block": integers(2, 2)}
-    proto = model([node("Col2Im", list(inputs), ["y"])], inputs, {"y": [1, 1, 3, 4]})
+    proto = model([helper.make_node("Col2Im", list(inputs), ["y"])], inputs, {"y": [1, 1, 3, 4]})
     graph = compare(proto, inputs)
     refuses(graph, {**inputs, "block": integers(1, 4)}, "block", "must be [2, 2]")
     refuses(graph, {**inputs, "image": integers(4, 3)}, "image", "must be [3, 4]")
     inputs = {"x": random(1, 5, 5), "image": integers(5, 5), "block": integers(1, 5)}
-    proto = model([node("Col2Im", list(inputs), ["y"])], inputs, {"y": [1, 1, 5, 5]})
+    proto = model([helper.make_node("Col2Im", list(inputs), ["y"])], inputs, {"y": [1, 1, 5, 5]})
     compare(proto, inputs, {**inputs, "block": integers(5, 1)})
 
 
@@ -312,7 +298,7 @@ COORDINATES = (
 def test_scales_of_a_resize(mode: str, coordinates: str) -> None:
     inputs = {"x": random(1, 2, 4, 6), "scales": floats([1, 1, 1.6, 0.6])}
     attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
-    resize = node("Resize", ["x", "", "scales"], ["y"], **attributes)
+    resize = node("Resize", "x _ scales", **attributes)
     proto = model([resize], inputs, {"y": [1, 2, 6, 3]}, opset=19)
     lists: list[list[float]] = [[1, 1, 1.6, 0.6], [1, 1, 1.5, 0.5], [1, 1, 1.7, 0.65]]
     graph = import_model_proto(proto)
@@ -333,7 +319,7 @@ def test_scales_of_a_resize(mode: str, coordinates: str) -> None:
 def test_infinite_neighbour_without_weight_leaves_a_position_as_it_is() -> None:
     inputs = {"x": floats([1, 2, np.inf]).reshape(1, 1, 1, 3)}
     scales = floats([1, 1, 1, 2])
-    resize = node("Resize", ["x", "", "scales"], ["y"], mode="linear")
+    resize = node("Resize", "x _ scales", mode="linear")
     both = {**inputs, "scales": scales}
     outputs, _ = run(import_model_proto(model([resize], both, {"y": [1, 1, 1, 6]})), both)
     np.testing.assert_allclose(outputs[0].reshape(-1)[:3], [1, 1.25, 1.75])
@@ -343,7 +329,7 @@ def test_infinite_neighbour_without_weight_leaves_a_position_as_it_is() -> None:
 def test_operand_of_which_nothing_is_declared_is_refused() -> None:
     inputs = {"x": random(*SHAPE), "shape": integers(3, 20)}
     with pytest.raises(ImportModelError, match=r"the shape .*computed at run time") as raised:
-        import_model_proto(model([node("Reshape", ["x", "shape"], ["y"])], inputs, {"y": None}))
+        import_model_proto(model([node("Reshape", "x shape")], inputs, {"y": None}))
     assert "declare the shape" in raised.value.hint
 
 
@@ -355,9 +341,9 @@ def test_slice_of_a_size_that_only_the_run_says() -> None:
         "steps": integers(2, 2),
     }
     nodes = [
-        node("Constant", [], ["axes"], value_ints=[1, 0]),
-        node("Slice", ["x", "starts", "ends", "axes", "steps"], ["part"]),
-        node("ReduceSum", ["part"], ["y"], keepdims=0),
+        node("Constant", "", "axes", value_ints=[1, 0]),
+        node("Slice", "x starts ends axes steps", "part"),
+        node("ReduceSum", "part", keepdims=0),
     ]
     proto = model(nodes, inputs, {"part": None, "y": None})
     session = exact_session(proto)
@@ -383,16 +369,11 @@ def test_slice_of_a_size_that_only_the_run_says() -> None:
 
 def test_slice_along_axes_that_only_the_run_says() -> None:
     inputs = {"x": random(7, 6, 5), "starts": integers(1), "ends": integers(5), "axes": integers(0)}
-    proto = model([node("Slice", ["x", "starts", "ends", "axes"], ["y"])], inputs, {"y": None})
+    proto = model([node("Slice", "x starts ends axes")], inputs, {"y": None})
     session = exact_session(proto)
     executable = compiler.build(import_model_proto(proto))
     for axis, start, end in ((0, 1, 5), (-1, -3, 2**62), (1, 0, 0)):
-        given = {
-            **inputs,
-            "starts": integers(start),
-            "ends": integers(end),
-            "axes": integers(axis),
-        }
+        given = {**inputs, "starts": integers(start), "ends": integers(end), "axes": integers(axis)}
         np.testing.assert_array_equal(executable.run(given)["y"], session.run(None, given)[0])
     with pytest.raises(InputError, match="the axes must be of 3, none of them twice"):
         executable.run({**inputs, "axes": integers(3)})
@@ -402,8 +383,8 @@ def test_slice_along_axes_that_only_the_run_says() -> None:
 def test_axes_of_a_result_of_which_nothing_is_declared(keepdims: int) -> None:
     inputs = {"x": random(*SHAPE), "axes": integers(0, 1)}
     nodes = [
-        node("ReduceMax", ["x", "axes"], ["y"], keepdims=keepdims),
-        node("ReduceSum", ["y"], ["sum"], keepdims=0),
+        node("ReduceMax", "x axes", keepdims=keepdims),
+        node("ReduceSum", "y", "sum", keepdims=0),
     ]
     proto = model(nodes, inputs, {"y": None, "sum": None})
     session = exact_session(proto)
@@ -419,7 +400,7 @@ def test_axes_of_a_result_of_which_nothing_is_declared(keepdims: int) -> None:
 
 def test_list_of_axes_of_any_length() -> None:
     inputs = {"x": random(*SHAPE), "axes": integers(2)}
-    proto = model([node("ReduceSum", ["x", "axes"], ["y"])], inputs, {"y": None})
+    proto = model([node("ReduceSum", "x axes")], inputs, {"y": None})
     proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "n"
     session = exact_session(proto)
     executable = compiler.build(import_model_proto(proto, {"n": ("1..3",)}))
@@ -428,7 +409,7 @@ def test_list_of_axes_of_any_length() -> None:
         np.testing.assert_allclose(
             executable.run(given)["y"], session.run(None, given)[0], rtol=1e-4, atol=1e-5
         )
-    proto = model([node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)], inputs, {"y": None})
+    proto = model([node("ReduceSum", "x axes", keepdims=0)], inputs, {"y": None})
     proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "n"
     with pytest.raises(ImportModelError, match=r"the list of axes .*computed at run time"):
         import_model_proto(proto, {"n": ("1..3",)})
@@ -437,7 +418,7 @@ def test_list_of_axes_of_any_length() -> None:
 @pytest.mark.parametrize(("operator", "shape"), [("Squeeze", (1, 3, 1)), ("Unsqueeze", (2, 3))])
 def test_view_of_which_nothing_is_declared(operator: str, shape: tuple[int, ...]) -> None:
     inputs = {"x": random(*shape), "axes": integers(0)}
-    proto = model([node(operator, ["x", "axes"], ["y"])], inputs, {"y": None})
+    proto = model([node(operator, "x axes")], inputs, {"y": None})
     session = exact_session(proto)
     executable = compiler.build(import_model_proto(proto))
     for axis in (0, 2, -1):
@@ -447,7 +428,7 @@ def test_view_of_which_nothing_is_declared(operator: str, shape: tuple[int, ...]
 
 def test_run_with_an_operand_that_does_not_fit_names_it_and_what_was_built() -> None:
     inputs = {"x": random(*SHAPE), "axes": integers(1)}
-    proto = model([node("ReduceSum", ["x", "axes"], ["y"])], inputs, {"y": [3, 1, 5]})
+    proto = model([node("ReduceSum", "x axes")], inputs, {"y": [3, 1, 5]})
     executable = compiler.build(import_model_proto(proto))
     np.testing.assert_allclose(
         executable.run(inputs)["y"], inputs["x"].sum(1, keepdims=True), rtol=1e-5
@@ -462,9 +443,9 @@ def test_shapes_of_results_with_bounds(given: bool) -> None:
     """An operand that is an input says the symbol itself; of another the graph computes it."""
     inputs: dict[str, Array] = {"x": random(1, 4), "shape": integers(3, 4)}
     nodes = [
-        node("Identity" if given else "Abs", ["shape"], ["asked"]),
-        node("Expand", ["x", "shape" if given else "asked"], ["wide"]),
-        node("ReduceSum", ["wide"], ["y"], keepdims=0),
+        node("Identity" if given else "Abs", "shape", "asked"),
+        helper.make_node("Expand", ["x", "shape" if given else "asked"], ["wide"]),
+        node("ReduceSum", "wide", keepdims=0),
     ]
     proto = model(nodes, inputs, {"wide": ["n", 4], "y": None})
     executable = compiler.build(import_model_proto(proto, {"n": ["2..5"]}))
@@ -484,7 +465,7 @@ def test_range_and_filled_shape_with_bounds() -> None:
         "limit": np.array(5, np.int64),
         "delta": np.array(1, np.int64),
     }
-    nodes = [node("Range", list(inputs), ["r"]), node("ReduceMax", ["r"], ["y"], keepdims=0)]
+    nodes = [helper.make_node("Range", list(inputs), ["r"]), node("ReduceMax", "r", keepdims=0)]
     proto = model(nodes, inputs, {"r": ["n"], "y": None}, dtype=INT64)
     executable = compiler.build(import_model_proto(proto, {"n": ["1..7"]}))
     for start, limit, delta in ((2, 5, 1), (0, 7, 1), (9, 2, -3)):
@@ -496,7 +477,7 @@ def test_range_and_filled_shape_with_bounds() -> None:
         executable.run({**inputs, "limit": np.array(99, np.int64)})
 
     inputs = {"shape": integers(2, 3)}
-    proto = model([node("ConstantOfShape", ["shape"], ["y"])], inputs, {"y": [2, "m"]})
+    proto = model([node("ConstantOfShape", "shape")], inputs, {"y": [2, "m"]})
     executable = compiler.build(import_model_proto(proto, {"m": ["1..4"]}))
     for count in (1, 4):
         assert executable.run({"shape": integers(2, count)})["y"].shape == (2, count)
@@ -505,9 +486,7 @@ def test_range_and_filled_shape_with_bounds() -> None:
 def test_computed_shape_of_a_view_of_open_sizes() -> None:
     arrays: dict[str, Array] = {"x": random(2, 6), "shape": integers(2, 2, 3)}
     proto = model(
-        [node("Reshape", ["x", "shape"], ["r"]), node("Relu", ["r"], ["y"])],
-        arrays,
-        {"y": ["batch", 2, 3]},
+        [node("Reshape", "x shape", "r"), node("Relu", "r")], arrays, {"y": ["batch", 2, 3]}
     )
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     executable = compiler.build(import_model_proto(proto, {"batch": ["1..4"]}))
@@ -522,13 +501,13 @@ def test_computed_shape_of_a_view_of_open_sizes() -> None:
 
 def test_axis_and_length_of_a_fourier_transform() -> None:
     inputs: dict[str, Array] = {"x": random(2, 6, 6, 1), "axis": np.array(1, np.int64)}
-    nodes = [node("DFT", ["x", "", "axis"], ["y"])]
+    nodes = [node("DFT", "x _ axis")]
     proto = model(nodes, inputs, {"y": [2, 6, 6, 2]}, opset=20)
     runs = [{**inputs, "axis": np.array(axis, np.int64)} for axis in (1, 2, -2, -3)]
     # axis 0 would fit, too, along which onnxruntime transforms nothing
     refuses(compare(proto, *runs), {**inputs, "axis": np.array(3, np.int64)}, "axis", "[1] or [2]")
     inputs = {"x": random(2, 6, 1), "length": np.array(4, np.int64)}
-    proto = model([node("DFT", ["x", "length"], ["y"])], inputs, {"y": [2, 4, 2]}, opset=20)
+    proto = model([node("DFT", "x length")], inputs, {"y": [2, 4, 2]}, opset=20)
     refuses(compare(proto, inputs), {**inputs, "length": np.array(5)}, "length", "must be 4")
 
 
@@ -539,7 +518,7 @@ def test_frames_of_a_fourier_transform(onesided: int) -> None:
         "step": np.array(4, np.int64),
         "length": np.array(8, np.int64),
     }
-    nodes = [node("STFT", ["x", "step", "", "length"], ["y"], onesided=onesided)]
+    nodes = [node("STFT", "x step _ length", onesided=onesided)]
     proto = model(nodes, inputs, {"y": [1, 6, 5 if onesided else 8, 2]}, opset=17)
     runs = [inputs]
     if onesided:

@@ -27,7 +27,7 @@ def _check(
     calls: list[dict[str, Any]],
 ) -> Executable:
     """Compare with onnxruntime a model whose result y has a declared shape."""
-    proto = model(nodes, inputs, ["y"], opset=18)
+    proto = model(nodes, inputs, opset=18)
     proto.graph.output[0].CopyFrom(tensor("y", declared))
     named = {
         axis.dim_param for port in proto.graph.input for axis in port.type.tensor_type.shape.dim
@@ -46,13 +46,13 @@ def _check(
 def test_resize_by_computed_scales_and_sizes(mode: str) -> None:
     data = tensor("x", [1, 1, "h", 5])
     scales = [tensor("s", [4])]
-    by_scales = [helper.make_node("Resize", ["x", "", "s"], ["y"], mode=mode)]
+    by_scales = [node("Resize", "x _ s", mode=mode)]
     calls = [
         {"x": floats(1, 1, high, 5), "s": np.array([1, 1, *by], np.float32)}
         for high, by in ((3, (2, 2)), (6, (0.5, 1.4)))
     ]
     _check(by_scales, [data, *scales], [1, 1, "p", "q"], calls)
-    by_sizes = [helper.make_node("Resize", ["x", "", "", "s"], ["y"], mode=mode)]
+    by_sizes = [node("Resize", "x _ _ s", mode=mode)]
     calls = [
         {"x": floats(1, 1, high, 5), "s": np.array([1, 1, *to])}
         for high, to in ((3, (7, 2)), (6, (1, 12)))
@@ -87,7 +87,7 @@ def test_one_row_or_all_expand_to_as_many_as_the_past_and_they_are() -> None:
         node("Concat", "sx total", "to", axis=0),
         node("Expand", "x to"),
     ]
-    proto = model(nodes, inputs, ["y"], opset=18)
+    proto = model(nodes, inputs, opset=18)
     executable = compiler.build(
         import_model_proto(proto, {"h": ("1..4",), "q": ("0..6",)}), threads=1
     )
@@ -101,7 +101,7 @@ def test_one_row_or_all_expand_to_as_many_as_the_past_and_they_are() -> None:
 
 
 def test_different_slices_of_open_size() -> None:
-    proto = model([node("Unique", "x", axis=1)], [tensor("x", ["h", 4])], ["y"], opset=18)
+    proto = model([node("Unique", "x", axis=1)], [tensor("x", ["h", 4])], opset=18)
     executable = compiler.build(import_model_proto(proto, {"h": ("2..6",)}))
     x = np.array([[1, 0, 1, 0], [2, 3, 2, 1], [0, 0, 0, 0]], np.float32)
     assert executable.run({"x": x})["y"].tolist() == [[0, 0, 1], [1, 3, 2], [0, 0, 0]]
@@ -114,7 +114,7 @@ def test_branches_may_give_texts_of_several_lengths() -> None:
     ]
     inputs = [tensor("s", [2], TensorProto.STRING), tensor("c", [], TensorProto.BOOL)]
     choice = node("If", "c", then_branch=sides[0], else_branch=sides[1])
-    executable = compiler.build(import_model_proto(model([choice], inputs, ["y"], opset=18)))
+    executable = compiler.build(import_model_proto(model([choice], inputs, opset=18)))
     texts = np.array(["a", "b"], object)
     for condition, expected in ((True, ["a", "b"]), (False, ["a", "b", "a", "b"])):
         found = executable.run({"s": texts, "c": np.array(condition)})["y"]

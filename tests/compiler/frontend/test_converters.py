@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.compiler.frontend.onnx_models import INT64, integers, model, outputs_of, tensor
+from tests.compiler.frontend.onnx_models import INT64, integers, model, node, outputs_of, tensor
 from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.verify import verify_graph
 from tunefarm.compiler.types.tensor_type import Array
 
-node = helper.make_node
 EXTENTS = st.sampled_from((1, 2, 3, 7, 13))
 
 
@@ -66,10 +65,9 @@ def test_conv(data: st.DataObject, rank: int) -> None:
         attributes["auto_pad"] = auto_pad
     spatial = draw(3, 9)
     proto = model(
-        [node("Conv", ["x", "w", "b"], ["y"], **attributes)],
+        [node("Conv", "x w b", **attributes)],
         [tensor("x", [2, 2 * groups, *spatial])],
-        ["y"],
-        {"w": random(2 * groups, 2, *kernel), "b": random(2 * groups)},
+        constants={"w": random(2 * groups, 2, *kernel), "b": random(2 * groups)},
     )
     check(proto, {"x": random(2, 2 * groups, *spatial)})
 
@@ -86,12 +84,7 @@ def test_pool(data: st.DataObject, operator: str) -> None:
     else:
         attributes["ceil_mode"] = data.draw(st.integers(0, 1))
     spatial = data.draw(st.lists(st.integers(3, 9), min_size=2, max_size=2))
-    proto = model(
-        [node(operator, ["x"], ["y"], **attributes)],
-        [tensor("x", [1, 3, *spatial])],
-        ["y"],
-        opset=19,
-    )
+    proto = model([node(operator, "x", **attributes)], [tensor("x", [1, 3, *spatial])], opset=19)
     check(proto, {"x": random(1, 3, *spatial)})
 
 
@@ -111,7 +104,11 @@ def test_slice(data: st.DataObject, rank: int) -> None:
         "axes": integers(*data.draw(st.permutations(range(rank)))),
         "steps": integers(*steps),
     }
-    proto = model([node("Slice", ["x", *constants], ["y"])], [tensor("x", shape)], ["y"], constants)
+    proto = model(
+        [helper.make_node("Slice", ["x", *constants], ["y"])],
+        [tensor("x", shape)],
+        constants=constants,
+    )
     check(proto, {"x": random(*shape)})
 
 
@@ -122,10 +119,9 @@ def test_pad(data: st.DataObject, mode: str) -> None:
     pads = data.draw(st.lists(st.integers(-1, 1), min_size=4, max_size=4))
     inputs = ["x", "pads", "value"] if mode == "constant" else ["x", "pads"]
     proto = model(
-        [node("Pad", inputs, ["y"], mode=mode)],
+        [helper.make_node("Pad", inputs, ["y"], mode=mode)],
         [tensor("x", shape)],
-        ["y"],
-        {"pads": integers(*pads), "value": np.array(2.5, np.float32)},
+        constants={"pads": integers(*pads), "value": np.array(2.5, np.float32)},
     )
     check(proto, {"x": random(*shape)})
 
@@ -139,7 +135,7 @@ def test_pad(data: st.DataObject, mode: str) -> None:
 def test_matmul_of_all_ranks(left: list[int], right: list[int], inner: int) -> None:
     a, b = [*left[:-1], inner], [*right, 2] if len(right) > 1 else right
     b[-2 if len(b) > 1 else 0] = inner
-    proto = model([node("MatMul", ["a", "b"], ["y"])], [tensor("a", a), tensor("b", b)], ["y"])
+    proto = model([node("MatMul", "a b")], [tensor("a", a), tensor("b", b)])
     check(proto, {"a": random(*a), "b": random(*b)})
 
 
@@ -147,12 +143,7 @@ def test_matmul_of_all_ranks(left: list[int], right: list[int], inner: int) -> N
 @pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax", "Hardmax"])
 @pytest.mark.parametrize("opset", [11, 13])
 def test_softmax_flattened_the_axes_before_opset_13(operator: str, axis: int, opset: int) -> None:
-    proto = model(
-        [node(operator, ["x"], ["y"], axis=axis)],
-        [tensor("x", [2, 3, 4, 2])],
-        ["y"],
-        opset=opset,
-    )
+    proto = model([node(operator, "x", axis=axis)], [tensor("x", [2, 3, 4, 2])], opset=opset)
     check(proto, {"x": random(2, 3, 4, 2)})
 
 
@@ -175,9 +166,8 @@ def test_softmax_flattened_the_axes_before_opset_13(operator: str, axis: int, op
 def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
     names = [f"x{position}" for position in range(len(shapes))]
     proto = model(
-        [node("Einsum", names, ["y"], equation=equation)],
+        [helper.make_node("Einsum", names, ["y"], equation=equation)],
         [tensor(name, shape) for name, shape in zip(names, shapes, strict=True)],
-        ["y"],
     )
     inputs = {name: random(*shape) for name, shape in zip(names, shapes, strict=True)}
     graph = import_model_proto(proto)
@@ -189,7 +179,8 @@ def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
 def test_malformed_einsum(equation: str) -> None:
     names = ["a", "b"][: equation.split("->")[0].count(",") + 1]
     proto = model(
-        [node("Einsum", names, ["y"], equation=equation)], [tensor(n, [2, 2]) for n in names], ["y"]
+        [helper.make_node("Einsum", names, ["y"], equation=equation)],
+        [tensor(n, [2, 2]) for n in names],
     )
     with pytest.raises(ImportModelError):
         import_model_proto(proto)
@@ -210,16 +201,14 @@ def test_resize(mode: str, transform: str, scale: float) -> None:
         [
             node(
                 "Resize",
-                ["x", "", "scales"],
-                ["y"],
+                "x _ scales",
                 mode=mode,
                 coordinate_transformation_mode=transform,
                 nearest_mode="floor" if transform == "asymmetric" else "round_prefer_floor",
             )
         ],
         [tensor("x", [1, 2, 5, 7])],
-        ["y"],
-        {"scales": np.array([1, 1, scale, scale], np.float32)},
+        constants={"scales": np.array([1, 1, scale, scale], np.float32)},
     )
     check(proto, {"x": random(1, 2, 5, 7)}, rtol=1e-3)
 
@@ -244,10 +233,9 @@ def test_batch_norm_by_the_statistics_of_the_data(shape: tuple[int, ...], moment
 
 def test_broadcasting_by_axis_before_opset_7() -> None:
     proto = model(
-        [node("Add", ["x", "b"], ["y"], broadcast=1, axis=1)],
+        [node("Add", "x b", broadcast=1, axis=1)],
         [tensor("x", [2, 3, 4])],
-        ["y"],
-        {"b": np.array([10, 20, 30], np.float32)},
+        constants={"b": np.array([10, 20, 30], np.float32)},
         opset=6,
     )
     x = random(2, 3, 4)
@@ -272,7 +260,7 @@ def test_recurrent_layers(operator: str, direction: str, lengths: bool) -> None:
     inputs = ["x", "w", "r", "b", "n" if lengths else "", "h"]
     outputs = ["y", "y_h", "y_c"][: 3 if operator == "LSTM" else 2]
     proto = model(
-        [node(operator, inputs, outputs, hidden_size=hidden, direction=direction)],
+        [helper.make_node(operator, inputs, outputs, hidden_size=hidden, direction=direction)],
         [tensor("x", [steps, batch, size])],
         outputs,
         constants,
@@ -284,10 +272,9 @@ def test_recurrent_layers(operator: str, direction: str, lengths: bool) -> None:
 def test_scatter_with_repeated_indices(reduction: str) -> None:
     """The last of repeated updates wins, or all are combined."""
     proto = model(
-        [node("ScatterElements", ["x", "i", "u"], ["y"], axis=1, reduction=reduction)],
+        [node("ScatterElements", "x i u", axis=1, reduction=reduction)],
         [tensor("x", [2, 4]), tensor("u", [2, 3])],
-        ["y"],
-        {"i": np.array([[0, -1, 0], [2, 2, 2]])},
+        constants={"i": np.array([[0, -1, 0], [2, 2, 2]])},
     )
     check(proto, {"x": random(2, 4), "u": random(2, 3)})
 
@@ -304,8 +291,8 @@ def test_scatter_of_rows(reduction: str, computed: bool, depth: int) -> None:
     if computed:
         inputs.append(tensor("i", indices.shape, INT64))
         values["i"] = indices
-    scatter = node("ScatterND", ["x", "i", "u"], ["y"], reduction=reduction)
-    check(model([scatter], inputs, ["y"], {} if computed else {"i": indices}), values)
+    scatter = node("ScatterND", "x i u", reduction=reduction)
+    check(model([scatter], inputs, constants={} if computed else {"i": indices}), values)
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
@@ -316,8 +303,8 @@ def test_scatter_to_computed_places(reduction: str, axis: int) -> None:
     indices = np.random.default_rng(axis).integers(-shape[axis], shape[axis], places)
     inputs = [tensor("x", shape), tensor("u", places), tensor("i", places, INT64)]
     values = {"x": random(*shape), "u": random(*places), "i": indices}
-    scatter = node("ScatterElements", ["x", "i", "u"], ["y"], axis=axis, reduction=reduction)
-    check(model([scatter], inputs, ["y"]), values)
+    scatter = node("ScatterElements", "x i u", axis=axis, reduction=reduction)
+    check(model([scatter], inputs), values)
 
 
 @pytest.mark.parametrize(
@@ -325,15 +312,13 @@ def test_scatter_to_computed_places(reduction: str, axis: int) -> None:
 )
 def test_gather_at_constant_places(picks: object) -> None:
     constants = {"i": np.array(picks)}
-    proto = model(
-        [node("Gather", ["x", "i"], ["y"], axis=1)], [tensor("x", [3, 6, 2])], ["y"], constants
-    )
+    proto = model([node("Gather", "x i", axis=1)], [tensor("x", [3, 6, 2])], constants=constants)
     check(proto, {"x": random(3, 6, 2)})
 
 
 def loop(operator: str, inputs: list[str], **attributes: Any) -> onnx.ModelProto:
     return model(
-        [node(operator, inputs, ["last", "all"], **attributes)],
+        [helper.make_node(operator, inputs, ["last", "all"], **attributes)],
         [tensor("x", [2]), tensor("xs", [3, 2])],
         ["last", "all"],
         {"three": np.array(3), "true": np.array(True), "limit": np.array(2)},
@@ -342,7 +327,7 @@ def loop(operator: str, inputs: list[str], **attributes: Any) -> onnx.ModelProto
 
 def test_scan_is_unrolled() -> None:
     body = helper.make_graph(
-        [node("Add", ["s", "e"], ["t"]), node("Identity", ["t"], ["o"])],
+        [node("Add", "s e", "t"), node("Identity", "t", "o")],
         "body",
         [tensor("s", [2]), tensor("e", [2])],
         [tensor("t", [2]), tensor("o", [2])],
@@ -353,7 +338,7 @@ def test_scan_is_unrolled() -> None:
 
 def counting_body(condition: list[onnx.NodeProto]) -> onnx.GraphProto:
     return helper.make_graph(
-        [*condition, node("Mul", ["s", "s"], ["t"]), node("Add", ["t", "x"], ["o"])],
+        [*condition, node("Mul", "s s", "t"), node("Add", "t x", "o")],
         "body",
         [tensor("i", [], INT64), tensor("c", [], onnx.TensorProto.BOOL), tensor("s", [2])],
         [tensor("going", [], onnx.TensorProto.BOOL), tensor("t", [2]), tensor("o", [2])],
@@ -361,13 +346,13 @@ def counting_body(condition: list[onnx.NodeProto]) -> onnx.GraphProto:
 
 
 def test_loop_is_unrolled_until_its_condition_fails() -> None:
-    body = counting_body([node("Less", ["i", "limit"], ["going"])])
+    body = counting_body([node("Less", "i limit", "going")])
     graph = import_model_proto(loop("Loop", ["three", "true", "x"], body=body))
     assert sum(n.operator == "mul" for n in graph.nodes) == 3
 
 
 def test_loop_without_condition_input_runs_all_trips() -> None:
-    body = counting_body([node("Identity", ["c"], ["going"])])
+    body = counting_body([node("Identity", "c", "going")])
     check(loop("Loop", ["three", "", "x"], body=body), {"x": random(2), "xs": random(3, 2)})
 
 
@@ -389,20 +374,14 @@ def test_pool_whose_windows_are_longer_than_the_data(data: st.DataObject, operat
     if operator == "AveragePool":
         attributes["count_include_pad"] = data.draw(st.integers(0, 1))
     spatial = data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=2))
-    proto = model(
-        [node(operator, ["x"], ["y"], **attributes)],
-        [tensor("x", [1, 2, *spatial])],
-        ["y"],
-        opset=opset,
-    )
+    proto = model([node(operator, "x", **attributes)], [tensor("x", [1, 2, *spatial])], opset=opset)
     check(proto, {"x": random(1, 2, *spatial)})
 
 
 def test_mean_of_a_window_that_lies_in_the_padding_is_zero() -> None:
     proto = model(
-        [node("AveragePool", ["x"], ["y"], kernel_shape=[2], dilations=[3], pads=[1, 1])],
+        [node("AveragePool", "x", kernel_shape=[2], dilations=[3], pads=[1, 1])],
         [tensor("x", [1, 1, 2])],
-        ["y"],
     )
     check(proto, {"x": random(1, 1, 2)})
 
@@ -426,11 +405,9 @@ def test_resize_of_an_axis_of_width_1_repeats_it_to_the_bit(
 @pytest.mark.parametrize("sizes", [(1, 5), (5, 1), (1, 1)])
 def test_resize_to_width_1(sizes: tuple[int, int], coordinates: str, mode: str) -> None:
     proto = model(
-        [node("Resize", ["x", "", "", "sizes"], ["y"], mode=mode,
-              coordinate_transformation_mode=coordinates)],
+        [node("Resize", "x _ _ sizes", mode=mode, coordinate_transformation_mode=coordinates)],
         [tensor("x", [1, 2, 7, 4])],
-        ["y"],
-        {"sizes": integers(1, 2, *sizes)},
+        constants={"sizes": integers(1, 2, *sizes)},
     )  # fmt: skip
     check(proto, {"x": random(1, 2, 7, 4)})
 
@@ -447,10 +424,9 @@ def test_resize_reads_no_element_that_has_no_weight() -> None:
 
 def _resized(x: Array, sizes: list[int], **attributes: str) -> Array:
     proto = model(
-        [node("Resize", ["x", "", "", "sizes"], ["y"], **attributes)],
+        [node("Resize", "x _ _ sizes", **attributes)],
         [tensor("x", list(x.shape))],
-        ["y"],
-        {"sizes": integers(*sizes)},
+        constants={"sizes": integers(*sizes)},
     )
     results: list[Array] = outputs_of(import_model_proto(proto), {"x": x})
     return results[0]

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import helper, parser
 
-from tests.compiler.frontend.onnx_models import integers, model, tensor
+from tests.compiler.frontend.onnx_models import integers, model, node, tensor
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import InputError
@@ -143,7 +143,7 @@ def test_the_first_of_long_rows(dtype: str, largest: int) -> None:
     else:
         data[0, 5:9], data[1, 650:] = np.iinfo(kind).min, np.iinfo(kind).max
     number = helper.np_dtype_to_tensor_dtype(kind)
-    top = helper.make_node("TopK", ["x", "k"], ["y", "i"], largest=largest)
+    top = node("TopK", "x k", "y i", largest=largest)
     proto = model([top], [tensor("x", [2, 700], number)], ["y", "i"], {"k": integers(31)})
     results = compiler.build(import_model_proto(proto)).run({"x": data})
     wide = data.astype(np.longdouble)

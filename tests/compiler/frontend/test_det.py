@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.compiler.frontend.onnx_models import model, outputs_of, tensor
+from tests.compiler.frontend.onnx_models import model, node, outputs_of, tensor
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend import converter
 from tunefarm.compiler.frontend.graph_builder import GraphBuilder, Value
@@ -19,9 +19,9 @@ from tunefarm.compiler.types.tensor_type import Array
 
 
 def determinants(data: Array) -> Any:
-    nodes = [helper.make_node("Det", ["x"], ["y"])]
+    nodes = [node("Det", "x")]
     dtype = helper.np_dtype_to_tensor_dtype(data.dtype)
-    graph = import_model_proto(model(nodes, [tensor("x", data.shape, dtype)], ["y"]))
+    graph = import_model_proto(model(nodes, [tensor("x", data.shape, dtype)]))
     (found,) = outputs_of(graph, {"x": data})
     return found
 
@@ -45,9 +45,8 @@ def test_a_matrix_that_is_not_square_is_refused() -> None:
 
 def custom(opset: int) -> onnx.ModelProto:
     return model(
-        [helper.make_node("Twice", ["x"], ["y"], domain="some.domain")],
+        [node("Twice", "x", domain="some.domain")],
         [tensor("x", (3,))],
-        ["y"],
         domains={"some.domain": opset},
     )
 

@@ -15,6 +15,8 @@ from onnx.parser import parse_model
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from tests.compiler.frontend.onnx_models import model as model_of
+from tests.compiler.frontend.onnx_models import node, tensor
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -129,14 +131,9 @@ def test_sums_of_the_largest_bytes_are_exact(
     ]
     arrays = {"b": b, "az": np.asarray(zeros[0]), "bz": np.asarray(zeros[1])}
     kind = helper.np_dtype_to_tensor_dtype(a.dtype)
-    graph = helper.make_graph(
-        [helper.make_node("MatMulInteger", ["a", "b", "az", "bz"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("a", kind, ("m", inner))],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.INT32, None)],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    products = [node("MatMulInteger", "a b az bz")]
+    y = tensor("y", None, onnx.TensorProto.INT32)
+    model = model_of(products, [tensor("a", ("m", inner), kind)], [y], arrays, opset=17)
     sizes = {"m": ("1..13",) if dynamic else (rows,)}
     found = compiler.build(import_model_proto(model, sizes)).run({"a": a})["y"]
     wide = [array.astype(np.int64) for array in (a, b, *zeros)]
@@ -162,19 +159,19 @@ def test_each_node_of_a_quantised_network_is_exact_of_what_it_reads(
             model.graph.output.append(helper.make_value_info(name, onnx.TypeProto()))
     values: dict[str, Any] = compiler.build(import_model_proto(model)).run({"x": x})
     values = {"x": x, **values}
-    for node in quantised:
-        data, (given, scale, zero) = values[node.input[0]], (values[n] for n in node.output)
+    for each in quantised:
+        data, (given, scale, zero) = values[each.input[0]], (values[n] for n in each.output)
         low, high = min(data.min(), np.float32(0)), max(data.max(), np.float32(0))
         np.testing.assert_allclose(scale, (high - low) / np.float32(255), rtol=2e-7)
         assert zero == np.rint(np.clip(-low / scale, 0, 255))
         expected = np.clip(np.rint(data / scale) + zero, 0, 255)
         np.testing.assert_array_equal(given, expected)
     constants = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
-    for node in products:
+    for each in products:
         a, b, a_zero, b_zero = (
-            np.asarray({**values, **constants}[name], np.int64) for name in node.input
+            np.asarray({**values, **constants}[name], np.int64) for name in each.input
         )
-        np.testing.assert_array_equal(values[node.output[0]], (a - a_zero) @ (b - b_zero))
+        np.testing.assert_array_equal(values[each.output[0]], (a - a_zero) @ (b - b_zero))
     for name, expected in zip(known, _by_reference(model, x, list(known)), strict=True):
         np.testing.assert_allclose(values[name], expected, atol=0.02 * np.abs(expected).max())
 
@@ -186,18 +183,15 @@ def _by_reference(model: onnx.ModelProto, x: np.ndarray, names: list[str]) -> li
 def _quantised_layers(folder: Path, weights: QuantType, channels: bool) -> onnx.ModelProto:
     """Four dense layers, as `quantize_dynamic` writes them."""
     rng = np.random.default_rng(0)
-    nodes, constants, data = [], [], "x"
+    nodes, constants, data = [], {}, "x"
     for number, activation in enumerate(("Relu", "Tanh", "Sigmoid", "Identity")):
         weight = rng.normal(size=(96, 96)).astype(np.float32) / 10 + np.float32(0.03)
-        constants.append(numpy_helper.from_array(weight, f"w{number}"))
-        nodes.append(helper.make_node("MatMul", [data, f"w{number}"], [f"p{number}"]))
+        constants[f"w{number}"] = weight
+        nodes.append(node("MatMul", f"{data} w{number}", f"p{number}"))
         data = f"h{number}" if number < 3 else "y"
         nodes.append(helper.make_node(activation, [f"p{number}"], [data]))
-    port = helper.make_tensor_value_info
-    ends = [port("x", onnx.TensorProto.FLOAT, (9, 96))], [port("y", onnx.TensorProto.FLOAT, None)]
-    graph = helper.make_graph(nodes, "g", *ends, constants)
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), folder / "f.onnx")
+    x = tensor("x", (9, 96))
+    onnx.save(model_of(nodes, [x], constants=constants, opset=17), folder / "f.onnx")
     paths = folder / "f.onnx", folder / "q.onnx"
     quantize_dynamic(*paths, weight_type=weights, per_channel=channels)
     return onnx.load(folder / "q.onnx")

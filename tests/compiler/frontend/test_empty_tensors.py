@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.compiler.frontend.onnx_models import model, tensor
 from tunefarm import compiler
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.types.tensor_type import Array
@@ -20,14 +21,7 @@ from tunefarm.compiler.types.tensor_type import Array
 def _model(
     nodes: list[onnx.NodeProto], inputs: dict[str, list[int]], constants: dict[str, Array]
 ) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "empty",
-        [helper.make_tensor_value_info(name, 1, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info("y", 1, None)],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return model(nodes, [tensor(*item) for item in inputs.items()], constants=constants)
 
 
 def _node(operator: str, inputs: str, output: str = "y", **attributes: Any) -> onnx.NodeProto:
@@ -57,11 +51,7 @@ CASES: dict[str, tuple[list[onnx.NodeProto], dict[str, list[int]], dict[str, Arr
         {"x": [1, 3, 8, 8]},
         {"w": np.ones((0, 3, 3, 3), np.float32)},
     ),
-    "padded": (
-        [_node("Pad", "x p")],
-        {"x": [0, 3]},
-        {"p": np.array([1, 0, 1, 1], np.int64)},
-    ),
+    "padded": ([_node("Pad", "x p")], {"x": [0, 3]}, {"p": np.array([1, 0, 1, 1], np.int64)}),
     "itself": ([_node("Identity", "x")], {"x": [0, 3]}, {}),
     "beside others": (
         [_node("Concat", "x z", "c", axis=0), _node("Relu", "c")],

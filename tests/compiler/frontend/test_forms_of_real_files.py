@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 from onnx.reference import ReferenceEvaluator
 
+from tests.compiler.frontend.onnx_models import model as model_of
+from tests.compiler.frontend.onnx_models import node, tensor
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError, InputError
@@ -71,7 +73,7 @@ def test_nodes_come_in_any_order(seed: int) -> None:
 
 
 def test_nodes_in_order_stay_where_they_are_and_circles_are_errors() -> None:
-    nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
+    nodes = [node("Neg", "x", "a"), node("Neg", "a", "b")]
     assert in_order(nodes) is nodes
     circle = parsed("g (float[2] x) => (float[2] y) { a = Add (x, y) y = Neg (a) }")
     with pytest.raises(ImportModelError, match="is used before it is computed"):
@@ -96,10 +98,7 @@ def test_sparse_tensors_are_zeros_elsewhere(linear: bool, dtype: type[Any], dens
     dense = dense.astype(dtype)
     sparse = sparse_tensor(dense, linear)
     number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    nodes = [
-        helper.make_node("Constant", [], ["c"], sparse_value=sparse),
-        helper.make_node("Concat", ["c", "w"], ["y"], axis=0),
-    ]
+    nodes = [node("Constant", "", "c", sparse_value=sparse), node("Concat", "c w", axis=0)]
     graph = helper.make_graph(
         nodes,
         "g",
@@ -137,10 +136,10 @@ def test_sparse_tensors_are_read_in_graphs_of_any_kind(form: str, where: str) ->
             "function": "g (float[2, 3] x) => (float[2, 4] y) { y = own.f (x) }",
         }[where]
     )
-    constant = helper.make_node("Constant", [], ["w"], sparse_value=sparse)
+    constant = node("Constant", "", "w", sparse_value=sparse)
     graphs = [attribute.g for attribute in model.graph.node[0].attribute] or [model.graph]
     if where == "function":
-        own, graphs = [constant, helper.make_node("MatMul", ["x", "w"], ["y"])], []
+        own, graphs = [constant, node("MatMul", "x w")], []
         opset = helper.make_opsetid("", 17)
         model.functions.append(helper.make_function("own", "f", ["x"], ["y"], own, [opset]))
         model.opset_import.append(helper.make_opsetid("own", 1))
@@ -181,7 +180,7 @@ def test_sparse_indices_out_of_bounds_are_errors(places: Any, as_constant: bool)
     )
     model = parsed("g (float[2, 4] x) => (float[2, 5] y) { y = MatMul (x, w) }")
     if as_constant:
-        model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], sparse_value=sparse))
+        model.graph.node.insert(0, node("Constant", "", "w", sparse_value=sparse))
     else:
         model.graph.sparse_initializer.append(sparse)
     what = "the attribute 'sparse_value'" if as_constant else "initializer 'w'"
@@ -530,15 +529,8 @@ def test_channels_whose_scale_is_zero_are_zero(kind: str) -> None:
 def contributed(operator: str, inputs: dict[str, Array], **attributes: Any) -> onnx.ModelProto:
     names = ["x", *(name if array.size else "" for name, array in inputs.items())]
     node = helper.make_node(operator, names, ["y"], domain="com.microsoft", **attributes)
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, attributes["K"]])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in inputs.items() if array.size],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    constants = {name: array for name, array in inputs.items() if array.size}
+    return model_of([node], [tensor("x", [3, attributes["K"]])], constants=constants, opset=17)
 
 
 @pytest.mark.parametrize("zero", ["floats", "packed", "none"])

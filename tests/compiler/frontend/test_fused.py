@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from tests.compiler.frontend.contributed_models import (
     Values,
@@ -16,7 +15,7 @@ from tests.compiler.frontend.contributed_models import (
     model_of,
 )
 from tests.compiler.frontend.onnx_models import model as graph_of
-from tests.compiler.frontend.onnx_models import tensor
+from tests.compiler.frontend.onnx_models import node, tensor
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import kernels_of
 
@@ -134,16 +133,16 @@ def test_product_between_two_reshapes_is_fused_with_what_follows(
     """As onnxruntime writes a product of three axes: in one kernel with its sums and gelu."""
     domain = "com.microsoft" if operator == "FusedGemm" else ""
     nodes = [
-        helper.make_node("Reshape", ["x", "matrix"], ["m"]),
-        helper.make_node(operator, ["m", "w", "b"], ["p"], domain=domain, transB=1, **given),
-        helper.make_node("Reshape", ["p", "whole"], ["q"]),
-        helper.make_node("Add", ["q", "r"], ["s"]),
-        helper.make_node("Gelu", ["s"], ["y"], domain="com.microsoft"),
+        node("Reshape", "x matrix", "m"),
+        node(operator, "m w b", "p", domain=domain, transB=1, **given),
+        node("Reshape", "p whole", "q"),
+        node("Add", "q r", "s"),
+        node("Gelu", "s", domain="com.microsoft"),
     ]
     shapes = {"matrix": np.array([-1, 16]), "whole": np.array([2, 5, 8])}
     constants = {"w": floats(8, 16), "b": floats(8), **shapes}
     inputs = [tensor("x", (2, 5, 16)), tensor("r", (2, 5, 8))]
-    model = graph_of(nodes, inputs, ["y"], constants, domains={"com.microsoft": 1})
+    model = graph_of(nodes, inputs, constants=constants, domains={"com.microsoft": 1})
     feeds = {"x": floats(2, 5, 16), "r": floats(2, 5, 8)}
     assert_same(model, feeds)
     assert len(kernels_of(import_model_proto(model)).calls) == 1
@@ -151,10 +150,10 @@ def test_product_between_two_reshapes_is_fused_with_what_follows(
 
 def test_product_that_is_read_as_a_matrix_too_is_right() -> None:
     nodes = [
-        helper.make_node("Reshape", ["x", "matrix"], ["m"]),
-        helper.make_node("Gemm", ["m", "w"], ["p"]),
-        helper.make_node("Reshape", ["p", "whole"], ["y"]),
-        helper.make_node("Transpose", ["p"], ["t"]),
+        node("Reshape", "x matrix", "m"),
+        node("Gemm", "m w", "p"),
+        node("Reshape", "p whole"),
+        node("Transpose", "p", "t"),
     ]
     constants = {"w": floats(16, 8), "matrix": np.array([-1, 16]), "whole": np.array([2, 5, 8])}
     inputs = [tensor("x", (2, 5, 16))]

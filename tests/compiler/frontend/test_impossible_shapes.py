@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
+from tests.compiler.frontend.onnx_models import integers, model, node, tensor
 from tunefarm.compiler.errors import LimitError, ShapeError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
-
-Weights = npt.NDArray[np.float32] | npt.NDArray[np.int64]
+from tunefarm.compiler.types.tensor_type import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +23,12 @@ class Refused:
     name: str
     nodes: Sequence[onnx.NodeProto]
     inputs: dict[str, list[int]]
-    weights: dict[str, Weights]
+    weights: dict[str, Array]
     message: str
 
 
 def ones(*shape: int) -> npt.NDArray[np.float32]:
     return np.ones(shape, np.float32)
-
-
-def integers(*values: int) -> npt.NDArray[np.int64]:
-    return np.array(values, np.int64)
-
-
-def node(operator: str, inputs: str, output: str = "y", **attributes: str) -> onnx.NodeProto:
-    names = ["" if name == "_" else name for name in inputs.split()]
-    return helper.make_node(operator, names, [output], **attributes)
 
 
 CASES = [
@@ -126,17 +116,8 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_tensor_that_cannot_be_is_refused_at_import(case: Refused) -> None:
-    graph = helper.make_graph(
-        case.nodes,
-        "impossible",
-        [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-            for name, shape in case.inputs.items()
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [onnx.numpy_helper.from_array(array, name) for name, array in case.weights.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    inputs = [tensor(name, shape) for name, shape in case.inputs.items()]
+    proto = model(case.nodes, inputs, constants=case.weights, opset=20)
     with pytest.raises((ShapeError, LimitError)) as caught:
-        import_model_proto(model)
+        import_model_proto(proto)
     assert case.message in caught.value.message

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.compiler.frontend.onnx_models import model, tensor
 from tests.onnxruntime_session import exact_session
 from tunefarm.compiler import build
 from tunefarm.compiler.errors import ImportModelError
@@ -50,15 +51,8 @@ def model_of(
         "MatMulNBits", ["x", *names], ["y"], domain="com.microsoft", **attributes
     )
     number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("x", number, shape)],
-        [helper.make_tensor_value_info("y", number, (*shape[:-1], columns))],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    ports = [tensor("x", shape, number)], [tensor("y", (*shape[:-1], columns), number)]
+    return model([node], *ports, constants, opset=21)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.compiler.frontend.onnx_models import outputs_of
+from tests.compiler.frontend.onnx_models import model, outputs_of, untyped
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
@@ -30,16 +30,7 @@ def _model(
 ) -> Any:
     names = [f"y{number}" for number in range(outputs)]
     node = helper.make_node(operator, list(inputs), names, domain=DOMAIN, **attributes)
-    values = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-        )
-        for name, array in inputs.items()
-    ]
-    results = [helper.make_empty_tensor_value_info(name) for name in names]
-    graph = helper.make_graph([node], "ml", values, results)
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, version)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    return model([node], inputs, [untyped(name) for name in names], domains={DOMAIN: version})
 
 
 def _expected(model: Any, inputs: Mapping[str, Array]) -> list[Any]:

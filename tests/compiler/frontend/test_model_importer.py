@@ -12,6 +12,7 @@ from tests.compiler.frontend.onnx_models import (
     INT64,
     integers,
     model,
+    node,
     outputs_of,
     tensor,
 )
@@ -26,22 +27,19 @@ from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.verify import verify_graph
 from tunefarm.compiler.limits import Limits
 
-node = helper.make_node
-
 
 def test_shape_computation_leaves_one_reshape() -> None:
     """x.view(x.size(0), -1), as exporters write it."""
     proto = model(
         [
-            node("Shape", ["x"], ["shape"]),
-            node("Gather", ["shape", "zero"], ["batch"], axis=0),
-            node("Unsqueeze", ["batch", "axes"], ["batches"]),
-            node("Concat", ["batches", "minus_one"], ["wanted"], axis=0),
-            node("Reshape", ["x", "wanted"], ["y"]),
+            node("Shape", "x", "shape"),
+            node("Gather", "shape zero", "batch", axis=0),
+            node("Unsqueeze", "batch axes", "batches"),
+            node("Concat", "batches minus_one", "wanted", axis=0),
+            node("Reshape", "x wanted"),
         ],
         [tensor("x", [2, 3, 5])],
-        ["y"],
-        {"zero": np.array(0), "axes": integers(0), "minus_one": integers(-1)},
+        constants={"zero": np.array(0), "axes": integers(0), "minus_one": integers(-1)},
     )
     graph = import_model_proto(proto)
     verify_graph(graph)
@@ -54,20 +52,14 @@ def test_expand_by_where_idiom() -> None:
     """Exporters replace -1 in a shape by Where(Equal(shape, -1), ConstantOfShape, shape)."""
     proto = model(
         [
-            node(
-                "ConstantOfShape",
-                ["two"],
-                ["ones"],
-                value=onnx.numpy_helper.from_array(integers(1)),
-            ),
-            node("Mul", ["ones", "minus_one"], ["negative"]),
-            node("Equal", ["wanted", "negative"], ["open"]),
-            node("Where", ["open", "ones", "wanted"], ["shape"]),
-            node("Expand", ["x", "shape"], ["y"]),
+            node("ConstantOfShape", "two", "ones", value=onnx.numpy_helper.from_array(integers(1))),
+            node("Mul", "ones minus_one", "negative"),
+            node("Equal", "wanted negative", "open"),
+            node("Where", "open ones wanted", "shape"),
+            node("Expand", "x shape"),
         ],
         [tensor("x", [3, 1])],
-        ["y"],
-        {"two": integers(2), "minus_one": integers(-1), "wanted": integers(-1, 4)},
+        constants={"two": integers(2), "minus_one": integers(-1), "wanted": integers(-1, 4)},
     )
     graph = import_model_proto(proto)
     assert [n.operator for n in graph.nodes] == ["expand"]
@@ -87,35 +79,30 @@ def test_elements_of_constants_are_gathered_as_onnx_says(
     within = table[
         tuple(slice(extent) if i != axis % 2 else slice(None) for i, extent in enumerate(indices))
     ]
-    nodes = [
-        node("GatherElements", ["table", "places"], ["found"], axis=axis),
-        node("Add", ["x", "found"], ["y"]),
-    ]
+    nodes = [node("GatherElements", "table places", "found", axis=axis), node("Add", "x found")]
     inputs = [tensor("x", list(indices), INT64)]
-    graph = import_model_proto(model(nodes, inputs, ["y"], {"table": table, "places": places}))
+    graph = import_model_proto(model(nodes, inputs, constants={"table": table, "places": places}))
     assert [n.operator for n in graph.nodes] == ["add"]
     (found,) = graph.constants.values()
     np.testing.assert_array_equal(found, np.take_along_axis(within, places, axis))
 
 
-def test_what_the_reference_evaluator_refuses_is_converted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_the_reference_evaluator_refuses_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise ImportModelError("refused")
 
     monkeypatch.setattr("tunefarm.compiler.frontend.model_importer.evaluate_node", refuse)
-    nodes = [node("Mul", ["a", "a"], ["b"]), node("Add", ["x", "b"], ["y"])]
-    proto = model(nodes, [tensor("x", [2])], ["y"], {"a": np.array([2, 3], np.float32)})
+    nodes = [node("Mul", "a a", "b"), node("Add", "x b")]
+    proto = model(nodes, [tensor("x", [2])], constants={"a": np.array([2, 3], np.float32)})
     assert [n.operator for n in import_model_proto(proto).nodes] == ["mul", "add"]
 
 
 def test_long_shape_chain_is_folded() -> None:
     count = 2000
-    nodes = [node("Add", [f"s{i}", "one"], [f"s{i + 1}"]) for i in range(count)]
-    nodes.append(node("Reshape", ["x", f"s{count}"], ["y"]))
+    nodes = [node("Add", f"s{i} one", f"s{i + 1}") for i in range(count)]
+    nodes.append(node("Reshape", f"x s{count}"))
     constants = {"s0": integers(4 - count), "one": integers(1)}
-    graph = import_model_proto(model(nodes, [tensor("x", [2, 2])], ["y"], constants))
+    graph = import_model_proto(model(nodes, [tensor("x", [2, 2])], constants=constants))
     assert [n.operator for n in graph.nodes] == ["reshape"]
     assert graph.types["y"].shape == (4,)
 
@@ -123,15 +110,14 @@ def test_long_shape_chain_is_folded() -> None:
 def test_every_unsupported_operator_is_listed_at_once() -> None:
     proto = model(
         [
-            node("ImageDecoder", ["x"], ["a"], name="first"),
-            node("Invented", ["a"], ["b"], name="second"),
-            node("Invented", ["x"], ["c"], name="third"),
-            node("Relu", ["b"], ["d"], name="fine"),
-            node("LpNormalization", ["x"], ["e"], name="fourth", p=3),
-            node("Other", ["d"], ["y"], name="fifth", domain="com.example"),
+            node("ImageDecoder", "x", "a", name="first"),
+            node("Invented", "a", "b", name="second"),
+            node("Invented", "x", "c", name="third"),
+            node("Relu", "b", "d", name="fine"),
+            node("LpNormalization", "x", "e", name="fourth", p=3),
+            node("Other", "d", name="fifth", domain="com.example"),
         ],
         [tensor("x", [1, 2, 4])],
-        ["y"],
     )
     with pytest.raises(UnsupportedOperatorError) as caught:
         import_model_proto(proto)
@@ -150,10 +136,9 @@ def test_every_unsupported_operator_is_listed_at_once() -> None:
 
 def test_unsupported_operators_are_told_before_other_errors() -> None:
     proto = model(
-        [node("Add", ["x", "w"], ["a"]), node("Invented", ["a"], ["y"], name="one")],
+        [node("Add", "x w", "a"), node("Invented", "a", name="one")],
         [tensor("x", [2])],
-        ["y"],
-        {"w": np.ones(3, np.float32)},
+        constants={"w": np.ones(3, np.float32)},
     )
     with pytest.raises(UnsupportedOperatorError, match="Invented"):
         import_model_proto(proto)
@@ -166,10 +151,9 @@ def test_operator_version_that_is_not_covered_is_refused(monkeypatch: pytest.Mon
     table = {version: f for version, f in registry._CONVERTERS[key].items() if version != 22}
     monkeypatch.setitem(registry._CONVERTERS, key, table)
     proto = model(
-        [node("Conv", ["x", "w"], ["y"], name="conv")],
+        [node("Conv", "x w", name="conv")],
         [tensor("x", [1, 1, 4])],
-        ["y"],
-        {"w": np.ones((1, 1, 2), np.float32)},
+        constants={"w": np.ones((1, 1, 2), np.float32)},
         opset=22,
     )
     with pytest.raises(UnsupportedOperatorError, match=r"Conv .*version 22.*covered: 1, 11"):
@@ -215,9 +199,8 @@ def test_schema_function_is_expanded() -> None:
     """SoftmaxCrossEntropyLoss has no converter, and its definition is a function."""
     assert ("", "SoftmaxCrossEntropyLoss") not in converted_operators()
     proto = model(
-        [node("SoftmaxCrossEntropyLoss", ["x", "t"], ["y"], reduction="mean")],
+        [node("SoftmaxCrossEntropyLoss", "x t", reduction="mean")],
         [tensor("x", [3, 5]), tensor("t", [3], INT64)],
-        ["y"],
     )
     graph = import_model_proto(proto)
     verify_graph(graph)
@@ -230,7 +213,7 @@ def test_schema_function_is_expanded() -> None:
 
 def scaled(name: str = "Scaled") -> onnx.FunctionProto:
     """f(a, b; k) = a * k + b, where b may be absent."""
-    constant = node("Constant", [], ["factor"])
+    constant = node("Constant", "", "factor")
     reference = constant.attribute.add(name="value_float", ref_attr_name="k")
     reference.type = onnx.AttributeProto.FLOAT
     return helper.make_function(
@@ -238,7 +221,7 @@ def scaled(name: str = "Scaled") -> onnx.FunctionProto:
         name,
         ["a", "b"],
         ["r"],
-        [constant, node("Mul", ["a", "factor"], ["m"]), node("Add", ["m", "b"], ["r"])],
+        [constant, node("Mul", "a factor", "m"), node("Add", "m b", "r")],
         [helper.make_opsetid("", 18)],
         ["k"],
     )
@@ -247,12 +230,11 @@ def scaled(name: str = "Scaled") -> onnx.FunctionProto:
 def test_local_function_is_expanded_with_its_attributes() -> None:
     proto = model(
         [
-            node("Scaled", ["x", "w"], ["m"], domain="local", k=3.0),
-            node("Scaled", ["m", "w"], ["y"], domain="local", k=-1.0),
+            node("Scaled", "x w", "m", domain="local", k=3.0),
+            node("Scaled", "m w", domain="local", k=-1.0),
         ],
         [tensor("x", [2])],
-        ["y"],
-        {"w": np.array([1, 2], np.float32)},
+        constants={"w": np.array([1, 2], np.float32)},
         functions=[scaled()],
         domains={"local": 1},
     )
@@ -264,13 +246,12 @@ def test_local_function_is_expanded_with_its_attributes() -> None:
 
 def test_function_that_calls_itself_is_refused() -> None:
     endless = helper.make_function(
-        "local", "Endless", ["a"], ["r"], [node("Endless", ["a"], ["r"], domain="local")],
+        "local", "Endless", ["a"], ["r"], [node("Endless", "a", "r", domain="local")],
         [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)],
     )  # fmt: skip
     proto = model(
-        [node("Endless", ["x"], ["y"], domain="local")],
+        [node("Endless", "x", domain="local")],
         [tensor("x", [2])],
-        ["y"],
         functions=[endless],
         domains={"local": 1},
     )
@@ -281,19 +262,15 @@ def test_function_that_calls_itself_is_refused() -> None:
 def test_functions_that_grow_exponentially_are_refused() -> None:
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
     functions = [
-        helper.make_function("local", "F0", ["a"], ["r"], [node("Relu", ["a"], ["r"])], opsets)
+        helper.make_function("local", "F0", ["a"], ["r"], [node("Relu", "a", "r")], opsets)
     ]
     for level in range(1, 30):
         inner = f"F{level - 1}"
-        body = [
-            node(inner, ["a"], ["m"], domain="local"),
-            node(inner, ["m"], ["r"], domain="local"),
-        ]
+        body = [node(inner, "a", "m", domain="local"), node(inner, "m", "r", domain="local")]
         functions.append(helper.make_function("local", f"F{level}", ["a"], ["r"], body, opsets))
     proto = model(
-        [node("F29", ["x"], ["y"], domain="local")],
+        [node("F29", "x", domain="local")],
         [tensor("x", [2])],
-        ["y"],
         functions=functions,
         domains={"local": 1},
     )
@@ -303,23 +280,13 @@ def test_functions_that_grow_exponentially_are_refused() -> None:
 
 def branching(condition_input: bool) -> onnx.ModelProto:
     def branch(operator: str) -> onnx.GraphProto:
-        return helper.make_graph([node(operator, ["x"], ["r"])], operator, [], [tensor("r", [2])])
+        return helper.make_graph([node(operator, "x", "r")], operator, [], [tensor("r", [2])])
 
     inputs = [tensor("x", [2])] + ([tensor("c", [], BOOL)] if condition_input else [])
     return model(
-        [
-            node(
-                "If",
-                ["c"],
-                ["y"],
-                name="choice",
-                then_branch=branch("Relu"),
-                else_branch=branch("Neg"),
-            )
-        ],
+        [node("If", "c", name="choice", then_branch=branch("Relu"), else_branch=branch("Neg"))],
         inputs,
-        ["y"],
-        {} if condition_input else {"c": np.array(False)},
+        constants={} if condition_input else {"c": np.array(False)},
     )
 
 
@@ -337,31 +304,30 @@ def test_branches_of_a_computed_condition_are_chosen_from() -> None:
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [
-        ([node("Relu", ["z"], ["y"])], "'z' is used before it is computed"),
-        ([node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"])], "'y' is computed twice"),
-        ([node("Relu", ["x"], ["y"], alpha=1.0)], "no attribute 'alpha'"),
-        ([node("Relu", ["x", "x"], ["y"])], "has 2 inputs and takes 1"),
-        ([node("Add", ["x", ""], ["y"])], "input 'B' is missing"),
-        ([node("Not", ["x"], ["y"])], "element type f32, which the operator does not take"),
-        ([node("Add", ["x", "i"], ["y"])], "must be equal"),
-        ([node("Transpose", ["x"], ["y"], perm=[0, 0])], "no permutation"),
-        ([node("Concat", ["x", "x"], ["y"], axis=5)], "axis 5 is outside"),
-        ([node("Concat", ["x", "x"], ["y"])], "needs the attribute 'axis'"),
-        ([node("Softmax", ["x"], ["y"], axis="1")], "has the type STRING instead of INT"),
+        ([node("Relu", "z")], "'z' is used before it is computed"),
+        ([node("Relu", "x"), node("Neg", "x")], "'y' is computed twice"),
+        ([node("Relu", "x", alpha=1.0)], "no attribute 'alpha'"),
+        ([node("Relu", "x x")], "has 2 inputs and takes 1"),
+        ([node("Add", "x _")], "input 'B' is missing"),
+        ([node("Not", "x")], "element type f32, which the operator does not take"),
+        ([node("Add", "x i")], "must be equal"),
+        ([node("Transpose", "x", perm=[0, 0])], "no permutation"),
+        ([node("Concat", "x x", axis=5)], "axis 5 is outside"),
+        ([node("Concat", "x x")], "needs the attribute 'axis'"),
+        ([node("Softmax", "x", axis="1")], "has the type STRING instead of INT"),
     ],
 )
 def test_malformed_nodes(nodes: list[onnx.NodeProto], reason: str) -> None:
-    proto = model(nodes, [tensor("x", [2, 3]), tensor("i", [2, 3], INT64)], ["y"])
+    proto = model(nodes, [tensor("x", [2, 3]), tensor("i", [2, 3], INT64)])
     with pytest.raises(ImportModelError, match=reason):
         import_model_proto(proto)
 
 
 def test_giant_constants_are_not_computed() -> None:
     proto = model(
-        [node("ConstantOfShape", ["shape"], ["a"]), node("Add", ["a", "x"], ["y"])],
+        [node("ConstantOfShape", "shape", "a"), node("Add", "a x")],
         [tensor("x", [1])],
-        ["y"],
-        {"shape": integers(2**20, 2**20)},
+        constants={"shape": integers(2**20, 2**20)},
     )
     with pytest.raises((ShapeError, LimitError), match="would take"):
         import_model_proto(proto)
@@ -371,10 +337,10 @@ def test_outputs_keep_their_names() -> None:
     """An output may be an input, a constant, or a value that has another name already."""
     proto = model(
         [
-            node("Identity", ["x"], ["copy"]),
-            node("Relu", ["x"], ["r"]),
-            node("Identity", ["r"], ["r2"]),
-            node("Constant", [], ["c"], value_floats=[1.0, 2.0]),
+            node("Identity", "x", "copy"),
+            node("Relu", "x", "r"),
+            node("Identity", "r", "r2"),
+            node("Constant", "", "c", value_floats=[1.0, 2.0]),
         ],
         [tensor("x", [2])],
         ["x", "copy", "r", "r2", "c"],
@@ -391,9 +357,8 @@ def test_outputs_keep_their_names() -> None:
 
 def test_nodes_remember_their_source() -> None:
     proto = model(
-        [node("Gelu", ["x"], ["g"], name="activation"), node("ReduceL2", ["g"], ["y"])],
+        [node("Gelu", "x", "g", name="activation"), node("ReduceL2", "g")],
         [tensor("x", [2])],
-        ["y"],
         opset=20,
     )
     assert {n.source for n in import_model_proto(proto).nodes} == {"activation", "y"}

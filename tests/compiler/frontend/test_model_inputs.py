@@ -14,14 +14,14 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.parser import parse_model
 
-from tests.compiler.frontend.onnx_models import INT64, integers, model, outputs_of, tensor
+from tests.compiler.frontend.onnx_models import INT64, integers, model, node, outputs_of, tensor
 from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.types.extents import FixedInput, Given
 
 
 def relu(shape: Sequence[int | str | None] | None, dtype: int = 1) -> onnx.ModelProto:
-    return model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", shape, dtype)], ["y"])
+    return model([node("Relu", "x")], [tensor("x", shape, dtype)])
 
 
 def test_symbolic_dimension_is_fixed() -> None:
@@ -43,11 +43,7 @@ def test_input_without_any_shape() -> None:
 
 
 def test_symbol_settled_by_one_input_holds_for_the_others() -> None:
-    proto = model(
-        [helper.make_node("Add", ["a", "b"], ["y"])],
-        [tensor("a", ["N", 4]), tensor("b", ["N", 4])],
-        ["y"],
-    )
+    proto = model([node("Add", "a b")], [tensor("a", ["N", 4]), tensor("b", ["N", 4])])
     graph = import_model_proto(proto, {"a": (3, 4)})
     assert graph.types["b"].shape == (3, 4)
     with pytest.raises(ImportModelError, match="fix the dimension 'N' to 3 and to 2"):
@@ -55,7 +51,7 @@ def test_symbol_settled_by_one_input_holds_for_the_others() -> None:
 
 
 def test_unknown_input_names_the_nearest() -> None:
-    proto = model([helper.make_node("Relu", ["input"], ["y"])], [tensor("input", [2])], ["y"])
+    proto = model([node("Relu", "input")], [tensor("input", [2])])
     with pytest.raises(ImportModelError, match="did you mean 'input'"):
         import_model_proto(proto, {"inptu": (2,)})
 
@@ -89,38 +85,30 @@ def test_element_types_that_are_not_supported(dtype: int, name: str) -> None:
 
 def test_maps_are_refused() -> None:
     kind = helper.make_map_type_proto(INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
-    proto = model(
-        [helper.make_node("Relu", ["x"], ["y"])], [helper.make_value_info("x", kind)], ["y"]
-    )
+    proto = model([node("Relu", "x")], [helper.make_value_info("x", kind)])
     with pytest.raises(UnsupportedOperatorError, match="map type"):
         import_model_proto(proto)
 
 
 def test_input_with_an_initializer_is_a_constant_in_old_files_and_where_it_must_be_known() -> None:
     proto = model(
-        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [node("Add", "x w")],
         [tensor("x", [2]), tensor("w", [2])],
-        ["y"],
-        {"w": np.ones(2, np.float32)},
+        constants={"w": np.ones(2, np.float32)},
     )
     assert import_model_proto(proto).inputs == ("x", "w")
     proto.ir_version = 3
     assert import_model_proto(proto).inputs == ("x",)
     shaped = model(
-        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [node("Reshape", "x shape")],
         [tensor("x", [6]), tensor("shape", [2], INT64)],
-        ["y"],
-        {"shape": integers(2, 3)},
+        constants={"shape": integers(2, 3)},
     )
     assert import_model_proto(shaped).inputs == ("x",)
 
 
 def test_input_can_be_fixed_to_a_constant() -> None:
-    proto = model(
-        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
-        [tensor("x", [6]), tensor("shape", [2], INT64)],
-        ["y"],
-    )
+    proto = model([node("Reshape", "x shape")], [tensor("x", [6]), tensor("shape", [2], INT64)])
     with pytest.raises(ShapeError, match="'shape'"):
         import_model_proto(proto)
     graph = import_model_proto(proto, {"shape": FixedInput.of(integers(2, -1))})
@@ -135,10 +123,10 @@ def test_fixing_an_unknown_input() -> None:
 
 
 def test_repeated_and_unnamed_inputs() -> None:
-    twice = model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", [2])] * 2, ["y"])
+    twice = model([node("Relu", "x")], [tensor("x", [2])] * 2)
     with pytest.raises(ImportModelError, match="'x' of the model is there twice"):
         import_model_proto(twice)
-    unnamed = model([helper.make_node("Relu", ["x"], ["y"])], [tensor("", [2])], ["y"])
+    unnamed = model([node("Relu", "x")], [tensor("", [2])])
     with pytest.raises(ImportModelError, match="has no name"):
         import_model_proto(unnamed)
 
@@ -146,7 +134,7 @@ def test_repeated_and_unnamed_inputs() -> None:
 def sum_of(*shapes: Sequence[int | str | None]) -> onnx.ModelProto:
     names = [f"x{number}" for number in range(len(shapes))]
     inputs = [tensor(name, shape) for name, shape in zip(names, shapes, strict=True)]
-    return model([helper.make_node("Sum", names, ["y"])], inputs, ["y"])
+    return model([helper.make_node("Sum", names, ["y"])], inputs)
 
 
 def test_bounded_symbol_is_padded_to_its_upper_bound() -> None:
@@ -215,12 +203,12 @@ def test_bounds_that_do_not_fit(
 
 def test_a_size_where_a_constant_is_needed_names_node_symbol_and_what_to_fix() -> None:
     nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Gather", ["s", "zero"], ["n"]),
-        helper.make_node("DFT", ["signal", "n"], ["y"], name="picky"),
+        node("Shape", "x", "s"),
+        node("Gather", "s zero", "n"),
+        node("DFT", "signal n", name="picky"),
     ]
     constants = {"zero": np.array(0), "signal": np.ones((1, 8, 1), np.float32)}
-    proto = model(nodes, [tensor("x", ["batch", 3])], ["y"], constants)
+    proto = model(nodes, [tensor("x", ["batch", 3])], constants=constants)
     with pytest.raises(ShapeError) as caught:
         import_model_proto(proto, {"batch": ("1..4",)})
     assert "picky" in str(caught.value)
@@ -340,11 +328,11 @@ def test_sizes_that_follow_from_the_operators_need_not_be_given() -> None:
 def test_features_of_a_product_and_channels_of_a_convolution_follow() -> None:
     weights = {"w": np.ones((700, 2), np.float32)}
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    product = model([node], [tensor("x", ["n", "f"])], ["y"], weights)
+    product = model([node], [tensor("x", ["n", "f"])], constants=weights)
     assert import_model_proto(product, {"n": (2,)}).types["x"].shape == (2, 700)
     taps = {"w": np.ones((2, 3, 1, 1), np.float32)}
     node = helper.make_node("Conv", ["x", "w"], ["y"])
-    conv = model([node], [tensor("x", ["n", "c", 4, 4])], ["y"], taps)
+    conv = model([node], [tensor("x", ["n", "c", 4, 4])], constants=taps)
     assert import_model_proto(conv, {"n": ("1..2",)}).types["x"].shape == (2, 3, 4, 4)
 
 
@@ -360,6 +348,6 @@ def test_open_sizes_of_constants_as_large_as_the_data_are_named(
     operator: str, attributes: dict[str, Any], shape: list[int | str]
 ) -> None:
     node = helper.make_node(operator, ["x"], ["y"], **attributes)
-    proto = model([node], [tensor("x", shape)], ["y"])
+    proto = model([node], [tensor("x", shape)])
     with pytest.raises(ShapeError, match="the sizes of these dimensions must be known"):
         import_model_proto(proto)

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from tests.compiler.frontend.onnx_models import model, untyped
 from tests.compiler.graph.graph_helpers import evaluate_program
 from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -55,11 +56,7 @@ CASES: dict[str, tuple[str, list[Values], dict[str, Any]]] = {
     "pool": ("QLinearGlobalAveragePool", [*_ONE, *_RESULT], {"channels_last": 0}),
     "concat": ("QLinearConcat", [*_RESULT, *_ONE, *_TWO], {"axis": 1}),
     "softmax": ("QLinearSoftmax", [*_ONE, _scale(1 / 256), _zero(0)], {"axis": -1, "opset": 13}),
-    "old softmax": (
-        "QLinearSoftmax",
-        [*_ONE, _scale(1 / 256), _zero(0)],
-        {"axis": 2, "opset": 11},
-    ),
+    "old softmax": ("QLinearSoftmax", [*_ONE, _scale(1 / 256), _zero(0)], {"axis": 2, "opset": 11}),
     "average pool": ("QLinearAveragePool", [*_ONE, *_RESULT], _WINDOW),
     "average pool of padding": (
         "QLinearAveragePool",
@@ -92,18 +89,11 @@ CASES: dict[str, tuple[str, list[Values], dict[str, Any]]] = {
 def _model(operator: str, operands: list[Values], given: dict[str, Any]) -> onnx.ModelProto:
     """Matrices and larger ones, but for signed weights, are inputs, all else constant."""
     names = [f"x{number}" for number in range(len(operands))]
-    fixed, inputs = [], []
-    for name, array in zip(names, operands, strict=True):
-        if array.ndim < 2 or array.dtype == np.int8:
-            fixed.append(numpy_helper.from_array(array, name))
-            continue
-        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-        inputs.append(helper.make_tensor_value_info(name, kind, array.shape))
+    arrays = dict(zip(names, operands, strict=True))
+    fixed = {n: array for n, array in arrays.items() if array.ndim < 2 or array.dtype == np.int8}
+    inputs = {name: array for name, array in arrays.items() if name not in fixed}
     node = helper.make_node(operator, names, ["y"], domain="com.microsoft", **given)
-    result = helper.make_empty_tensor_value_info("y")
-    graph = helper.make_graph([node], "case", inputs, [result], fixed)
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    return model([node], inputs, [untyped("y")], fixed, opset=20)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -10,13 +10,13 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.compiler.frontend.onnx_models import model, tensor
+from tests.compiler.frontend.onnx_models import model, node, tensor
 from tunefarm.compiler.errors import ImportModelError, TunefarmError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
 from tunefarm.compiler.frontend.zoo import build_model
 from tunefarm.compiler.frontend.zoo.network import Size
 
-RELU = model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", [2])], ["y"])
+RELU = model([node("Relu", "x")], [tensor("x", [2])])
 
 
 def refusal(path: Path) -> str:

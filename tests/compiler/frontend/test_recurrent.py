@@ -153,7 +153,7 @@ def test_narrow_layers_keep_their_states_wide() -> None:
         given = {name: np.asarray(array, dtype) for name, array in narrow.items()}
         x = given.pop("x")
         node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=3)
-        proto = model([node], [tensor("x", x.shape, kind)], ["y"], given)
+        proto = model([node], [tensor("x", x.shape, kind)], constants=given)
         outputs += outputs_of(import_model_proto(proto), {"x": x})
     assert outputs[0].dtype == np.float16
     np.testing.assert_allclose(outputs[0], outputs[1], rtol=2e-3)  # the projection is rounded
@@ -162,7 +162,7 @@ def test_narrow_layers_keep_their_states_wide() -> None:
 def _lstm(steps: int, **attributes: Any) -> Graph:
     constants = {"w": values(1, 12, 4), "r": values(1, 12, 3)}
     node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=3, **attributes)
-    return import_model_proto(model([node], [tensor("x", (steps, 1, 4))], ["y"], constants))
+    return import_model_proto(model([node], [tensor("x", (steps, 1, 4))], constants=constants))
 
 
 def test_the_graph_does_not_grow_with_the_sequence() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
+from tests.compiler.frontend.onnx_models import model, node, tensor
 from tunefarm import compiler
 
 MOST = 13
@@ -22,22 +22,14 @@ MOST = 13
 def test_no_result_is_of_what_lies_behind(
     scale: float, coordinates: str, rounding: str, tmp_path: Path
 ) -> None:
-    scales = numpy_helper.from_array(np.array([1, 1, scale], np.float32), "scales")
     how: Any = {"coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
-    graph = helper.make_graph(
-        [
-            helper.make_node("Exp", ["x"], ["e"]),
-            helper.make_node("Resize", ["e", "", "scales"], ["r"], mode="nearest", **how),
-            helper.make_node("Neg", ["r"], ["y"]),
-        ],
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, "w"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2, "v"])],
-        [scales],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    nodes = [
+        node("Exp", "x", "e"),
+        node("Resize", f"e _ [1.0,1,{scale}]", "r", mode="nearest", **how),
+        node("Neg", "r"),
+    ]
     path = tmp_path / "net.onnx"
-    onnx.save(model, path)
+    onnx.save(model(nodes, [tensor("x", [1, 2, "w"])], opset=17), path)
     executable = compiler.build(path, shapes={"w": (f"2..{MOST}",)})
     session = onnxruntime.InferenceSession(path)
     for width in range(2, MOST + 1):
@@ -49,23 +41,14 @@ def test_no_result_is_of_what_lies_behind(
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1)])
 def test_reshapes_keep_the_axes_that_stay(axes: tuple[int, ...], tmp_path: Path) -> None:
-    shape: list[str | int | None] = ["b", 5, "h", "w"]
-    target = numpy_helper.from_array(np.array([0, 0, -1]), "target")
-    graph = helper.make_graph(
-        [
-            helper.make_node("Exp", ["x"], ["e"]),
-            helper.make_node("Reshape", ["e", "target"], ["r"]),
-            helper.make_node("Transpose", ["r"], ["t"], perm=list(axes)),
-            helper.make_node("Softmax", ["t"], ["y"]),
-        ],
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [target],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    nodes = [
+        node("Exp", "x", "e"),
+        node("Reshape", "e [0,0,-1]", "r"),
+        node("Transpose", "r", "t", perm=list(axes)),
+        node("Softmax", "t"),
+    ]
     path = tmp_path / "net.onnx"
-    onnx.save(model, path)
+    onnx.save(model(nodes, [tensor("x", ["b", 5, "h", "w"])], opset=17), path)
     bounds: Any = {"b": ("1..3",), "h": ("1..6",), "w": ("1..7",)}
     executable = compiler.build(path, shapes=bounds)
     session = onnxruntime.InferenceSession(path)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from tests.compiler.frontend.onnx_models import model, tensor
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.expr.nodes import const
@@ -23,15 +24,10 @@ def resize(
 ) -> onnx.ModelProto:
     operator = "Upsample" if opset == 9 else "Resize"
     inputs = ["x", "s"] if opset == 9 else ["x", "", "s"]
-    graph = helper.make_graph(
-        [helper.make_node(operator, inputs, ["y"], **attributes)],
-        "g",
-        [helper.make_tensor_value_info("x", dtype, shape)],
-        [helper.make_tensor_value_info("y", dtype, None)],
-        [numpy_helper.from_array(np.array(scales, np.float32), "s")],
-    )
-    opsets = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    resized = helper.make_node(operator, inputs, ["y"], **attributes)
+    constants = {"s": np.array(scales, np.float32)}
+    ports = [tensor("x", shape, dtype)], [tensor("y", None, dtype)]
+    return model([resized], *ports, constants, opset=opset)
 
 
 def numbers(dtype: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

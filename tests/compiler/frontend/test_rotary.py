@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.compiler.frontend.onnx_models import model, tensor
 from tests.onnxruntime_session import exact_session
 from tunefarm.compiler import build
 from tunefarm.compiler.errors import TunefarmError
@@ -20,17 +21,8 @@ HEADS, TOKENS, FEATURES = 3, 5, 8
 
 
 def model_of(feeds: dict[str, Array], domain: str = "", **attributes: Any) -> onnx.ModelProto:
-    inputs = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-        )
-        for name, array in feeds.items()
-    ]
     node = helper.make_node("RotaryEmbedding", list(feeds), ["y"], domain=domain, **attributes)
-    result = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, feeds["x"].shape)
-    graph = helper.make_graph([node], "case", inputs, [result])
-    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return model([node], feeds, [tensor("y", feeds["x"].shape)], opset=23)
 
 
 def drawn(rank: int, pairs: int) -> dict[str, Array]:

@@ -11,6 +11,8 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.compiler.frontend.onnx_models import model as model_of
+from tests.compiler.frontend.onnx_models import node, tensor, untyped
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
@@ -83,18 +85,13 @@ def test_scales_are_finite_and_what_divides_is_not_zero(
 
 def test_blocks_of_weights_may_have_any_finite_scale() -> None:
     def model(scale: float) -> onnx.ModelProto:
-        scales = numpy_helper.from_array(np.array([[0.5, scale]], np.float32), "scales")
-        weights = numpy_helper.from_array(np.ones((4, 2), np.int8), "weights")
+        constants: dict[str, Array] = {"scales": np.array([[0.5, scale]], np.float32)}
+        constants["weights"] = np.ones((4, 2), np.int8)
         nodes = [
-            helper.make_node(
-                "DequantizeLinear", ["weights", "scales"], ["w"], axis=0, block_size=4
-            ),
-            helper.make_node("MatMul", ["x", "w"], ["y"]),
+            node("DequantizeLinear", "weights scales", "w", axis=0, block_size=4),
+            node("MatMul", "x w"),
         ]
-        x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (3, 4))
-        output = helper.make_empty_tensor_value_info("y")
-        graph = helper.make_graph(nodes, "blocks", [x], [output], [scales, weights])
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        return model_of(nodes, [tensor("x", (3, 4))], constants=constants, opset=21)
 
     for scale in (0.0, -0.5):
         import_model_proto(model(scale))
@@ -109,19 +106,7 @@ def _compare(
     outputs: list[str],
 ) -> None:
     """Outputs are those of onnxruntime without its optimiser, which asks for no scale's sign."""
-    graph = helper.make_graph(
-        nodes,
-        "scales",
-        [
-            helper.make_tensor_value_info(
-                name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-            )
-            for name, array in feed.items()
-        ],
-        [helper.make_empty_tensor_value_info(name) for name in outputs],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    proto = model_of(nodes, feed, [untyped(name) for name in outputs], constants, opset=21)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     expected = exact_session(proto, options).run(outputs, feed)
@@ -150,9 +135,9 @@ def test_quotients_by_a_scale_of_0_saturate(form: str, kind: type, is_input: boo
     scale, attributes = scales[form]
     zero: Array = np.full(scale.shape, 5, kind)
     nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], **attributes),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["again"], **attributes),
-        helper.make_node("QuantizeLinear", ["again", "scale", "zero"], ["q2"], **attributes),
+        node("QuantizeLinear", "x scale zero", "q", **attributes),
+        node("DequantizeLinear", "q scale zero", "again", **attributes),
+        node("QuantizeLinear", "again scale zero", "q2", **attributes),
     ]
     if form in ("axis", "block"):
         x[np.isnan(x)] = 1  # what NaN is over another scale, nothing says
@@ -177,10 +162,10 @@ def test_scales_of_0_and_below_are_as_onnxruntime_has_them(
     constants: dict[str, Array] = {"zero": np.full(scales.shape, 5, kind)}
     (feed if is_input else constants)["scale"] = scales
     nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["data", "scale", "zero"], ["d"]),
-        helper.make_node("MaxPool", ["d"], ["pool"], kernel_shape=[2, 2]),
-        helper.make_node("QuantizeLinear", ["pool", "scale", "zero"], ["q2"]),
+        node("QuantizeLinear", "x scale zero", "q"),
+        node("DequantizeLinear", "data scale zero", "d"),
+        node("MaxPool", "d", "pool", kernel_shape=[2, 2]),
+        node("QuantizeLinear", "pool scale zero", "q2"),
     ]
     _compare(nodes, feed, constants, ["q", "d", "pool", "q2"])
 
@@ -197,10 +182,10 @@ def test_sums_of_0_over_a_small_scale_are_the_zero_point(step: float) -> None:
         "yz": np.array(100, np.uint8),
     }
     nodes = [
-        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xd"]),
-        helper.make_node("DequantizeLinear", ["w", "ws"], ["wd"], axis=1),
-        helper.make_node("MatMul", ["xd", "wd"], ["y"]),
-        helper.make_node("QuantizeLinear", ["y", "ys", "yz"], ["q"]),
+        node("DequantizeLinear", "x xs xz", "xd"),
+        node("DequantizeLinear", "w ws", "wd", axis=1),
+        node("MatMul", "xd wd"),
+        node("QuantizeLinear", "y ys yz", "q"),
     ]
     x = np.array([[128, 128, 128], [0, 128, 255], [7, 100, 200]], np.uint8)
     _compare(nodes, {"x": x}, constants, ["q"])

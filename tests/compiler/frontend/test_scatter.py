@@ -10,8 +10,10 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
+from tests.compiler.frontend.onnx_models import INT64, node, tensor
+from tests.compiler.frontend.onnx_models import model as model_of
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
 from tunefarm.compiler.errors import ImportModelError
@@ -28,17 +30,8 @@ def model(
     **attributes: Any,
 ) -> onnx.ModelProto:
     """One node; its indices are an input."""
-    graph = helper.make_graph(
-        [helper.make_node(operator, ["x", "i", "u"], ["y"], **attributes)],
-        "scatter",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, data),
-            helper.make_tensor_value_info("i", TensorProto.INT64, indices),
-            helper.make_tensor_value_info("u", TensorProto.FLOAT, updates),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, data)],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    inputs = [tensor("x", data), tensor("i", indices, INT64), tensor("u", updates)]
+    return model_of([node(operator, "x i u", **attributes)], inputs)
 
 
 def check(proto: onnx.ModelProto, positions: np.ndarray, seed: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from tests.compiler.frontend.onnx_models import model, node, tensor
 from tunefarm import compiler
@@ -17,7 +17,7 @@ from tunefarm.compiler.frontend.import_onnx import import_model_proto
 
 
 def _nonzero() -> onnx.ModelProto:
-    proto = model([node("NonZero", "x")], [tensor("x", ["n"])], ["y"], opset=18)
+    proto = model([node("NonZero", "x")], [tensor("x", ["n"])], opset=18)
     proto.graph.output[0].CopyFrom(tensor("y", [1, "k"], TensorProto.INT64))
     return proto
 
@@ -49,8 +49,8 @@ def test_bounds_that_a_size_never_keeps_are_refused_at_import() -> None:
 def test_outputs_of_other_shapes_than_declared_are_warned_of(
     declared: list[int | str], said: str
 ) -> None:
-    nodes = [node("Relu", "x"), helper.make_node("Neg", ["x"], ["z"])]
-    nodes += [helper.make_node("Abs", ["x"], ["right"])]
+    nodes = [node("Relu", "x"), node("Neg", "x", "z")]
+    nodes += [node("Abs", "x", "right")]
     proto = model(nodes, [tensor("x", [4, 3])], ["y", "z", "right"])
     proto.graph.output[0].CopyFrom(tensor("y", declared))
     proto.graph.output[1].CopyFrom(tensor("z", [1, 3]))
@@ -64,7 +64,7 @@ def test_outputs_of_other_shapes_than_declared_are_warned_of(
 
 
 def test_a_fixed_shape_of_a_dynamic_result_is_warned_of() -> None:
-    proto = model([node("Relu", "x")], [tensor("x", ["n", 3])], ["y"])
+    proto = model([node("Relu", "x")], [tensor("x", ["n", 3])])
     proto.graph.output[0].CopyFrom(tensor("y", [1, 3]))
     with pytest.warns(DeclaredShapeWarning, match=r"'y' as \[1, 3\], not \[n, 3\]"):
         import_model_proto(proto, {"n": ("1..4",)})
@@ -74,7 +74,7 @@ def test_a_fixed_shape_of_a_dynamic_result_is_warned_of() -> None:
 def test_shapes_that_may_be_those_are_not_warned_of(
     declared: list[int | str | None] | None,
 ) -> None:
-    proto = model([node("Relu", "x")], [tensor("x", [4, 3])], ["y"])
+    proto = model([node("Relu", "x")], [tensor("x", [4, 3])])
     proto.graph.output[0].CopyFrom(tensor("y", declared))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -82,7 +82,7 @@ def test_shapes_that_may_be_those_are_not_warned_of(
 
 
 def test_a_session_warns_once_of_what_a_file_declares(tmp_path: Path) -> None:
-    proto = model([node("Relu", "x")], [tensor("x", ["n", 3])], ["y"])
+    proto = model([node("Relu", "x")], [tensor("x", ["n", 3])])
     proto.graph.output[0].CopyFrom(tensor("y", [9, 3]))
     onnx.save(proto, tmp_path / "m.onnx")
     with warnings.catch_warnings(record=True) as caught:

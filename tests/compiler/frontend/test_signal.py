@@ -27,7 +27,7 @@ def _graph(
 ) -> Any:
     kind = DOUBLE if data.dtype == np.float64 else 1
     made = node(operator, inputs.split(" "), ["y"], **given)
-    proto = model([made], [tensor("x", data.shape, kind)], ["y"], constants, opset=20)
+    proto = model([made], [tensor("x", data.shape, kind)], constants=constants, opset=20)
     proto.graph.output[0].type.tensor_type.elem_type = kind
     return import_model_proto(proto)
 
@@ -45,11 +45,7 @@ def test_transforms_of_any_length_are_those_of_numpy(length: int, parts: int) ->
     scale = float(np.sqrt(length))
     found = {
         name: outputs_of(_graph("DFT", data, {"a": integers(1)}, "x  a", **given), {"x": data})[0]
-        for name, given in (
-            ("forward", {}),
-            ("inverse", {"inverse": 1}),
-            ("half", {"onesided": 1}),
-        )
+        for name, given in (("forward", {}), ("inverse", {"inverse": 1}), ("half", {"onesided": 1}))
     }
     np.testing.assert_allclose(found["forward"], _parts(spectrum), atol=1e-9 * scale)
     np.testing.assert_allclose(found["inverse"], _parts(np.fft.ifft(whole, axis=1)), atol=1e-11)
@@ -95,7 +91,7 @@ def test_frames_are_transformed_as_in_onnxruntime(length: int, step: int, window
     if window is not None:
         constants["w"] = window
     made = node("STFT", ["x", "s", "w" if windowed else "", "n"], ["y"])
-    proto = model([made], [tensor("x", signal.shape)], ["y"], constants, opset=17)
+    proto = model([made], [tensor("x", signal.shape)], constants=constants, opset=17)
     (found,) = outputs_of(import_model_proto(proto), {"x": signal})
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
@@ -109,7 +105,7 @@ def _run(operator: str, opset: int, given: dict[str, Any], *inputs: Array | None
     present = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
     kinds = {"float32": 1, "int64": 7, "float64": DOUBLE}
     values = [tensor(name, array.shape, kinds[str(array.dtype)]) for name, array in present.items()]
-    proto = model([node(operator, names, ["y"], **given)], values, ["y"], opset=opset)
+    proto = model([node(operator, names, ["y"], **given)], values, opset=opset)
     (found,) = compiler.build(import_model_proto(proto)).run(present).values()
     return found
 
@@ -181,7 +177,7 @@ def test_unpooling_puts_maxima_where_they_were() -> None:
         node("MaxPool", ["x"], ["p", "i"], **windows),
         node("MaxUnpool", ["p", "i"], ["y"], **windows),
     ]
-    proto = model(nodes, [tensor("x", data.shape)], ["y"], opset=20)
+    proto = model(nodes, [tensor("x", data.shape)], opset=20)
     found = compiler.build(import_model_proto(proto)).run({"x": data})["y"]
     pooled = data.reshape(2, 3, 3, 2, 3, 2).max(axis=(3, 5))
     largest = np.repeat(np.repeat(pooled, 2, 2), 2, 3) == data
@@ -211,9 +207,7 @@ def test_a_seed_draws_what_the_reference_draws_and_runs_repeat_it() -> None:
     for seed in (True, False):
         own = given if seed else {name: v for name, v in given.items() if name != "seed"}
         made = [node("RandomNormal", [], ["r"], **own), node("Add", ["r", "x"], ["y"])]
-        executable = compiler.build(
-            import_model_proto(model(made, [tensor("x", [1])], ["y"], opset=20))
-        )
+        executable = compiler.build(import_model_proto(model(made, [tensor("x", [1])], opset=20)))
         zero = {"x": np.zeros(1, np.float32)}
         first, second = (executable.run(zero)["y"].copy() for _ in range(2))
         np.testing.assert_array_equal(first, second)

@@ -35,7 +35,7 @@ def _proto(
     ports = [
         tensor(name, shape, types.get(name, TensorProto.FLOAT)) for name, shape in shapes.items()
     ]
-    proto = model([single], ports, ["y"], constants or {}, opset=18)
+    proto = model([single], ports, constants=constants or {}, opset=18)
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     return proto
 

@@ -71,7 +71,7 @@ def attention() -> onnx.ModelProto:
         "gain": floats(8),
         "bias": floats(8),
     }
-    return model(nodes, [tensor("x", ["batch", "seq", 8])], ["y"], constants)
+    return model(nodes, [tensor("x", ["batch", "seq", 8])], constants=constants)
 
 
 def test_attention_over_sentences_of_any_length() -> None:

@@ -25,7 +25,7 @@ def _on(nodes: list[onnx.NodeProto], **shapes: Any) -> onnx.ModelProto:
         "none": np.array(0),
     }
     inputs = [tensor(name, shape) for name, shape in shapes.items()]
-    return model(nodes, inputs, ["y"], constants, opset=20)
+    return model(nodes, inputs, constants=constants, opset=20)
 
 
 _SMOOTHED = helper.make_node("Resize", ["x", "", "", "small"], ["y"], mode="linear", antialias=1)

@@ -14,8 +14,9 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from tests.compiler.frontend.onnx_models import model as model_of
 from tests.compiler.strings.string_nodes import LOCALE, strings
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
@@ -58,14 +59,8 @@ def model(
     outputs: Sequence[Any],
     constants: Mapping[str, Any] = {},
 ) -> onnx.ModelProto:
-    made = [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()]
-    graph = helper.make_graph(nodes, "pipeline", inputs, outputs, made)
-    opsets = [
-        helper.make_opsetid("", 21),
-        helper.make_opsetid(ML, 3),
-        helper.make_opsetid(MS, 1),
-    ]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    arrays = {name: np.asarray(value) for name, value in constants.items()}
+    return model_of(nodes, inputs, outputs, arrays, opset=21, domains={ML: 3, MS: 1})
 
 
 def vectorizer(

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.compiler.frontend.onnx_models import model, tensor
+from tests.compiler.frontend.onnx_models import model, node, tensor
 from tunefarm.compiler.errors import ImportModelError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto, import_onnx
 from tunefarm.compiler.frontend.tensors import read_sparse, read_tensor
@@ -73,7 +73,7 @@ def external_model(entries: dict[str, str]) -> onnx.ModelProto:
     weight.data_location = TensorProto.EXTERNAL
     for key, value in entries.items():
         weight.external_data.add(key=key, value=value)
-    result = model([helper.make_node("Add", ["x", "w"], ["y"])], [tensor("x", [4])], ["y"])
+    result = model([node("Add", "x w")], [tensor("x", [4])])
     result.graph.initializer.append(weight)
     return result
 

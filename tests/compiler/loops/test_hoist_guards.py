@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
+from tests.compiler.frontend.onnx_models import model as model_of
+from tests.compiler.frontend.onnx_models import node, tensor
 from tunefarm import compiler
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.loops.printer import format_loops
@@ -27,29 +28,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A convolution reads past the edge of a transposed one, whose result is filled there."""
     rng = np.random.default_rng(0)
 
-    def taps(name: str, *shape: int) -> onnx.TensorProto:
-        return numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 5, name)
-
     c = CHANNELS
-    graph = helper.make_graph(
-        [
-            helper.make_node("Conv", ["x", "spread"], ["a"]),
-            helper.make_node("ConvTranspose", ["a", "doubled"], ["s"], strides=[2, 2]),
-            helper.make_node("Conv", ["s", "taps"], ["y"], pads=[1, 1, 1, 1]),
-        ],
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, "h", "w"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, c, "p", "q"])],
-        [
-            taps("spread", c, 2, 1, 1),
-            taps("doubled", c, c, 2, 2),
-            taps("taps", c, c, 3, 3),
-        ],
-    )
+    nodes = [
+        node("Conv", "x spread", "a"),
+        node("ConvTranspose", "a doubled", "s", strides=[2, 2]),
+        node("Conv", "s taps", pads=[1, 1, 1, 1]),
+    ]
+    shapes = {"spread": (c, 2, 1, 1), "doubled": (c, c, 2, 2), "taps": (c, c, 3, 3)}
+    weights = {n: rng.standard_normal(s).astype(np.float32) / 5 for n, s in shapes.items()}
     path = tmp_path_factory.mktemp("edge") / "net.onnx"
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
-    )
+    onnx.save(model_of(nodes, [tensor("x", [1, 2, "h", "w"])], constants=weights), path)
     return path
 
 

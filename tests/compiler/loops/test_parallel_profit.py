@@ -85,7 +85,7 @@ def test_what_each_step_does_is_shared_however_few_steps_there_are(rows: int | s
     weights = {"w": (1, gates, 8), "r": (1, gates, units)}
     node = helper.make_node("LSTM", ["x", *weights], ["y"], hidden_size=units)
     constants = {name: np.zeros(shape, np.float32) for name, shape in weights.items()}
-    proto = model([node], [tensor("x", ("steps", "rows", 8))], ["y"], constants)
+    proto = model([node], [tensor("x", ("steps", "rows", 8))], constants=constants)
     graph = import_model_proto(proto, {"x": ("1..200", rows, 8)})
     target = Target.from_json(load_target("x86-64-v4").model_dump())
     calls = kernels_of(graph, target).calls

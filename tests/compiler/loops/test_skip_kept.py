@@ -24,7 +24,7 @@ def selection(width: int, conditions: tuple[int, int]) -> Compiled:
     node = helper.make_node("Where", ["c", "x", "n"], ["y"])
     shape = (ROWS, width)
     ports = [tensor("x", shape), tensor("z", shape), tensor("c", conditions, BOOL)]
-    return compile_model(import_model_proto(model([negative, node], ports, ["y"])))
+    return compile_model(import_model_proto(model([negative, node], ports)))
 
 
 def loops_of(compiled: Compiled) -> str:

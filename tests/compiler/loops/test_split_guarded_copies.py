@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
+from tests.compiler.frontend.onnx_models import model as model_of
+from tests.compiler.frontend.onnx_models import node, tensor
 from tunefarm import compiler
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.loops.printer import format_loops
@@ -26,22 +27,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pool of stride 2 reads a 3x3 convolution: of an odd number of rows not the last one."""
     rng = np.random.default_rng(0)
     taps = rng.standard_normal((CHANNELS, CHANNELS, 3, 3)).astype(np.float32) / 17
-    shape: list[str | int | None] = [1, CHANNELS, "h", "w"]
-    graph = helper.make_graph(
-        [
-            helper.make_node("Conv", ["x", "taps"], ["sums"], pads=[1, 1, 1, 1]),
-            helper.make_node("Relu", ["sums"], ["relu"]),
-            helper.make_node("MaxPool", ["relu"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
-        ],
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, CHANNELS, "p", "q"])],
-        [numpy_helper.from_array(taps, "taps")],
-    )
+    nodes = [
+        node("Conv", "x taps", "sums", pads=[1, 1, 1, 1]),
+        node("Relu", "sums", "relu"),
+        node("MaxPool", "relu", kernel_shape=[2, 2], strides=[2, 2]),
+    ]
     path = tmp_path_factory.mktemp("pooled") / "net.onnx"
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
-    )
+    x = tensor("x", [1, CHANNELS, "h", "w"])
+    onnx.save(model_of(nodes, [x], constants={"taps": taps}), path)
     return path
 
 

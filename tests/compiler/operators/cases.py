@@ -13,6 +13,7 @@ import onnxruntime
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.compiler.frontend.onnx_models import model, untyped
 from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.types.node import Node
 from tunefarm.compiler.types.tensor_type import Attribute
@@ -68,18 +69,8 @@ def _model(
 ) -> onnx.ModelProto:
     names = ["" if value is None else f"x{i}" for i, value in enumerate(inputs)]
     node = helper.make_node(operator, names, ["y"], **attributes)
-    values = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
-        )
-        for name, value in zip(names, inputs, strict=True)
-        if value is not None
-    ]
-    result = helper.make_empty_tensor_value_info("y")
-    graph = helper.make_graph([node], "case", values, [result])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    model.ir_version = 10
-    return onnx.shape_inference.infer_shapes(model)
+    proto = model([node], _feed(inputs), [untyped("y")], opset=opset)
+    return onnx.shape_inference.infer_shapes(proto)
 
 
 def _feed(inputs: Sequence[Values | None]) -> dict[str, Values]:

@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx.helper import make_attribute, make_node
+from onnx.helper import make_attribute
 
-from tests.compiler.frontend.onnx_models import model, tensor
+from tests.compiler.frontend.onnx_models import model, node, tensor
 from tests.onnxruntime_session import exact_session
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.pipeline import compile_model
@@ -27,7 +27,7 @@ Step = Callable[[str, str], list[onnx.NodeProto]]
 
 
 def _one(operator: str, *more: str, **attributes: Any) -> Step:
-    return lambda x, y: [make_node(operator, [x, *more], [y], **attributes)]
+    return lambda x, y: [onnx.helper.make_node(operator, [x, *more], [y], **attributes)]
 
 
 def _conv(taps: int, stride: int = 1, dilation: int = 1, **attributes: Any) -> Step:
@@ -40,33 +40,33 @@ def _conv(taps: int, stride: int = 1, dilation: int = 1, **attributes: Any) -> S
 def _skip(x: str, y: str) -> list[onnx.NodeProto]:
     """Convolved and added to what it was, and beside it through another convolution."""
     return [
-        make_node("Conv", [x, "w3"], [f"{y}_c"], pads=[1] * 4),
-        make_node("Relu", [f"{y}_c"], [f"{y}_r"]),
-        make_node("Add", [f"{y}_r", x], [f"{y}_s"]),
-        make_node("Concat", [f"{y}_s", x], [f"{y}_b"], axis=1),
-        make_node("Conv", [f"{y}_b", "wide"], [y], pads=[1] * 4),
+        node("Conv", f"{x} w3", f"{y}_c", pads=[1] * 4),
+        node("Relu", f"{y}_c", f"{y}_r"),
+        node("Add", f"{y}_r {x}", f"{y}_s"),
+        node("Concat", f"{y}_s {x}", f"{y}_b", axis=1),
+        onnx.helper.make_node("Conv", [f"{y}_b", "wide"], [y], pads=[1] * 4),
     ]
 
 
 def _squeezed(x: str, y: str) -> list[onnx.NodeProto]:
     """Scaled by its means, as in squeeze and excitation."""
     return [
-        make_node("GlobalAveragePool", [x], [f"{y}_m"]),
-        make_node("Sigmoid", [f"{y}_m"], [f"{y}_g"]),
-        make_node("Mul", [x, f"{y}_g"], [y]),
+        onnx.helper.make_node("GlobalAveragePool", [x], [f"{y}_m"]),
+        node("Sigmoid", f"{y}_m", f"{y}_g"),
+        onnx.helper.make_node("Mul", [x, f"{y}_g"], [y]),
     ]
 
 
 def _down_and_up(x: str, y: str) -> list[onnx.NodeProto]:
     return [
-        make_node("Conv", [x, "w3"], [f"{y}_d"], pads=[1] * 4, strides=[2, 2]),
-        make_node("ConvTranspose", [f"{y}_d", "up"], [y], strides=[2, 2]),
+        node("Conv", f"{x} w3", f"{y}_d", pads=[1] * 4, strides=[2, 2]),
+        onnx.helper.make_node("ConvTranspose", [f"{y}_d", "up"], [y], strides=[2, 2]),
     ]
 
 
 def _by_channel(x: str, y: str) -> list[onnx.NodeProto]:
     """A convolution of each channel: as many groups as its weight has."""
-    return [make_node("Conv", [x, "each"], [y], pads=[1] * 4)]
+    return [onnx.helper.make_node("Conv", [x, "each"], [y], pads=[1] * 4)]
 
 
 STEPS: tuple[Step, ...] = (
@@ -112,9 +112,9 @@ def _network(steps: list[Step], channels: int) -> onnx.ModelProto:
     nodes: list[onnx.NodeProto] = []
     for number, step in enumerate(steps):
         nodes += step(f"v{number}", f"v{number + 1}")
-    for node in nodes:
-        if "each" in node.input:
-            node.attribute.append(make_attribute("group", channels))
+    for step_node in nodes:
+        if "each" in step_node.input:
+            step_node.attribute.append(make_attribute("group", channels))
     given_shape = tensor("v0", ["batch", channels, "height", "width"])
     return model(nodes, [given_shape], [f"v{len(steps)}"], _constants(channels))
 

@@ -45,7 +45,7 @@ def _models() -> dict[str, onnx.ModelProto]:
 
     def one_node(node: onnx.NodeProto, shape: list[int], *weights: npt.NDArray[Any]) -> Any:
         names = list(node.input)[1:]
-        return model([node], [tensor("x", shape)], ["y"], dict(zip(names, weights, strict=True)))
+        return model([node], [tensor("x", shape)], constants=dict(zip(names, weights, strict=True)))
 
     node = helper.make_node
     image = [1, 5, 13, 17]

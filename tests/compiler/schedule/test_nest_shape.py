@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
+from tests.compiler.frontend.onnx_models import model as model_of
+from tests.compiler.frontend.onnx_models import node, tensor
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall
@@ -30,18 +32,8 @@ X86 = Target(
 
 
 def model(node: onnx.NodeProto, shape: list[int], **weights: tuple[int, ...]) -> onnx.ModelProto:
-    initializers = [
-        onnx.numpy_helper.from_array(np.ones(extents, np.float32), name)
-        for name, extents in weights.items()
-    ]
-    graph = helper.make_graph(
-        [node],
-        "one",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        initializers,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    constants = {name: np.ones(extents, np.float32) for name, extents in weights.items()}
+    return model_of([node], [tensor("x", shape)], constants=constants, opset=20)
 
 
 def conv(channels: int, size: int, window: int, **attributes: Any) -> onnx.ModelProto:
@@ -56,14 +48,11 @@ MODELS = {
     "conv1x1": conv(64, 13, 1),
     "strided": conv(32, 15, 3, strides=[2, 2]),
     "depthwise": conv(24, 17, 3, group=24),
-    "matmul": model(helper.make_node("MatMul", ["x", "w"], ["y"]), [97, 128], w=(128, 200)),
-    "softmax": model(helper.make_node("Softmax", ["x"], ["y"], axis=-1), [300, 130]),
-    "transpose": model(helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0]), [100, 70]),
-    "pool": model(
-        helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2]),
-        [1, 8, 33, 65],
-    ),
-    "relu": model(helper.make_node("Relu", ["x"], ["y"]), [7, 1000]),
+    "matmul": model(node("MatMul", "x w"), [97, 128], w=(128, 200)),
+    "softmax": model(node("Softmax", "x", axis=-1), [300, 130]),
+    "transpose": model(node("Transpose", "x", perm=[1, 0]), [100, 70]),
+    "pool": model(node("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2]), [1, 8, 33, 65]),
+    "relu": model(node("Relu", "x"), [7, 1000]),
 }
 
 
@@ -189,10 +178,7 @@ def test_a_narrowed_sketch_has_the_shapes_of_the_values_it_kept() -> None:
     assert narrow.size < sketch.size
     positions = tuple(c.values.index(d) for c, d in zip(kept, sketch.default, strict=True))
     full = ScheduleSpace([sketch]).default()
-    one, other = (
-        shape_of(narrow, [Candidate("tiled", positions)]),
-        shape_of(sketch, [full]),
-    )
+    one, other = (shape_of(narrow, [Candidate("tiled", positions)]), shape_of(sketch, [full]))
     assert one.cycles == other.cycles and (one.nest.trips() == other.nest.trips()).all()
     assert narrow.build(dict(zip((c.name for c in kept), sketch.default, strict=True)))
 

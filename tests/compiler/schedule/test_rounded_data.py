@@ -259,7 +259,7 @@ def test_a_decoder_rounds_prompts_of_every_length(threads: int) -> None:
     """One build for a range of lengths: near f32, and each row as a build for its length has it."""
     sizes = Sizes(heads=4, width=32, hidden=192, words=193, block=32)
     proto = decoder("gqa", sizes)
-    ranges = {
+    ranges: dict[str, tuple[int | str, ...]] = {
         "batch_size": (1,),
         "sequence_length": ("1|2..70",),
         "past_sequence_length": ("0..8",),

@@ -10,12 +10,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
+from tests.compiler.frontend.onnx_models import model as model_of
+from tests.compiler.frontend.onnx_models import node, tensor
 from tunefarm import compiler
 from tunefarm.compiler.kernels.kernel import KernelCall
 from tunefarm.compiler.pipeline import compile_model
 from tunefarm.compiler.types.numerics import Algorithm
+from tunefarm.compiler.types.tensor_type import Array
 
 CHANNELS, OUTPUTS, WIDE = 96, 24, 230
 
@@ -25,21 +27,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     taps = rng.standard_normal((OUTPUTS, CHANNELS, 3, 3)).astype(np.float32) / 30
     spread = rng.standard_normal((CHANNELS, 2, 1, 1)).astype(np.float32)
-    graph = helper.make_graph(
-        [
-            helper.make_node("Conv", ["x", "spread"], ["wide"]),
-            helper.make_node("Conv", ["wide", "taps"], ["sums"], pads=[1, 1, 1, 1]),
-            helper.make_node("Relu", ["sums"], ["y"]),
-        ],
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, "h", "w"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, OUTPUTS, "h", "w"])],
-        [numpy_helper.from_array(spread, "spread"), numpy_helper.from_array(taps, "taps")],
-    )
+    nodes = [
+        node("Conv", "x spread", "wide"),
+        node("Conv", "wide taps", "sums", pads=[1, 1, 1, 1]),
+        node("Relu", "sums"),
+    ]
     path = tmp_path_factory.mktemp("wide") / "net.onnx"
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
-    )
+    weights: dict[str, Array] = {"spread": spread, "taps": taps}
+    onnx.save(model_of(nodes, [tensor("x", [1, 2, "h", "w"])], constants=weights), path)
     return path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any, cast
@@ -15,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.parser import parse_model
 
+from tests.compiler.frontend.onnx_models import model, node
 from tests.end_to_end.tiny_model import tiny_model
 from tests.onnxruntime_session import exact_session
 from tunefarm import compiler
@@ -34,14 +36,7 @@ X, Y = (np.random.default_rng(seed).standard_normal((2, 3)).astype(np.float32) f
 FEED = {"x": X, "y": Y}
 
 
-def model_of(
-    nodes: list[onnx.NodeProto],
-    inputs: list[onnx.ValueInfoProto],
-    outputs: list[onnx.ValueInfoProto],
-) -> onnx.ModelProto:
-    graph = helper.make_graph(nodes, "g", inputs, outputs)
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(ML, 3)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+model_of = partial(model, opset=21, domains={ML: 3})
 
 
 def arithmetic() -> onnx.ModelProto:
@@ -403,7 +398,7 @@ def test_errors_of_a_run_name_the_input_and_what_was_expected(
 def test_sizes_that_the_model_cannot_have_are_errors_of_the_run() -> None:
     value = helper.make_tensor_value_info
     model = model_of(
-        [helper.make_node("MatMul", ["x", "y"], ["z"])],
+        [node("MatMul", "x y", "z")],
         [value("x", TensorProto.FLOAT, ["n", "k"]), value("y", TensorProto.FLOAT, ["m", 3])],
         [value("z", TensorProto.FLOAT, ["n", 3])],
     )

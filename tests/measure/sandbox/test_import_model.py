@@ -12,6 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.compiler.frontend.onnx_models import model as model_of
+from tests.compiler.frontend.onnx_models import node, tensor
 from tunefarm.compiler.errors import (
     DeclaredShapeWarning,
     ImportModelError,
@@ -33,20 +35,13 @@ def model(tmp_path: Path) -> Path:
         "shape": np.array([1, -1], np.int64),
     }
     nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["p"]),
-        helper.make_node("Relu", ["p"], ["r"]),
-        helper.make_node("Add", ["r", "b"], ["s"]),
-        helper.make_node("Reshape", ["s", "shape"], ["y"]),
+        node("MatMul", "x w", "p"),
+        node("Relu", "p", "r"),
+        node("Add", "r b", "s"),
+        node("Reshape", "s shape"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "small",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 5])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
-    )
     path = tmp_path / "small.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), path)
+    onnx.save(model_of(nodes, [tensor("x", ["batch", 5])], constants=arrays, opset=20), path)
     return path
 
 
@@ -74,7 +69,7 @@ def test_constants_of_any_type_are_the_same(dtype: npt.DTypeLike, tmp_path: Path
     array = np.arange(6).reshape(2, 3).astype(dtype)
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     graph = helper.make_graph(
-        [helper.make_node("Reshape", ["w", "shape"], ["y"])],
+        [node("Reshape", "w shape")],
         "narrow",
         [],
         [helper.make_tensor_value_info("y", kind, None)],

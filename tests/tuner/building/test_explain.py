@@ -87,7 +87,7 @@ def test_a_kernel_of_which_only_the_default_was_tried_says_so(fleet: Fleet) -> N
 
 def test_a_kernel_whose_candidates_are_one_schedule_is_tuned(tmp_path: Path) -> None:
     node = helper.make_node("Softmax", ["x"], ["y"])
-    fleet = Fleet(tmp_path, model=model([node], [tensor("x", (1, 3))], ["y"]))
+    fleet = Fleet(tmp_path, model=model([node], [tensor("x", (1, 3))]))
     ((workload, found),) = fleet.schedules.items()
     assert found.space.size > 1 and len(found.candidates) == 1
     with fleet.store() as store:

@@ -44,7 +44,7 @@ def test_contractions_that_read_what_f16_does_not_hold_are_named(
 def test_they_are_named_where_sizes_are_open() -> None:
     nodes = [node("Mul", "x factor", "large"), node("MatMul", "large w", name="wide")]
     constants = {"factor": np.array(1e6, np.float32), "w": np.ones((64, 64), np.float32)}
-    proto = model(nodes, [tensor("x", ["b", 64])], ["y"], constants)
+    proto = model(nodes, [tensor("x", ["b", 64])], constants=constants)
     graph = import_model_proto(proto, shapes={"b": ("1..4",)})
     settings = load_settings(None, {"compile.numerics": "f16", "cache.enabled": False})
     note = overflow_note(graph, compile_with(graph, None, settings, host_target()), settings)

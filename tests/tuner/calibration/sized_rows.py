@@ -37,7 +37,7 @@ def sized_rows() -> onnx.ModelProto:
         "first": FIRST,
         "second": SECOND,
     }
-    return model(nodes, [tensor("x", ["b", "s", 16])], ["y"], constants)
+    return model(nodes, [tensor("x", ["b", "s", 16])], constants=constants)
 
 
 def sized_run(batch: int, rows: int) -> dict[str, npt.NDArray[np.float32]]:

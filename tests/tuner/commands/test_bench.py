@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from tests.compiler.frontend.onnx_models import model as model_of
+from tests.compiler.frontend.onnx_models import node, tensor
 from tests.end_to_end.tiny_model import tiny_model
 from tunefarm.compiler import build
 from tunefarm.compiler.errors import MeasureError, SettingsError
@@ -77,35 +79,20 @@ def test_engines_that_compute_in_our_storage_run_in_it_as_well(
 
 
 def test_outputs_that_are_not_finite_are_refused_with_what_has_the_range(tmp_path: Path) -> None:
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 8])
-    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 8])
-    weight = numpy_helper.from_array(np.full((8, 8), 3e4, np.float32), "w")
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node("MatMul", ["h", "w"], ["y"]),
-    ]
-    graph = helper.make_graph(nodes, "large", [x], [y], [weight])
+    nodes = [node("MatMul", "x w", "h"), node("MatMul", "h w")]
     path = str(tmp_path / "large.onnx")
-    onnx.save(proto(graph), path)
+    weight = np.full((8, 8), 3e4, np.float32)
+    onnx.save(model_of(nodes, [tensor("x", [4, 8])], constants={"w": weight}), path)
     with pytest.raises(MeasureError, match="in fp16 are not finite") as refused:
         bench(path, build(path, numerics="f16"), ["onnxruntime"], QUICK)
     assert "bf16" in refused.value.hint
 
 
 def test_a_quantised_model_is_compared_with_its_nodes_one_by_one(tmp_path: Path) -> None:
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 8])
-    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 8])
-    constants = [
-        numpy_helper.from_array(np.array(0.05, np.float32), "s"),
-        numpy_helper.from_array(np.array(3, np.uint8), "z"),
-    ]
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
-    ]
-    graph = helper.make_graph(nodes, "quantised", [x], [y], constants)
+    nodes = [node("QuantizeLinear", "x 0.05 z", "q"), node("DequantizeLinear", "q 0.05 z")]
     path = str(tmp_path / "quantised.onnx")
-    onnx.save(proto(graph), path)
+    zero = np.array(3, np.uint8)
+    onnx.save(model_of(nodes, [tensor("x", [4, 8])], constants={"z": zero}), path)
     result = bench(path, build(path), ["onnxruntime"], QUICK)
     assert [engine.numerics for engine in result.engines] == ["default", "int8"]
     assert all(engine.error == 0 for engine in result.engines)

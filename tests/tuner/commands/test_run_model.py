@@ -86,7 +86,7 @@ def test_sizes_that_do_not_fit_are_refused(
 def test_sizes_that_cannot_be_together_say_why_and_which_can(
     given: dict[str, tuple[int, ...]], message: str
 ) -> None:
-    sum_ = model([node("Add", "a b")], [tensor("a", ["p"]), tensor("b", ["q"])], ["y"])
+    sum_ = model([node("Add", "a b")], [tensor("a", ["p"]), tensor("b", ["q"])])
     shapes: dict[str, list[Given]] = {"p": ["1..4"], "q": ["2..8"]}
     executable = compiler.build(import_model_proto(sum_, shapes))
     with pytest.raises(InputError, match=message) as caught:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+
+from tests.compiler.frontend.onnx_models import model, node, tensor
 
 WIDTH = 32
 """Columns of each product."""
@@ -15,17 +16,10 @@ def branch_net() -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     weights = [0.2 * rng.standard_normal((64, WIDTH)).astype(np.float32) for _ in range(2)]
     nodes = [
-        helper.make_node("MatMul", ["x", "v"], ["a"], name="first"),
-        helper.make_node("MatMul", ["x", "w"], ["b"], name="other"),
-        helper.make_node("Mul", ["a", "b"], ["m"], name="gate"),
-        helper.make_node("Softmax", ["m"], ["y"], name="softmax"),
+        node("MatMul", "x v", "a", name="first"),
+        node("MatMul", "x w", "b", name="other"),
+        node("Mul", "a b", "m", name="gate"),
+        node("Softmax", "m", name="softmax"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "branches",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 64])],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, WIDTH])],
-        [numpy_helper.from_array(each, name) for each, name in zip(weights, "vw", strict=True)],
-    )
-    opsets = [helper.make_opsetid("", 18)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    constants = dict(zip("vw", weights, strict=True))
+    return model(nodes, [tensor("x", [1, 64])], constants=constants)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx.helper import make_node
 
-from tests.compiler.frontend.onnx_models import model, tensor
+from tests.compiler.frontend.onnx_models import model, node, tensor
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.kernels.attention import attention_of
 from tunefarm.compiler.kernels.kernel import KernelCall
@@ -24,17 +23,16 @@ from tunefarm.compiler.types.tensor_type import Array
 BATCH, LENGTH, FEATURES = 3, 37, 20
 PROTO = model(
     [
-        make_node("MatMul", ["x", "w"], ["v"]),
-        make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
-        make_node("MatMul", ["x", "turned"], ["scores"]),
-        make_node("Softmax", ["scores"], ["weights"], axis=-1),
-        make_node("IsInf", ["weights"], ["wrong"]),
-        make_node("Where", ["wrong", "zero", "weights"], ["safe"]),
-        make_node("MatMul", ["safe", "v"], ["y"]),
+        node("MatMul", "x w", "v"),
+        node("Transpose", "x", "turned", perm=[0, 2, 1]),
+        node("MatMul", "x turned", "scores"),
+        node("Softmax", "scores", "weights", axis=-1),
+        node("IsInf", "weights", "wrong"),
+        node("Where", "wrong zero weights", "safe"),
+        node("MatMul", "safe v"),
     ],
     [tensor("x", ["batch", "length", FEATURES])],
-    ["y"],
-    {
+    constants={
         "w": np.random.default_rng(0).standard_normal((FEATURES, 8)).astype(np.float32),
         "zero": np.zeros((), np.float32),
     },
@@ -80,17 +78,16 @@ def attention(x: Array) -> Array:
 def test_queries_without_a_key_are_zero_at_every_size() -> None:
     proto = model(
         [
-            make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
-            make_node("MatMul", ["x", "turned"], ["scores"]),
-            make_node("Add", ["scores", "mask"], ["masked"]),
-            make_node("Softmax", ["masked"], ["weights"], axis=-1),
-            make_node("IsNaN", ["weights"], ["wrong"]),
-            make_node("Where", ["wrong", "zero", "weights"], ["safe"]),
-            make_node("MatMul", ["safe", "x"], ["y"]),
+            node("Transpose", "x", "turned", perm=[0, 2, 1]),
+            node("MatMul", "x turned", "scores"),
+            node("Add", "scores mask", "masked"),
+            node("Softmax", "masked", "weights", axis=-1),
+            node("IsNaN", "weights", "wrong"),
+            node("Where", "wrong zero weights", "safe"),
+            node("MatMul", "safe x"),
         ],
         [tensor("x", ["batch", "length", FEATURES]), tensor("mask", ["length", "length"])],
-        ["y"],
-        {"zero": np.zeros((), np.float32)},
+        constants={"zero": np.zeros((), np.float32)},
     )
     shapes = {"x": (f"batch:1..{BATCH}", f"length:1..{LENGTH}", FEATURES)}
     graph = import_model_proto(proto, shapes)
@@ -114,13 +111,12 @@ def test_queries_without_a_key_are_zero_at_every_size() -> None:
 def test_sizes_that_must_be_equal_end_both_factors() -> None:
     proto = model(
         [
-            make_node("Softmax", ["a"], ["left"], axis=-1),
-            make_node("Relu", ["b"], ["right"]),
-            make_node("MatMul", ["left", "right"], ["y"]),
+            node("Softmax", "a", "left", axis=-1),
+            node("Relu", "b", "right"),
+            node("MatMul", "left right"),
         ],
         [tensor("a", [4, "p"]), tensor("b", ["q", FEATURES])],
-        ["y"],
-        {},
+        constants={},
     )
     graph = import_model_proto(proto, {"p": ("1..9",), "q": ("1..9",)})
     calls = [call for call in kernels_of(graph).calls if isinstance(call, KernelCall)]
@@ -139,23 +135,22 @@ def test_sizes_that_must_be_equal_end_both_factors() -> None:
 CHANNELS, SIDE = 12, 7
 PLANES = model(
     [
-        make_node("Shape", ["p"], ["both"], start=0, end=2),
-        make_node("Concat", ["both", "rest"], ["rows"], axis=0),
-        make_node("Reshape", ["p", "rows"], ["values"]),
-        make_node("ReduceL2", ["values", "last"], ["norm"], keepdims=1),
-        make_node("Shape", ["values"], ["shape"]),
-        make_node("Expand", ["norm", "shape"], ["norms"]),
-        make_node("Div", ["values", "norms"], ["q"]),
-        make_node("Transpose", ["q"], ["turned"], perm=[0, 2, 1]),
-        make_node("MatMul", ["q", "turned"], ["scores"]),
-        make_node("Softmax", ["scores"], ["weights"], axis=-1),
-        make_node("MatMul", ["weights", "values"], ["seen"]),
-        make_node("Shape", ["p"], ["whole"]),
-        make_node("Reshape", ["seen", "whole"], ["y"]),
+        node("Shape", "p", "both", start=0, end=2),
+        node("Concat", "both rest", "rows", axis=0),
+        node("Reshape", "p rows", "values"),
+        node("ReduceL2", "values last", "norm", keepdims=1),
+        node("Shape", "values", "shape"),
+        node("Expand", "norm shape", "norms"),
+        node("Div", "values norms", "q"),
+        node("Transpose", "q", "turned", perm=[0, 2, 1]),
+        node("MatMul", "q turned", "scores"),
+        node("Softmax", "scores", "weights", axis=-1),
+        node("MatMul", "weights values", "seen"),
+        node("Shape", "p", "whole"),
+        node("Reshape", "seen whole"),
     ],
     [tensor("p", ["batch", CHANNELS, "height", "width"])],
-    ["y"],
-    {"rest": np.array([-1]), "last": np.array([-1])},
+    constants={"rest": np.array([-1]), "last": np.array([-1])},
     opset=18,
 )
 OF_PLANES = import_model_proto(

@@ -267,7 +267,7 @@ def test_artefacts_of_several_programs_list_functions_and_refuse_others(tmp_path
     specs = []
     for low, high in ((1, 4), (5, 9)):
         call = node("Made", ["x"], ["y"])
-        proto = model([call], [tensor("x", (2, "n"))], ["y"], domains={DOMAIN: 1})
+        proto = model([call], [tensor("x", (2, "n"))], domains={DOMAIN: 1})
         graph = import_model_proto(proto, shapes={"n": (f"{low}..{high}",)})
         specs.append(compile_model(graph, guards=[SizeGuard("n", "x", 1, low, high)]).spec)
     path = tmp_path / "sizes.tuned"
@@ -313,7 +313,7 @@ def test_c_library_calls_with_true_sizes_and_names_them(
     register_function(f"{DOMAIN}::Scaled", CFunction(library, "scaled", context), rule, version="1")
     given = {"fail": 1} if fail else {}
     call = node("Scaled", ["x", ""], ["y"], **given)
-    proto = model([call], [tensor("x", ("b", "n"))], ["y"], domains={DOMAIN: 1})
+    proto = model([call], [tensor("x", ("b", "n"))], domains={DOMAIN: 1})
     spec = compile_model(import_model_proto(proto, shapes=BOUNDS)).spec
     (tmp_path / "main.c").write_text(PROGRAM)
     export_library(spec, tmp_path, "scaler")

@@ -22,7 +22,7 @@ def test_constants_lie_behind_each_other_so_that_large_pages_hold_them() -> None
         helper.make_node("MatMul", [before, weight], [after])
         for before, weight, after in (("x", "w0", "a"), ("a", "w1", "b"), ("b", "w2", "y"))
     ]
-    graph = import_model_proto(model(nodes, [tensor("x", [3, 7])], ["y"], weights))
+    graph = import_model_proto(model(nodes, [tensor("x", [3, 7])], constants=weights))
     executable = compiler.build(graph)
     constants = executable.spec.constants
     assert len(constants) == 3

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from tests.compiler.frontend.onnx_models import model, tensor
 from tests.compiler.schedule.shares import longest_share, work
 from tunefarm.compiler.expr.nodes import Binary
 from tunefarm.compiler.expr.walk import loads, postorder
@@ -49,15 +49,9 @@ class Case:
         """The operator's kernel."""
         shapes = [shape for shape in (self.weight, *self.more) if shape]
         weights = {f"w{i}": np.zeros(shape, np.float32) for i, shape in enumerate(shapes)}
-        graph = helper.make_graph(
-            [helper.make_node(self.operator, ["x", *weights], ["y"], **dict(self.attributes))],
-            "case",
-            [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, self.data)],
-            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-            [numpy_helper.from_array(array, name) for name, array in weights.items()],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-        calls = kernels_of(import_model_proto(model), target).calls
+        made = helper.make_node(self.operator, ["x", *weights], ["y"], **dict(self.attributes))
+        proto = model([made], [tensor("x", self.data)], constants=weights, opset=20)
+        calls = kernels_of(import_model_proto(proto), target).calls
         kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
         return max(kernels, key=kernel_iterations)
 
