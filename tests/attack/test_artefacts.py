@@ -25,7 +25,7 @@ def outcomes(attack: Artefacts, attempts: int) -> list[tuple[int, Outcome]]:
 
 
 def test_changed_artefacts_are_refused(attack: Artefacts) -> None:
-    made = outcomes(attack, 60)
+    made = outcomes(attack, 30)
     assert not [outcome.detail for _, outcome in made if outcome.broke]
     assert {outcome.label for _, outcome in made} >= {"edit refused", "damage refused"}
 
@@ -54,7 +54,7 @@ def test_damage_that_is_not_noticed_is_found(
         ]
 
     monkeypatch.setattr(artefact, "_check_parts", unchecked)
-    found = [outcome for _, outcome in outcomes(attack, 60) if outcome.broke]
+    found = [outcome for _, outcome in outcomes(attack, 30) if outcome.broke]
     assert any(outcome.detail.startswith("damage") for outcome in found)
 
 

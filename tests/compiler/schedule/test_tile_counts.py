@@ -58,9 +58,6 @@ def test_both_factors_larger_than_the_cache_are_read_by_panels() -> None:
     assert space.choices(space.default())["loops"] == "stacked panels"
     shares = shares_of(kernel, space.schedule(space.default()), TILES)
     assert shares["b_over_weights"] == 2.0
-    other = space.find("matrix_tiles", {"tile": (2, 2), "loops": "columns"})
-    assert other is not None
-    assert shares_of(kernel, space.schedule(other), TILES)["b_over_weights"] == 16.0
 
 
 def test_lines_that_were_used_longest_ago_make_room() -> None:
