@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import python
+
 PACKAGES = ("compiler", "configs", "db", "measure", "tuner")
 TOP_LEVEL = {
     *PACKAGES,
@@ -48,14 +50,12 @@ IMPORT = re.compile(r"^ *(?:from|import) ([\w.]+)", re.MULTILINE)
 def broken_contracts(folder: Path, *import_path: Path) -> str:
     """What import-linter says of broken contracts of `folder`, of the package that is found."""
     paths = [*map(str, import_path), os.environ["PYTHONPATH"]]
-    checked = subprocess.run(
-        [sys.executable, "-c", "import sys, importlinter.cli as cli; sys.exit(cli.lint_imports())"],
+    checked = python(
+        "-c",
+        "import sys, importlinter.cli as cli; sys.exit(cli.lint_imports())",
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=300,
+        PYTHONPATH=os.pathsep.join(paths),
     )
     assert "Contracts: " in checked.stdout, checked.stdout + checked.stderr
     return " ".join(checked.stdout.split()) if checked.returncode else ""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import python
 from tunefarm.configs import temporary_folders
 from tunefarm.configs.temporary_folders import (
     leave,
@@ -35,14 +36,7 @@ def test_folders_of_a_process_that_is_gone_are_removed(folder: Path) -> None:
         "from tunefarm.configs.temporary_folders import make_folder; print(make_folder('kind'))"
     )
     environment = {**os.environ, "TMPDIR": str(folder)}
-    ran = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    ran = python("-c", script, env=environment, check=True)
     left = Path(ran.stdout.strip())
     assert left.is_dir()
     mine = make_folder("kind")

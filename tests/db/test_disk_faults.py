@@ -11,12 +11,12 @@ import errno
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.db.examples import KEY, populate, trial
+from tests.processes import python
 from tunefarm.configs.errors import DatabaseUnavailableError
 from tunefarm.db import queries
 from tunefarm.db.check import check
@@ -37,13 +37,7 @@ def test_every_write_waits_for_the_disk(error: int, step: int, tmp_path: Path) -
     subprocess.run(command, check=True)
     environment = {**os.environ, "LD_PRELOAD": str(library)}
     script = "import sys; from tests.db.test_disk_faults import run; run(*sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(library), str(tmp_path), str(error), str(step)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", script, str(library), str(tmp_path), str(error), str(step), env=environment)
     assert done.returncode == 0, done.stderr
     calls, tried, waits = map(int, done.stdout.split())
     assert calls > 50

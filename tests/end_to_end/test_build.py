@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from tests.compiler.frontend.onnx_models import model as model_of
 from tests.compiler.frontend.onnx_models import node, tensor
 from tests.end_to_end.tiny_model import tiny_model
+from tests.processes import python
 from tunefarm import compiler
 from tunefarm.compiler.kernels.serialize import kernel_to_json
 from tunefarm.compiler.pipeline import kernels_of
@@ -131,14 +131,8 @@ def tune_process(
         "PYTHONHASHSEED": str(hash_seed),
         "XDG_CACHE_HOME": str(folder / "caches"),
     }
-    return subprocess.run(
-        [sys.executable, "-m", "tunefarm.tuner.commands.entry", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
+    return python(
+        "-m", "tunefarm.tuner.commands.entry", *arguments, cwd=folder, env=environment, timeout=600
     )
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from tests.end_to_end.tiny_model import external_model, tiny_model, unsupported_model
 from tests.onnxruntime_session import exact_session
+from tests.processes import python
 from tests.tuner.pages.parsed import details, parsed
 from tunefarm import compiler
 from tunefarm.db import queries
@@ -558,11 +559,7 @@ def test_a_file_that_is_no_artefact_is_refused(
     ],
 )
 def test_an_input_that_does_not_fit_is_refused(
-    tune: CommandLine,
-    model: Path,
-    tmp_path: Path,
-    make: Callable[[Path], None],
-    expected: str,
+    tune: CommandLine, model: Path, tmp_path: Path, make: Callable[[Path], None], expected: str
 ) -> None:
     artefact = tmp_path / "x.tuned"
     assert tune("build", "--model", model, "--untuned", "--output", artefact).code == 0
@@ -680,11 +677,6 @@ def test_help_needs_no_heavy_library() -> None:
         "run_command(app, ['--help']); "
         "print([m for m in ('ray', 'xgboost', 'optuna', 'onnx', 'numpy') if m in sys.modules])"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = python("-c", script, check=True)
     assert ran.stdout.splitlines()[-1] == "[]"
     assert "--model" in ran.stdout

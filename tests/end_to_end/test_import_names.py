@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
+from tests.processes import python
 
 NAMES = ("compiler", "configs", "db", "measure", "tuner")
 LIBRARIES = ("numpy", "queue", "ray", "tunefarm")
@@ -51,9 +50,7 @@ print([module.__name__ for module in own if module.MINE != "the program's"])
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.nightly
-def test_no_process_of_a_job_a_build_or_a_load_imports_a_bare_name(
-    tmp_path: Path,
-) -> None:
+def test_no_process_of_a_job_a_build_or_a_load_imports_a_bare_name(tmp_path: Path) -> None:
     """Traps lie first on the import path of this program, of its children and of Ray's workers.
 
     The folder that it runs in has libraries' names as well, and a tunefarm.
@@ -65,14 +62,7 @@ def test_no_process_of_a_job_a_build_or_a_load_imports_a_bare_name(
             (parent / name / "__init__.py").write_text(TRAP.format(marker=str(marker), name=name))
     onnx.save(tiny_model(), folder / "m.onnx")
     path = os.pathsep.join([str(traps), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", WORK],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    done = python("-P", "-c", WORK, cwd=folder, timeout=400, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     assert not marker.exists(), marker.read_text()
     modules = json.loads(done.stdout.splitlines()[-1])
@@ -94,11 +84,5 @@ def test_a_server_with_modules_of_these_names_loads_a_model(
         (program / file).write_text('MINE = "the program\'s"\n')
     (program / "configs" / "prod.py").write_text('MINE = "the program\'s"\n')
     (program / "server.py").write_text(SERVER)
-    done = subprocess.run(
-        [sys.executable, "server.py", str(tmp_path / "m.tuned")],
-        cwd=program,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = python("server.py", str(tmp_path / "m.tuned"), cwd=program)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from tests.db.examples import KEY
+from tests.processes import python
 from tunefarm.configs.clock import since_boot
 from tunefarm.db import processes, queries, schema
 from tunefarm.db.queue import add_entry, entries, take_entry
@@ -77,13 +76,7 @@ def test_a_queue_that_ends_after_ten_minutes_ends_after_ten_minutes(
 ) -> None:
     add_entry(store, "net", ("--model", "/m.onnx"), "/", {})
     store.close()
-    ran = subprocess.run(
-        [sys.executable, "-c", NIGHT, str(hours), store.name, str(tmp_path / "summary.json")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    ran = python("-c", NIGHT, str(hours), store.name, str(tmp_path / "summary.json"))
     assert ran.stdout, ran.stderr
     left, took = json.loads(ran.stdout.splitlines()[-1])
     assert 500 < left <= 600 and 0 <= took < 100

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import onnx
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
+from tests.processes import python
 from tunefarm.tuner.interrupt import SIGNALS, Interrupt, SignalHandler, interruptible
 
 
@@ -119,14 +118,7 @@ main()
 def test_an_import_is_interrupted_in_one_line(
     number: signal.Signals, module: str, tmp_path: Path
 ) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(int(number)), module],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    ran = python("-c", SCRIPT, str(int(number)), module, cwd=tmp_path)
     reason = ": the CPU time is used up (ulimit -t)" if number == signal.SIGXCPU else ""
     assert (ran.returncode, ran.stdout) == (128 + number, "")
     assert ran.stderr == f"interrupted{reason}\n"
@@ -162,14 +154,7 @@ main()
 
 def test_no_other_thread_takes_a_signal_when_ray_starts(tmp_path: Path) -> None:
     onnx.save(tiny_model(), tmp_path / "tiny.onnx")
-    ran = subprocess.run(
-        [sys.executable, "-c", THREADS],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    ran = python("-c", THREADS, cwd=tmp_path, check=True)
     masks = [int(line, 16) for line in ran.stdout.split()]
     assert masks, ran.stderr  # one renews the lease
     assert all(mask >> (number - 1) & 1 for mask in masks for number in SIGNALS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from onnx import TensorProto, helper
 from tests.compiler.frontend.onnx_models import model as model_of
 from tests.compiler.strings.string_nodes import LOCALE, strings
 from tests.onnxruntime_session import exact_session
+from tests.processes import python
 from tunefarm import compiler
 from tunefarm.compiler.errors import (
     ExportError,
@@ -301,13 +300,7 @@ def test_an_artifact_runs_in_another_process(
     proto, executable = built
     executable.save(tmp_path / "m.tuned")
     check(proto, compiler.load(tmp_path / "m.tuned"), {"text": column(*SENTENCES)})
-    ran = subprocess.run(
-        [sys.executable, "-c", _RUN, str(tmp_path / "m.tuned")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    ran = python("-c", _RUN, str(tmp_path / "m.tuned"), check=True)
     text = column("This is the first", "one", "")
     assert ran.stdout.strip() == str(
         exact_session(proto).run(["label"], {"text": text})[0].tolist()

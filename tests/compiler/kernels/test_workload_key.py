@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
+from tests.processes import python
 from tunefarm.compiler.expr.nodes import const, mul
 from tunefarm.compiler.kernels.kernel import FusedKernel, KernelBuilder
 from tunefarm.compiler.kernels.workload_key import workload_key
@@ -50,7 +49,5 @@ def test_key_is_the_same_in_another_process() -> None:
         "b.stage('mul', [('i0', 5)], lambda i: mul(x[i], const(2, DType.F32)))\n"
         "print(workload_key(FusedKernel('n', tuple(b.inputs), tuple(b.stages), 'mul')))\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    result = python("-c", program, check=True)
     assert result.stdout.strip() == workload_key(scaled())

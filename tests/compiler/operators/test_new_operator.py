@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.processes import python
 from tunefarm.tuner.packaging.editions import FACADE, link_sources
 
 DEFINITION = """
@@ -80,12 +78,7 @@ def test_two_files_make_an_operator(tmp_path: Path, repository: Path) -> None:
     shutil.copy(repository / FACADE, tmp_path / FACADE)
     (tmp_path / "compiler/operators/horner.py").write_text(DEFINITION)
     (tmp_path / "compiler/frontend/operators/horner.py").write_text(CONVERTER)
-    done = subprocess.run(
-        [sys.executable, "-c", RUN.format(root=str(tmp_path))],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(link_sources(tmp_path))},
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = python(
+        "-c", RUN.format(root=str(tmp_path)), cwd=tmp_path, PYTHONPATH=str(link_sources(tmp_path))
     )
     assert done.returncode == 0, done.stderr

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+from tests.processes import python
 from tunefarm.compiler.types.conversions import converted
 from tunefarm.compiler.types.dtypes import DType
 
@@ -56,7 +55,5 @@ def test_targets_and_numerics_do_without_numpy() -> None:
         "import sys, tunefarm.compiler.target, tunefarm.compiler.types.numerics; "
         "print('numpy' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = python("-c", program, check=True)
     assert done.stdout == "False\n"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.measure.sandbox.test_versions import make_package
+from tests.processes import python
 
 pytestmark = pytest.mark.slow
 PROGRAM = """
@@ -30,13 +29,12 @@ def test_a_program_that_has_started_ray_in_the_folder_of_another_version(tmp_pat
     package = make_package(tmp_path)
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     environment["HOME"] = str(tmp_path)  # where Ray keeps a token
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", PROGRAM],
+    done = python(
+        "-P",
+        "-c",
+        PROGRAM,
         cwd=tmp_path,
         env={**environment, "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"},
-        capture_output=True,
-        text=True,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()

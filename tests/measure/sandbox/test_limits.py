@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.processes import python
 from tunefarm.configs.resource_limits import ResourceLimit
 from tunefarm.measure.measurement import Status
 from tunefarm.measure.sandbox.child import _in_a_line
@@ -29,13 +28,7 @@ exec(rest)
 
 def printed(name: str, value: int, program: str) -> str:
     """What a program prints under a limit (0: none) that it is started with."""
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, name, str(value), program],
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
+    done = python("-c", _PROGRAM, name, str(value), program, timeout=_SECONDS)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

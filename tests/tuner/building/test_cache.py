@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import onnx
 import pytest
 
 from tests.end_to_end.tiny_model import tiny_model
+from tests.processes import python
 from tests.tuner.building.test_flow import remember
 from tunefarm.compiler.content_cache import ContentCache
 from tunefarm.compiler.errors import TunefarmError
@@ -243,14 +242,7 @@ def test_a_repeated_build_imports_little(builder: Builder) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(builder.folder)}
     printed = []
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *options],
-            cwd=builder.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = python("-c", program, *options, cwd=builder.folder, env=environment, check=True)
         printed.append(done.stdout.splitlines())
     first, again = printed
     assert "sqlalchemy" in first[-1] and again[-1] == "[]"

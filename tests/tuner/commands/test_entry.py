@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.processes import python
 from tunefarm.tuner.commands.entry import begins, short_lived
 
 PROGRAM = """
@@ -33,14 +33,7 @@ main()
 def test_only_a_short_command_looks_for_no_garbage(
     command: str, collects: bool, tmp_path: Path
 ) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *command.split()],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    ran = python("-c", PROGRAM, *command.split(), cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (1, f"error: collects garbage: {collects}\n")
 
 

@@ -6,9 +6,6 @@ The figures of 20 seeds are in figures.md (`python -m tests.benchmarks.search`);
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -17,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.benchmarks.search import WAYS, held_out, recorded_data, trace
+from tests.processes import python
 from tests.tuner.recorded import FILE, RecordedKernel, load
 from tests.tuner.setting import scorer
 from tunefarm.compiler.kernels.serialize import kernel_to_json
@@ -73,14 +71,7 @@ def test_another_process_searches_the_same_way() -> None:
         "print(json.dumps(t.trace(item, t.UNSEEDED, 5, most=24, until=0.0)))"
     )
     outputs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=FILE.parents[2],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
+        python("-c", code, cwd=FILE.parents[2], check=True, PYTHONHASHSEED=seed).stdout
         for seed in ("1", "2")
     ]
     assert outputs[0] == outputs[1]

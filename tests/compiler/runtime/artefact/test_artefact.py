@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -20,12 +18,9 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tests.compiler.graph.graph_helpers import GraphMaker
-from tests.compiler.runtime.edited_artefacts import (
-    manifest_text,
-    rewrite_manifest,
-    with_manifest,
-)
+from tests.compiler.runtime.edited_artefacts import manifest_text, rewrite_manifest, with_manifest
 from tests.compiler.runtime.hand_kernels import COUNT, chain_spec, sealed
+from tests.processes import python
 from tunefarm import compiler
 from tunefarm.compiler.errors import ArtefactError, VerifyError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
@@ -500,7 +495,5 @@ def test_loading_needs_numpy_and_llvmlite_only(path: Path) -> None:
         "foreign.add('tunefarm.compiler.pipeline')\n"
         "sys.exit(', '.join(foreign & set(sys.modules)) or None)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = python("-c", program)
     assert (done.returncode, done.stderr) == (0, "")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.processes import python
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.runtime.machine.check_target import check_target
 from tunefarm.compiler.target import Target
@@ -107,14 +107,7 @@ except ArtefactError as error:
 )
 def test_a_kernel_that_denies_tiles_is_named_in_one_line(repository: Path) -> None:
     """The system call itself is denied, to a process whose CPU tells of tiles."""
-    done = subprocess.run(
-        [sys.executable, "-c", _DENIED],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = python("-c", _DENIED, cwd=repository)
     (line,) = done.stdout.splitlines()
     lacking = "lacks: amx-bf16, amx-int8, amx-tile (matrix tiles: the kernel does not permit them"
     assert lacking in line and "Operation not permitted" in line and "--fallback" in line

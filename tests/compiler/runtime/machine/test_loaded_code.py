@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.processes import python
 from tunefarm.compiler.errors import ArtefactError
 from tunefarm.compiler.machine.executable_memory import refusal
 from tunefarm.compiler.runtime.machine import loaded_code
@@ -62,13 +61,7 @@ except RuntimeError as error:
 
 def printed_under(ban: str, program: str) -> str:
     """What a program prints in a process that may not run what it has written to memory."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys\n{ban}{program}"],
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
+    done = python("-c", f"import sys\n{ban}{program}", timeout=_SECONDS)
     if done.returncode == 77:
         pytest.skip("this kernel has no such ban")
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import python
 from tunefarm.compiler.runtime.machine.thread_pool import ThreadPool, is_supported, thread_pool
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="the pool is made of Linux futexes")
@@ -193,7 +194,5 @@ def test_a_process_with_a_pool_exits_cleanly(pause: str) -> None:
         "import time; from tunefarm.compiler.runtime.machine.thread_pool import thread_pool; "
         f"pool = thread_pool(4); time.sleep({pause}); print(pool.parallel > 0)"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = python("-c", script)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
