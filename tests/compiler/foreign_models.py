@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from onnx import helper
-
+from tests.compiler.frontend.onnx_models import node
 from tests.compiler.runtime.c_models import cc
 from tunefarm.compiler.types.tensor_type import Attribute, TensorType
 
@@ -75,9 +74,8 @@ def first_alike(
     return alike(operands, attributes)[:1]
 
 
-def node(operator: str, inputs: Sequence[str], outputs: Sequence[str], **given: Any) -> Any:
-    name = given.pop("name", "the node")
-    return helper.make_node(operator, inputs, outputs, name=name, domain=DOMAIN, **given)
+custom = partial(node, name="the node", domain=DOMAIN)
+"""A node of the domain that the tests register functions for."""
 
 
 def scaled_library(folder: Path) -> Path:

@@ -13,8 +13,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.compiler.foreign_models import DOMAIN, alike, first_alike, node, scaled_library
-from tests.compiler.frontend.onnx_models import BOOL, INT64, model, tensor
+from tests.compiler.foreign_models import DOMAIN, alike, custom, first_alike, scaled_library
+from tests.compiler.frontend.onnx_models import BOOL, INT64, model, node, tensor
 from tests.compiler.runtime.c_models import cc, run
 from tunefarm.compiler import (
     CFunction,
@@ -110,9 +110,9 @@ FEEDS: dict[str, object] = {"x": X, "b": B}
 
 def test_python_function_runs_between_kernels(tmp_path: Path) -> None:
     register_function(f"{DOMAIN}::Scale", scale, first_alike, version="1")
-    before = helper.make_node("Add", ["x", "b"], ["a"])
-    call = node("Scale", ["a", "b"], ["c"], factor=3.0)
-    after = helper.make_node("Relu", ["c"], ["y"])
+    before = node("Add", "x b", "a")
+    call = custom("Scale", "a b", "c", factor=3.0)
+    after = node("Relu", "c")
     executable = build(import_model_proto(model_of(before, call, after)))
     expected = 3 * (X + B) + B
     np.testing.assert_array_equal(executable.run(FEEDS)["y"], expected)
@@ -132,15 +132,15 @@ def test_c_function_has_context_attributes_and_several_results(library: Path) ->
     register_function(
         f"{DOMAIN}::Scaled", CFunction(library, "scaled", context), alike, version="1"
     )
-    call = node("Scaled", ["x", "b"], ["y", "s"])
+    call = custom("Scaled", "x b", "y s")
     found = build(import_model_proto(model_of(call))).run(FEEDS)
     np.testing.assert_allclose(found["y"], 2.5 * X + 10)
     np.testing.assert_allclose(found["s"], (2.5 * X + 10).sum())
-    without = node("Scaled", ["x", ""], ["y"])
+    without = custom("Scaled", "x _")
     np.testing.assert_allclose(
         build(import_model_proto(model_of(without))).run(FEEDS)["y"], 2.5 * X
     )
-    only_sum = node("Scaled", ["x", ""], ["", "s"])
+    only_sum = custom("Scaled", "x _", "_ s")
     np.testing.assert_allclose(
         build(import_model_proto(model_of(only_sum))).run(FEEDS)["s"], (2.5 * X).sum()
     )
@@ -151,8 +151,8 @@ def test_failing_c_function_says_why_and_where(library: Path) -> None:
     register_function(
         f"{DOMAIN}::Scaled", CFunction(library, "scaled", context), first_alike, version="1"
     )
-    good = node("Scaled", ["x", ""], ["y"], name="good")
-    bad = node("Scaled", ["y", ""], ["z"], name="bad", fail=1)
+    good = custom("Scaled", "x _", name="good")
+    bad = custom("Scaled", "y _", "z", name="bad", fail=1)
     executable = build(import_model_proto(model_of(good, bad)))
     reason = r"my.domain::Scaled failed in node 'bad': it was told to fail, with rank 2"
     with pytest.raises(FunctionError, match=reason):
@@ -179,7 +179,7 @@ def test_failing_c_function_says_why_and_where(library: Path) -> None:
 )
 def test_failing_python_function_is_named(function: Any, reason: str) -> None:
     register_function(f"{DOMAIN}::Scale", function, first_alike, version="1")
-    executable = build(import_model_proto(model_of(node("Scale", ["x", "b"], ["y"]))))
+    executable = build(import_model_proto(model_of(custom("Scale", "x b"))))
     expected = rf"function my\.domain::Scale failed in node 'the node': .*{reason}"
     with pytest.raises(FunctionError, match=expected):
         executable.run(FEEDS)
@@ -190,7 +190,7 @@ def test_interrupt_in_a_function_stays_an_interrupt() -> None:
         raise KeyboardInterrupt
 
     register_function(f"{DOMAIN}::Scale", interrupted, first_alike, version="1")
-    executable = build(import_model_proto(model_of(node("Scale", ["x", "b"], ["y"]))))
+    executable = build(import_model_proto(model_of(custom("Scale", "x b"))))
     with pytest.raises(KeyboardInterrupt):
         executable.run(FEEDS)
 
@@ -205,8 +205,7 @@ def test_runs_in_threads_and_several_executables_keep_apart() -> None:
 
     register_function(f"{DOMAIN}::Scale", picky, first_alike, version="1")
     executables = [
-        build(import_model_proto(model_of(node("Scale", ["x"], ["y"], limit=limit))))
-        for limit in (3, 5)
+        build(import_model_proto(model_of(custom("Scale", "x", limit=limit)))) for limit in (3, 5)
     ]
 
     def run_with(number: int) -> str:
@@ -244,7 +243,7 @@ def test_nothing_is_called_while_building() -> None:
     register_function(f"{DOMAIN}::Tokens", tokens, types, version="1")
     constant = np.array([1, 2, 3], np.float32)
     proto = model(
-        [node("Tokens", ["c"], ["t"]), helper.make_node("Add", ["t", "x"], ["y"])],
+        [custom("Tokens", "c", "t"), node("Add", "t x")],
         [tensor("x", (3,), INT64)],
         constants={"c": constant},
         domains={DOMAIN: 1},
@@ -267,12 +266,12 @@ def test_function_of_a_branch_that_is_not_taken_is_not_called() -> None:
     branches = {
         name: helper.make_graph([nodes], name, [], [tensor(nodes.output[0], (2, 3))])
         for name, nodes in (
-            ("then_branch", node("Scale", ["x"], ["t"])),
-            ("else_branch", helper.make_node("Neg", ["x"], ["e"])),
+            ("then_branch", custom("Scale", "x", "t")),
+            ("else_branch", node("Neg", "x", "e")),
         )
     }
     proto = model(
-        [helper.make_node("If", ["condition"], ["y"], **branches)],
+        [node("If", "condition", **branches)],
         [tensor("x", (2, 3)), tensor("condition", (), BOOL)],
         domains={DOMAIN: 1},
     )
@@ -293,10 +292,10 @@ def test_results_may_be_outputs_parts_and_unread() -> None:
         return [operands[0]] * 4
 
     register_function(f"{DOMAIN}::Parts", parts, types, version="1")
-    call = node("Parts", ["x"], ["p", "q", "", "r"])
-    join = helper.make_node("Concat", ["q", "r", "b2"], ["y"], axis=0)
-    tail = helper.make_node("Reshape", ["b", "two"], ["b1"])
-    wide = helper.make_node("Expand", ["b1", "row"], ["b2"])
+    call = custom("Parts", "x", "p q _ r")
+    join = node("Concat", "q r b2", axis=0)
+    tail = node("Reshape", "b two", "b1")
+    wide = node("Expand", "b1 row", "b2")
     proto = model(
         [call, tail, wide, join],
         [tensor("x", (2, 3)), tensor("b", (1,))],
@@ -321,11 +320,7 @@ def test_types_are_those_of_the_type_rule_whatever_the_numerics(numerics: str) -
     register_function(f"{DOMAIN}::Scale", look, first_alike, version="1")
     weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     proto = model(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["a"]),
-            node("Scale", ["a"], ["c"]),
-            helper.make_node("MatMul", ["c", "w"], ["y"]),
-        ],
+        [node("MatMul", "x w", "a"), custom("Scale", "a", "c"), node("MatMul", "c w")],
         [tensor("x", (64, 64))],
         constants={"w": weight},
         domains={DOMAIN: 1},
@@ -339,7 +334,7 @@ def test_types_are_those_of_the_type_rule_whatever_the_numerics(numerics: str) -
 def test_missing_function_and_other_version_are_refused_at_load(tmp_path: Path) -> None:
     register_function(f"{DOMAIN}::Scale", scale, first_alike, version="1")
     file = tmp_path / "scaled.tuned"
-    build(import_model_proto(model_of(node("Scale", ["x", "b"], ["y"])))).save(file)
+    build(import_model_proto(model_of(custom("Scale", "x b")))).save(file)
     register_function(f"{DOMAIN}::Scale", scale, first_alike, version="2", replace=True)
     with pytest.raises(ArtefactError, match=r"version 1 of the function .*, and version 2 is reg"):
         load(file)
@@ -357,13 +352,11 @@ def test_missing_library_and_symbol_are_refused_at_load(library: Path) -> None:
     ):
         register_function(f"{DOMAIN}::Scaled", given, first_alike, version="1", replace=True)
         with pytest.raises(ArtefactError, match=f"my.domain::Scaled: .*{reason}"):
-            build(import_model_proto(model_of(node("Scaled", ["x"], ["y"]))))
+            build(import_model_proto(model_of(custom("Scaled", "x"))))
 
 
 def test_model_that_calls_no_function_has_no_table_of_them() -> None:
-    spec = compile_model(
-        import_model_proto(model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", (3,))]))
-    ).spec
+    spec = compile_model(import_model_proto(model([node("Relu", "x")], [tensor("x", (3,))]))).spec
     assert spec.functions == ()
     assert b"functions" not in json_text(manifest_to_json(spec, ()))
 
@@ -404,12 +397,12 @@ def test_name_is_taken_once() -> None:
 def test_bad_type_rule_is_named(types: Any, reason: str) -> None:
     register_function(f"{DOMAIN}::Scale", scale, types, version="1")
     with pytest.raises(ImportModelError, match=f"Scale node 'the node': .*{reason}"):
-        import_model_proto(model_of(node("Scale", ["x"], ["y", "z"])))
+        import_model_proto(model_of(custom("Scale", "x", "y z")))
 
 
 def test_operator_that_nobody_registered_is_refused_with_a_hint() -> None:
     with pytest.raises(UnsupportedOperatorError, match=r"my.domain.Scale .*register_function"):
-        import_model_proto(model_of(node("Scale", ["x"], ["y"])))
+        import_model_proto(model_of(custom("Scale", "x")))
 
 
 def test_c_library_takes_functions_from_what_it_is_linked_with(
@@ -423,7 +416,7 @@ def test_c_library_takes_functions_from_what_it_is_linked_with(
     for fail, expected in ((0, "0 no error 22 102\n"), (1, "4 function my.domain::Scaled failed")):
         given = {"fail": 1} if fail else {}
         spec = compile_model(
-            import_model_proto(model_of(node("Scaled", ["x", "b"], ["y", "s"], **given)))
+            import_model_proto(model_of(custom("Scaled", "x b", "y s", **given)))
         ).spec
         export_library(spec, tmp_path, "scaler")
         export_object(spec, tmp_path / "scaler.o", "scaler")
@@ -441,8 +434,8 @@ def test_programs_for_sizes_call_functions_and_name_those_that_fail(
     register_function(
         f"{DOMAIN}::Scaled", CFunction(library, "scaled", context), first_alike, version="1"
     )
-    fine = node("Scaled", ["x", "b"], ["y"])
-    failing = (node("Scaled", ["x", "b"], ["z"]), node("Scaled", ["z", "b"], ["y"], fail=1))
+    fine = custom("Scaled", "x b")
+    failing = (custom("Scaled", "x b", "z"), custom("Scaled", "z b", fail=1))
     specs = [
         compile_model(
             import_model_proto(model_of(*nodes, shape=(rows, 3))),
@@ -466,7 +459,7 @@ def test_programs_for_sizes_call_functions_and_name_those_that_fail(
 
 def test_c_library_has_no_python_functions(tmp_path: Path) -> None:
     register_function(f"{DOMAIN}::Scale", scale, first_alike, version="1")
-    spec = compile_model(import_model_proto(model_of(node("Scale", ["x", "b"], ["y"])))).spec
+    spec = compile_model(import_model_proto(model_of(custom("Scale", "x b")))).spec
     with pytest.raises(ExportError, match=r"my\.domain::Scale, which is Python"):
         export_library(spec, tmp_path, "scaler")
 

@@ -82,20 +82,19 @@ def conv_net(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def weight(*shape: int) -> Vector:
         return random_array(rng, shape, float(np.prod(shape[1:])) ** -0.5)
 
-    node = helper.make_node
     nodes = [
-        node("Conv", ["x", "w0", "b0"], ["c0"], name="stem", pads=[1, 1, 1, 1]),
-        node("Relu", ["c0"], ["r0"]),
-        node("Conv", ["r0", "w1", "b1"], ["c1"], name="block1", pads=[1, 1, 1, 1]),
-        node("Add", ["c1", "r0"], ["a1"]),
-        node("Relu", ["a1"], ["r1"]),
-        node("Conv", ["r1", "w2", "b2"], ["c2"], name="block2", pads=[1, 1, 1, 1]),
-        node("Add", ["c2", "r1"], ["a2"]),
-        node("Relu", ["a2"], ["r2"]),
-        node("Conv", ["r2", "w3"], ["c3"], name="down", strides=[2, 2]),
-        node("MaxPool", ["c3"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
-        node("Flatten", ["p"], ["f"]),
-        node("Gemm", ["f", "w4", "b4"], ["y"], name="head", transB=1),
+        node("Conv", "x w0 b0", "c0", name="stem", pads=[1, 1, 1, 1]),
+        node("Relu", "c0", "r0"),
+        node("Conv", "r0 w1 b1", "c1", name="block1", pads=[1, 1, 1, 1]),
+        node("Add", "c1 r0", "a1"),
+        node("Relu", "a1", "r1"),
+        node("Conv", "r1 w2 b2", "c2", name="block2", pads=[1, 1, 1, 1]),
+        node("Add", "c2 r1", "a2"),
+        node("Relu", "a2", "r2"),
+        node("Conv", "r2 w3", "c3", name="down", strides=[2, 2]),
+        node("MaxPool", "c3", "p", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Flatten", "p", "f"),
+        node("Gemm", "f w4 b4", name="head", transB=1),
     ]
     weights = {
         "w0": weight(16, 3, 3, 3),

@@ -28,13 +28,12 @@ LABELS = ["cat", "dog", "cow"]
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """Words -> numbers -> scores -> labels and dictionaries, as scikit-learn's pipelines export."""
-    node = helper.make_node
     nodes = [
-        node("LabelEncoder", ["x"], ["n"], domain=ML, keys_strings=["a"], values_floats=[1.5]),
+        node("LabelEncoder", "x", "n", domain=ML, keys_strings=["a"], values_floats=[1.5]),
         node(
             "LinearClassifier",
-            ["n"],
-            ["label", "scores"],
+            "n",
+            "label scores",
             domain=ML,
             classlabels_strings=LABELS,
             coefficients=[0.1, 0.2, 0.3, 0.4, -0.5, 0.6],
@@ -42,7 +41,7 @@ def model(tmp_path: Path) -> Path:
             multi_class=1,
             post_transform="SOFTMAX",
         ),
-        node("ZipMap", ["scores"], ["maps"], domain=ML, classlabels_strings=LABELS),
+        node("ZipMap", "scores", "maps", domain=ML, classlabels_strings=LABELS),
     ]
     value = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
     maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.STRING, value))

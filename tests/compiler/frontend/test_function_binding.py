@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pytest
 
-from tests.compiler.foreign_models import DOMAIN, first_alike, node
+from tests.compiler.foreign_models import DOMAIN, custom, first_alike
 from tests.compiler.frontend.onnx_models import model, tensor
 from tunefarm.compiler import register_function, unregister_function
 from tunefarm.compiler.errors import ImportModelError, ShapeError, UnsupportedOperatorError
@@ -35,7 +35,7 @@ def made(shape: Any, **bounds: Any) -> Graph:
 
     register_function(f"{DOMAIN}::Made", lambda x, z: x, rule, version="1", replace=True)
     inputs = [tensor("x", ("b", "n")), tensor("z", ("n", "t"))]
-    proto = model([node("Made", ["x", "z"], ["y"])], inputs, domains={DOMAIN: 1})
+    proto = model([custom("Made", "x z")], inputs, domains={DOMAIN: 1})
     return import_model_proto(proto, shapes={**BOUNDS, **bounds})
 
 
@@ -96,7 +96,7 @@ def test_a_fixed_size_is_the_number_that_a_rule_needs() -> None:
 def test_texts_are_not_for_functions(shape: tuple[int | str, ...]) -> None:
     register_function(f"{DOMAIN}::Made", lambda x: x, first_alike, version="1")
     inputs = [tensor("x", shape, onnx.TensorProto.STRING)]
-    proto = model([node("Made", ["x"], ["y"])], inputs, domains={DOMAIN: 1})
+    proto = model([custom("Made", "x")], inputs, domains={DOMAIN: 1})
     with pytest.raises(UnsupportedOperatorError, match="a tensor of string that a function takes"):
         import_model_proto(proto, shapes={"n": ("1..9",)} if "n" in shape else {})
 

@@ -14,8 +14,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.compiler.foreign_models import DOMAIN, first_alike, node
-from tests.compiler.frontend.onnx_models import model, tensor
+from tests.compiler.foreign_models import DOMAIN, custom, first_alike
+from tests.compiler.frontend.onnx_models import model, node, tensor
 from tests.compiler.graph.graph_helpers import GraphMaker
 from tests.compiler.runtime.c_models import STRICT, cc, run
 from tests.compiler.runtime.emulated import COMPILER, emulated, run_emulated
@@ -216,11 +216,11 @@ def test_bits_of_denormal_numbers_stay(is_known: bool) -> None:
 def test_constants_are_folded_as_they_are_computed(size: int, denormals: Denormals) -> None:
     """Small ones could be when the model is read, all are where the graph is made simple."""
     nodes = [
-        helper.make_node("Mul", ["a", "b"], ["large"]),
-        helper.make_node("Mul", ["c", "d"], ["small"]),
-        helper.make_node("Neg", ["a"], ["moved"]),
-        helper.make_node("Less", ["z", "a"], ["positive"]),
-        helper.make_node("Cast", ["positive"], ["sign"], to=onnx.TensorProto.FLOAT),
+        node("Mul", "a b", "large"),
+        node("Mul", "c d", "small"),
+        node("Neg", "a", "moved"),
+        node("Less", "z a", "positive"),
+        node("Cast", "positive", "sign", to=onnx.TensorProto.FLOAT),
     ]
     known = {
         "a": tiny(size),
@@ -245,7 +245,7 @@ def test_constants_are_folded_as_they_are_computed(size: int, denormals: Denorma
 def test_callers_state_is_the_same_behind_a_run(
     denormals: Denormals, state: int, tmp_path: Path
 ) -> None:
-    proto = model([helper.make_node("Exp", ["x"], ["y"])], [tensor("x", ("n", 8))])
+    proto = model([node("Exp", "x")], [tensor("x", ("n", 8))])
     graph = (
         import_model_proto(proto, {"n": ["1..9"]})
         if state
@@ -280,7 +280,7 @@ def test_functions_that_are_not_ours_have_the_callers_state() -> None:
         return x
 
     register_function(f"{DOMAIN}::State", noted, first_alike, version="1")
-    nodes = [node("State", ["x"], ["seen"]), helper.make_node("Mul", ["seen", "x"], ["y"])]
+    nodes = [custom("State", "x", "seen"), node("Mul", "seen x")]
     proto = model(nodes, [tensor("x", (4,))], domains={DOMAIN: 1})
     executable = build(import_model_proto(proto))
     before = floats().read()
@@ -311,7 +311,7 @@ def test_kernels_are_timed_in_the_state_that_models_run_in() -> None:
 
 @pytest.mark.parametrize("denormals", BOTH)
 def test_an_artefact_says_what_it_does(denormals: Denormals, tmp_path: Path) -> None:
-    graph = import_model_proto(model([helper.make_node("Exp", ["x"], ["y"])], [tensor("x", (4,))]))
+    graph = import_model_proto(model([node("Exp", "x")], [tensor("x", (4,))]))
     executable = build(graph, denormals=denormals)
     executable.save(tmp_path / "exp.tuned")
     assert load(tmp_path / "exp.tuned").spec.denormals == denormals
@@ -321,7 +321,7 @@ def test_an_artefact_says_what_it_does(denormals: Denormals, tmp_path: Path) -> 
 
 
 def test_files_from_before_there_was_a_choice_keep() -> None:
-    proto = model([helper.make_node("Exp", ["x"], ["y"])], [tensor("x", (4,))])
+    proto = model([node("Exp", "x")], [tensor("x", (4,))])
     spec = compile_model(import_model_proto(proto), denormals=KEEP).spec
     manifest = manifest_to_json(spec, ())
     assert "denormals" not in manifest
@@ -383,7 +383,7 @@ int main(void)
 def test_c_libraries_give_the_callers_state_back(
     denormals: Denormals, threads: int, tmp_path: Path
 ) -> None:
-    proto = model([helper.make_node("Mul", ["x", "x"], ["y"])], [tensor("x", (64, 1024))])
+    proto = model([node("Mul", "x x")], [tensor("x", (64, 1024))])
     spec = compile_model(import_model_proto(proto), threads=threads, denormals=denormals).spec
     export_library(spec, tmp_path, "net", kernels=True)
     (tmp_path / "main.c").write_text(PROGRAM)
@@ -407,7 +407,7 @@ def test_c_libraries_give_the_callers_state_back(
 @pytest.mark.parametrize("denormals", BOTH)
 def test_64_bit_arm_flushes_too(denormals: Denormals, threads: int, tmp_path: Path) -> None:
     arm = Target.from_json(load_target("armv8-neon").model_dump())
-    proto = model([helper.make_node("Mul", ["x", "x"], ["y"])], [tensor("x", (64, 1024))])
+    proto = model([node("Mul", "x x")], [tensor("x", (64, 1024))])
     compiled = compile_model(
         import_model_proto(proto), target=arm, threads=threads, denormals=denormals, keep_llvm=True
     )

@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import helper
 
-from tests.compiler.frontend.onnx_models import model, outputs_of, tensor
+from tests.compiler.frontend.onnx_models import model, node, outputs_of, tensor
 from tests.compiler.schedule.guarded_run import targets
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
@@ -47,35 +46,30 @@ def _models() -> dict[str, onnx.ModelProto]:
         names = list(node.input)[1:]
         return model([node], [tensor("x", shape)], constants=dict(zip(names, weights, strict=True)))
 
-    node = helper.make_node
     image = [1, 5, 13, 17]
     return {
-        "conv": one_node(node("Conv", ["x", "w"], ["y"]), image, weight(6, 5, 3, 3)),
+        "conv": one_node(node("Conv", "x w"), image, weight(6, 5, 3, 3)),
         "padded conv": one_node(
-            node("Conv", ["x", "w", "b"], ["y"], pads=[1, 1, 1, 1]),
-            image,
-            weight(17, 5, 3, 3),
-            weight(17),
+            node("Conv", "x w b", pads=[1, 1, 1, 1]), image, weight(17, 5, 3, 3), weight(17)
         ),
         "strided conv": one_node(
-            node("Conv", ["x", "w"], ["y"], pads=[3, 3, 3, 3], strides=[2, 2]),
+            node("Conv", "x w", pads=[3, 3, 3, 3], strides=[2, 2]),
             [1, 3, 19, 19],
             weight(16, 3, 7, 7),
         ),
         "depthwise conv": one_node(
-            node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1], group=5), image, weight(5, 1, 3, 3)
+            node("Conv", "x w", pads=[1, 1, 1, 1], group=5), image, weight(5, 1, 3, 3)
         ),
-        "matmul": one_node(node("MatMul", ["x", "w"], ["y"]), [13, 21], weight(21, 35)),
-        "softmax": one_node(node("Softmax", ["x"], ["y"], axis=-1), [7, 39]),
+        "matmul": one_node(node("MatMul", "x w"), [13, 21], weight(21, 35)),
+        "softmax": one_node(node("Softmax", "x", axis=-1), [7, 39]),
         "max pool": one_node(
-            node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
-            image,
+            node("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]), image
         ),
         "average pool": one_node(
-            node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2]), image
+            node("AveragePool", "x", kernel_shape=[2, 2], strides=[2, 2]), image
         ),
-        "mean": one_node(node("GlobalAveragePool", ["x"], ["y"]), image),
-        "transpose": one_node(node("Transpose", ["x"], ["y"], perm=[0, 2, 3, 1]), image),
+        "mean": one_node(node("GlobalAveragePool", "x"), image),
+        "transpose": one_node(node("Transpose", "x", perm=[0, 2, 3, 1]), image),
     }
 
 

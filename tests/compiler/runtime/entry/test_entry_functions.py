@@ -17,8 +17,8 @@ import pytest
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.compiler.foreign_models import DOMAIN, alike, first_alike, node, scaled_library
-from tests.compiler.frontend.onnx_models import BOOL, INT64, model, tensor
+from tests.compiler.foreign_models import DOMAIN, alike, custom, first_alike, scaled_library
+from tests.compiler.frontend.onnx_models import BOOL, INT64, model, node, tensor
 from tests.compiler.runtime.c_models import cc, run
 from tunefarm import compiler
 from tunefarm.compiler import CFunction, load, register_function, unregister_function
@@ -111,8 +111,9 @@ def test_symbols_may_stand_anywhere(
     """Any rank, and any axes open: as NumPy, whether kernels or ports are round the call."""
     function, shapes = MADE[kind]
     register(function, *shapes)
-    first = [helper.make_node("Neg", ["x"], ["a"])] if between else []
-    call = node("Made", ["a" if between else "x"], [f"y{i}" for i in range(len(shapes))])
+    first = [node("Neg", "x", "a")] if between else []
+    outputs = " ".join(f"y{i}" for i in range(len(shapes)))
+    call = custom("Made", "a" if between else "x", outputs)
     executable = built([*first, call], shape)
     for b, n in sizes:
         at = {"b": b, "n": n}
@@ -127,14 +128,14 @@ def test_symbols_may_stand_anywhere(
 def test_what_lies_dense_is_not_copied() -> None:
     register(lambda x: x, same)
     for shape, copied in ((("b", 7), False), ((1, "n", 4), False), (("b", "n"), True)):
-        (call,) = calls(built([node("Made", ["x"], ["y"])], shape))
+        (call,) = calls(built([custom("Made", "x")], shape))
         assert (call.workspace is not None) == copied
 
 
 def test_kernels_before_a_function_stop_at_what_it_reads() -> None:
     register(lambda x: x, same)
-    first = helper.make_node("Exp", ["x"], ["a"])
-    executable = built([first, node("Made", ["a"], ["y"])], ("b", 64))
+    first = node("Exp", "x", "a")
+    executable = built([first, custom("Made", "a")], ("b", 64))
     (kernel,) = executable.spec.kernels
     assert len(executable.spec.operands[0]) == 3, kernel  # x, the sizes, and the result
 
@@ -147,7 +148,7 @@ def test_calls_in_threads_have_sizes_of_their_own() -> None:
         return x * np.float32(x.shape[1])
 
     register(noted, same)
-    nodes = [helper.make_node("Neg", ["x"], ["a"]), node("Made", ["a"], ["y"])]
+    nodes = [node("Neg", "x", "a"), custom("Made", "a")]
     executable = built(nodes, ("b", "n", 3), threads=2)
 
     def check(number: int) -> None:
@@ -161,9 +162,7 @@ def test_calls_in_threads_have_sizes_of_their_own() -> None:
 
 def test_a_size_that_the_model_computes_is_told() -> None:
     register(lambda x: 2 * x, same)
-    executable = built(
-        [helper.make_node("NonZero", ["x"], ["i"]), node("Made", ["i"], ["y"])], (3, 4)
-    )
+    executable = built([node("NonZero", "x", "i"), custom("Made", "i")], (3, 4))
     for x in (np.eye(3, 4, dtype=np.float32), np.zeros((3, 4), np.float32)):
         np.testing.assert_array_equal(executable.run({"x": x})["y"], 2 * np.stack(np.nonzero(x)))
 
@@ -179,20 +178,20 @@ def test_branches_and_loops_call_functions() -> None:
     register(noted, same)
     value = helper.make_tensor_value_info
     body = helper.make_graph(
-        [node("Made", ["s"], ["t"]), helper.make_node("Identity", ["go"], ["on"])],
+        [custom("Made", "s", "t"), node("Identity", "go", "on")],
         "body",
         [value("i", INT64, []), value("go", BOOL, []), value("s", 1, ["b", "n"])],
         [value("on", BOOL, []), value("t", 1, ["b", "n"])],
     )
-    loop = helper.make_node("Loop", ["steps", "", "x"], ["l"], body=body)
+    loop = node("Loop", "steps _ x", "l", body=body)
     branches = {
         name: helper.make_graph([item], name, [], [value(item.output[0], 1, ["b", "n"])])
         for name, item in (
-            ("then_branch", node("Made", ["l"], ["u"])),
-            ("else_branch", helper.make_node("Neg", ["l"], ["v"])),
+            ("then_branch", custom("Made", "l", "u")),
+            ("else_branch", node("Neg", "l", "v")),
         )
     }
-    choice = helper.make_node("If", ["c"], ["y"], **branches)
+    choice = node("If", "c", **branches)
     more = [tensor("steps", (), INT64), tensor("c", (), BOOL)]
     executable = built([loop, choice], ("b", "n"), inputs=more)
     x = drawn((3, 7))
@@ -217,7 +216,7 @@ def test_branches_and_loops_call_functions() -> None:
 )
 def test_a_failure_says_what_the_function_was_called_with(function: Any, reason: str) -> None:
     register(function, same)
-    nodes = [helper.make_node("Abs", ["x"], ["a"]), node("Made", ["a"], ["y"])]
+    nodes = [node("Abs", "x", "a"), custom("Made", "a")]
     executable, feeds = built(nodes, ("b", "n")), {"x": drawn((3, 7))}
     told = rf"my\.domain::Made failed in node 'the node', called with f32\[3, 7\]: .*({reason})"
     with pytest.raises(FunctionError, match=told):
@@ -230,9 +229,7 @@ def test_a_failure_says_what_the_function_was_called_with(function: Any, reason:
 
 def test_a_profile_gives_the_same() -> None:
     register(lambda x: (x.reshape(-1), x + np.float32(1)), lambda s: (s[0] * s[1],), same)
-    executable = built(
-        [helper.make_node("Abs", ["x"], ["a"]), node("Made", ["a"], ["y", "z"])], ("b", "n")
-    )
+    executable = built([node("Abs", "x", "a"), custom("Made", "a", "y z")], ("b", "n"))
     for shape in ((1, 1), (4, 6), (5, 9)):
         feeds = {"x": drawn(shape)}
         profiled = executable.profile(feeds, repeat=1).outputs
@@ -254,7 +251,7 @@ def test_a_profile_gives_the_same() -> None:
 )
 def test_a_call_that_nobody_could_make_is_refused(changed: dict[str, Any], reason: str) -> None:
     register(lambda x: x, same)
-    spec = built([node("Made", ["x"], ["y"])], ("b",)).spec
+    spec = built([custom("Made", "x")], ("b",)).spec
     (call,) = spec.steps
     assert isinstance(call, FunctionStep)
     verify_spec(spec)
@@ -266,7 +263,7 @@ def test_artefacts_of_several_programs_list_functions_and_refuse_others(tmp_path
     register(lambda x: x + np.float32(x.shape[1]), same)
     specs = []
     for low, high in ((1, 4), (5, 9)):
-        call = node("Made", ["x"], ["y"])
+        call = custom("Made", "x")
         proto = model([call], [tensor("x", (2, "n"))], domains={DOMAIN: 1})
         graph = import_model_proto(proto, shapes={"n": (f"{low}..{high}",)})
         specs.append(compile_model(graph, guards=[SizeGuard("n", "x", 1, low, high)]).spec)
@@ -311,8 +308,8 @@ def test_c_library_calls_with_true_sizes_and_names_them(
     context = np.array([2.5], np.float32).tobytes()
     rule = alike if fail else first_alike
     register_function(f"{DOMAIN}::Scaled", CFunction(library, "scaled", context), rule, version="1")
-    given = {"fail": 1} if fail else {}
-    call = node("Scaled", ["x", ""], ["y"], **given)
+    given: dict[str, Any] = {"fail": 1} if fail else {}
+    call = custom("Scaled", "x _", **given)
     proto = model([call], [tensor("x", ("b", "n"))], domains={DOMAIN: 1})
     spec = compile_model(import_model_proto(proto, shapes=BOUNDS)).spec
     (tmp_path / "main.c").write_text(PROGRAM)
