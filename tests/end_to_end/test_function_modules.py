@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,9 @@ import onnx
 import pytest
 
 from tests.compiler.runtime.c_models import cc, run
+from tests.processes import python
+from tunefarm.tuner.commands.cli import app
+from tunefarm.tuner.commands.command_line import run_command
 
 MODULE = """
 import tunefarm
@@ -24,8 +26,7 @@ tunefarm.register_function("my.domain::Twice", lambda x: FACTOR * x, first, vers
 
 
 def tune(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tunefarm.tuner.commands.entry", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return python("-m", "tunefarm.tuner.commands.entry", *arguments, cwd=folder)
 
 
 @pytest.fixture
@@ -141,12 +142,17 @@ def test_what_a_build_says_to_type_next_links_the_functions(folder: Path) -> Non
     ],
 )
 def test_modules_that_are_none_are_refused_in_one_line(
-    folder: Path, name: str, text: str | None, reason: str
+    folder: Path,
+    name: str,
+    text: str | None,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if text is not None:
         (folder / name).write_text(text)
-    done = tune(folder, *BUILD, "--functions", name)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    monkeypatch.chdir(folder)
+    assert run_command(app, [*BUILD, "--functions", name]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
     assert f"--functions {name}" in line and reason in line
     assert not (folder / "m.tuned").exists()
