@@ -40,6 +40,7 @@ from tunefarm.compiler.plan.sizes.live_extents import (
     without_computed_sizes,
     without_outputs,
 )
+from tunefarm.compiler.plan.sizes.pitch_rows import pitch_rows
 from tunefarm.compiler.plan.sizes.small_image_variant import SmallImageVariant, small_image_variant
 from tunefarm.compiler.runtime.artefact.seal import seal_of
 from tunefarm.compiler.runtime.entry.entry import entry_of
@@ -66,6 +67,7 @@ STAGES = (
     "optimise",
     "extract_kernels",
     "live_extents",
+    "pitch_rows",
     "small_image_variant",  # of builds that take no records
     "choose_schedules",
     *KERNEL_STAGES,  # each kernel by itself
@@ -221,6 +223,7 @@ def _to_kernels(
         "extract_kernels", lambda: extract_kernels(graph, allowance, plan, kernels)
     )
     program = stages.run("live_extents", lambda: _limited(program, graph))
+    program = stages.run("pitch_rows", lambda: pitch_rows(program, target))
     return without_computed_sizes(graph), program
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
@@ -39,7 +39,7 @@ def flatten_axes(kernel: FusedKernel, first: str, second: str) -> FusedKernel:
     ranges = {axis.name: (0, axis.extent - 1) for axis in axes}
     body = _over(output.body, both.name, outer, inner)
     shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
-    flat = _flat_loads(body, shapes, ranges)
+    flat = _flat_loads(body, shapes, ranges, set(kernel.pitches))
     body = transform(body, lambda node: flat.get(node) if isinstance(node, Load) else None)
     vectors = {load.buffer for load in flat}
     return replace(
@@ -49,7 +49,7 @@ def flatten_axes(kernel: FusedKernel, first: str, second: str) -> FusedKernel:
             for buffer in kernel.inputs
         ),
         stages=(Stage(output.name, axes, (), "", body),),
-    )
+    ).checked_rows()
 
 
 def divisions(kernel: FusedKernel) -> int:
@@ -96,11 +96,14 @@ def _bound(node: Binary, axis: str, whole: Expr, width: int) -> Expr | None:
 
 
 def _flat_loads(
-    body: Expr, shapes: Mapping[str, tuple[int, ...]], ranges: Ranges
+    body: Expr, shapes: Mapping[str, tuple[int, ...]], ranges: Ranges, apart: Set[str]
 ) -> dict[Load, Expr]:
-    """Loads of inputs as loads of vectors, where that takes fewer divisions every time, or none."""
+    """Loads of inputs as loads of vectors, where that takes fewer divisions every time, or none.
+
+    But for those whose rows lie `apart`.
+    """
     flat: dict[Load, Expr] = {}
-    uneven: set[str] = set()
+    uneven: set[str] = set(apart)
     for load in loads(body):
         form, stride, before = Affine(0, ()), 1, 0
         for extent, item in zip(reversed(shapes[load.buffer]), reversed(load.indices), strict=True):

@@ -7,11 +7,53 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.expr.nodes import Expr, Load, cast, index
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.open_axes import OpenAxes
 from tunefarm.compiler.types.tensor_type import Array, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class RowPitch:
+    """How far apart the rows of planes lie in memory, where how many columns there are is dynamic.
+
+    A tensor whose shape has planes of `rows` x `extent` columns of `column` elements each lies at
+    its bounds, but for the rows of one plane: these are min(`extent`, size + `margin`) columns
+    apart, where the size is the element `number` of `sizes`, an input of i64. So short rows are
+    neighbours in memory, and planes stay where they are. What is behind the pitch of a row does not
+    exist: its place is the next row's.
+    """
+
+    column: int
+    extent: int
+    rows: int
+    sizes: str
+    number: int
+    margin: int
+
+    @property
+    def row(self) -> int:
+        """Elements from one row to the next at the bounds."""
+        return self.column * self.extent
+
+    @property
+    def plane(self) -> int:
+        """Elements of a plane at the bounds."""
+        return self.row * self.rows
+
+    def columns(self, sizes: Mapping[str, Array]) -> int:
+        """How many columns apart rows are for these sizes, by input."""
+        return max(1, min(self.extent, int(sizes[self.sizes][self.number]) + self.margin))
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether each axis of a shape is one within rows, of rows, or of planes."""
+        stride, ends = 1, {1}
+        for extent in reversed(shape):
+            stride *= extent
+            ends.add(stride)
+        return {self.row, self.plane} <= ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +64,7 @@ class Buffer:
     dtype: DType
     shape: tuple[int, ...]
     constant: bool = False
+    pitch: RowPitch | None = None
 
     @property
     def type(self) -> TensorType:
@@ -57,7 +100,7 @@ class FusedKernel:
     `sizes` are the run-time sizes of its model that the kernel is tuned for, where these are not
     the largest (`tunefarm.compiler.kernels.kernel_sizes`); what is computed does not depend on
     them. A result that lies over an input, with rows of it written anew, may stay as it is behind
-    those rows where the kernel `leaves_rest`.
+    those rows where the kernel `leaves_rest`. `pitch` is that of the output's rows.
     """
 
     name: str
@@ -67,6 +110,23 @@ class FusedKernel:
     limits: tuple[ValidExtent, ...] = ()
     sizes: tuple[int, ...] = ()
     leaves_rest: bool = False
+    pitch: RowPitch | None = None
+
+    @property
+    def pitches(self) -> dict[str, RowPitch]:
+        """The pitches of inputs and of the output, by name."""
+        found = {buffer.name: buffer.pitch for buffer in self.inputs}
+        found[self.output.name] = self.pitch
+        return {name: pitch for name, pitch in found.items() if pitch is not None}
+
+    def checked_rows(self) -> FusedKernel:
+        """The kernel itself; `ScheduleError` where an axis has rows and columns, see `pitches`."""
+        shapes = {buffer.name: buffer.shape for buffer in self.inputs}
+        shapes[self.output.name] = self.output.shape
+        for name, pitch in self.pitches.items():
+            if not pitch.fits(shapes[name]):
+                raise ScheduleError(f"rows of {name} are apart in memory, and no part of an axis")
+        return self
 
     @property
     def output(self) -> Stage:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tunefarm.compiler.expr.affine import Ranges, expr_range
 from tunefarm.compiler.expr.nodes import Binary, Const, Index, Load
 from tunefarm.compiler.expr.walk import postorder
-from tunefarm.compiler.kernels.kernel import FusedKernel
+from tunefarm.compiler.kernels.kernel import FusedKernel, RowPitch
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import Array
 
@@ -34,6 +34,8 @@ def greatest_sizes(kernel: FusedKernel) -> dict[str, dict[int, int]]:
 
     for limit in kernel.limits:
         note(limit.sizes, limit.number, limit.extent)
+    for pitch in kernel.pitches.values():
+        note(pitch.sizes, pitch.number, pitch.extent)
     names = {b.name for b in kernel.inputs if b.dtype is DType.I64 and len(b.shape) == 1}
     for stage in kernel.stages if names else ():
         axes = (*stage.axes, *stage.reduce_axes)
@@ -132,3 +134,40 @@ def needed_elements(
         size = inputs[limit.sizes][limit.number] + limit.offset
         needed &= place // limit.stride % limit.extent < size
     return needed
+
+
+def as_stored(array: Array, pitch: RowPitch | None, sizes: Mapping[str, Array]) -> Array:
+    """A tensor's elements, at its bounds, as they lie in memory for these sizes (by input).
+
+    Of the same shape; itself where all rows lie at the bounds.
+    """
+    if pitch is None or pitch.columns(sizes) == pitch.extent:
+        return array
+    stored = np.array(array)
+    _rows_in_memory(stored, pitch, sizes)[...] = _rows(array, pitch, sizes)
+    return stored
+
+
+def as_logical(stored: Array, pitch: RowPitch | None, sizes: Mapping[str, Array]) -> Array:
+    """What `as_stored` was given, but for elements that are not there."""
+    if pitch is None or pitch.columns(sizes) == pitch.extent:
+        return stored
+    array = np.array(stored)
+    _rows(array, pitch, sizes)[...] = _rows_in_memory(stored, pitch, sizes)
+    return array
+
+
+def _rows(array: Array, pitch: RowPitch, sizes: Mapping[str, Array]) -> Array:
+    """The columns that are there: a view [planes, rows, columns, column]."""
+    planes = array.reshape(-1, pitch.rows, pitch.extent, pitch.column)
+    return planes[:, :, : pitch.columns(sizes)]
+
+
+def _rows_in_memory(stored: Array, pitch: RowPitch, sizes: Mapping[str, Array]) -> Array:
+    """The same elements where they lie: a view."""
+    columns = pitch.columns(sizes)
+    planes = stored.reshape(-1, pitch.plane)[:, : pitch.rows * columns * pitch.column]
+    shape = (len(planes), pitch.rows, columns, pitch.column)
+    strides = (stored.itemsize * step for step in (pitch.plane, columns * pitch.column))
+    inner = (stored.itemsize * pitch.column, stored.itemsize)
+    return np.lib.stride_tricks.as_strided(planes, shape, (*strides, *inner))

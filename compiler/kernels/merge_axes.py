@@ -71,7 +71,7 @@ def _merge(
         else buffer
         for buffer in kernel.inputs
     )
-    return replace(kernel, inputs=inputs, stages=tuple(stages))
+    return replace(kernel, inputs=inputs, stages=tuple(stages)).checked_rows()
 
 
 def _position(names: list[str], name: str) -> int:

@@ -12,19 +12,21 @@ written once. Rows of the table, operands as row numbers:
     ["cast", dtype, operand]
 
 A stage is [name, axes, reduce axes, combiner, body], and its accumulator where it has one. A limit
-is [stride, extent, sizes, number]; they are there where the kernel has any.
+is [stride, extent, sizes, number]; they are there where the kernel has any. A pitch is
+[column, extent, rows, sizes, number, margin], the last of an input, or the kernel's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.expr.nodes import Binary, Cast, Const, Expr, Index, Load, Select, Unary
 from tunefarm.compiler.expr.walk import children, postorder
-from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, ValidExtent
+from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel, RowPitch, ValidExtent
 from tunefarm.compiler.kernels.stage import Axis, Stage
 from tunefarm.compiler.types.dtypes import DType
 
@@ -106,7 +108,13 @@ def kernel_to_json(kernel: FusedKernel) -> dict[str, Any]:
         "format": FORMAT,
         "name": kernel.name,
         "inputs": [
-            [buffer.name, str(buffer.dtype), list(buffer.shape), buffer.constant]
+            [
+                buffer.name,
+                str(buffer.dtype),
+                list(buffer.shape),
+                buffer.constant,
+                *([] if buffer.pitch is None else [list(astuple(buffer.pitch))]),
+            ]
             for buffer in kernel.inputs
         ],
         "expressions": table.rows,
@@ -115,6 +123,7 @@ def kernel_to_json(kernel: FusedKernel) -> dict[str, Any]:
         **({"limits": [_limit_to_json(limit) for limit in kernel.limits]} if kernel.limits else {}),
         **({"sizes": list(kernel.sizes)} if kernel.sizes else {}),
         **({"leaves_rest": True} if kernel.leaves_rest else {}),
+        **({} if kernel.pitch is None else {"pitch": list(astuple(kernel.pitch))}),
     }
 
 
@@ -142,8 +151,8 @@ def _kernel_from_json(value: Mapping[str, Any]) -> FusedKernel:
     for row in value["expressions"]:
         nodes.append(_expression_from_row(row, nodes))
     inputs = tuple(
-        Buffer(str(name), DType(dtype), _extents(shape), bool(constant))
-        for name, dtype, shape, constant in value["inputs"]
+        Buffer(str(name), DType(dtype), _extents(shape), bool(constant), *map(_pitch, pitch))
+        for name, dtype, shape, constant, *pitch in value["inputs"]
     )
     stages = tuple(
         Stage(
@@ -162,7 +171,13 @@ def _kernel_from_json(value: Mapping[str, Any]) -> FusedKernel:
     )
     sizes = tuple(int(size) for size in value.get("sizes", ()))
     name, anchor, leaves = str(value["name"]), str(value["anchor"]), "leaves_rest" in value
-    return FusedKernel(name, inputs, stages, anchor, limits, sizes, leaves)
+    pitch = _pitch(value["pitch"]) if "pitch" in value else None
+    return FusedKernel(name, inputs, stages, anchor, limits, sizes, leaves, pitch)
+
+
+def _pitch(value: Sequence[Any]) -> RowPitch:
+    column, extent, rows, sizes, number, margin = value
+    return RowPitch(int(column), int(extent), int(rows), str(sizes), int(number), int(margin))
 
 
 def _expression_from_row(row: Sequence[Any], nodes: Sequence[Expr]) -> Expr:

@@ -3,6 +3,9 @@
 A flattened index is an affine form. Its terms are added outermost variable first, each in the
 header of the body that defines the variable, so that inner loops only add constants. What is
 divided into rows and columns of a buffer is one position again: nothing is divided for it.
+
+Rows that have a pitch are a number of elements apart that only the run knows, which is the variable
+`@0`, or that of another pitch. What is multiplied by it is a variable too: `h@0` is h rows.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tunefarm.compiler.expr.affine import Affine, Atom, Ranges, affine, expr_range, rejoined
-from tunefarm.compiler.expr.nodes import Expr, Load
+from tunefarm.compiler.expr.nodes import Expr, Load, binary, index
 from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.kernel import RowPitch
 from tunefarm.compiler.llvm.writer import FunctionWriter, Value
 from tunefarm.compiler.loops.ir import Carry, Dot, Memory, Store, TileStore, Update
 
@@ -22,6 +26,9 @@ _Access: TypeAlias = Load | Store | Update | Dot | Carry | TileStore
 _Forms: TypeAlias = dict[int, tuple[_Access, Affine, tuple[tuple[str, int], ...]]]
 """By the identity of an access: itself, so that it stays its own, its flattened index, and what of
 that varies with unrolled variables."""
+
+PER_ROW = "@"
+"""Between a variable and the number of the pitch that it is multiplied by."""
 
 
 class Surrounding:
@@ -60,6 +67,8 @@ class Addresses:
         self.ranges: dict[str, tuple[int, int]] = {}
         self.names: dict[str, str] = {}  # loop variable -> SSA name
         self.storages: dict[str, Storage] = {}
+        self.lanes: set[str] = set()  # variables that have several values at once
+        self._pitches: list[RowPitch] = []
         self._versions = 0
         # Flattened forms over symbolic unrolled variables, so that an unrolled instance only adds.
         self.unrolled: dict[str, tuple[int, int]] = {}
@@ -80,22 +89,26 @@ class Addresses:
             varying = tuple(
                 (atom, coefficient)
                 for atom, coefficient in form.terms
-                if isinstance(atom, str) and atom in self.unrolled
+                if isinstance(atom, str) and variable_of(atom) in self.unrolled
             )
-            fixed = tuple(
-                (atom, coefficient) for atom, coefficient in form.terms if atom not in self.unrolled
-            )
+            fixed = tuple(term for term in form.terms if term not in varying)
             known = forms[id(access)] = (access, Affine(form.constant, fixed), varying)
         _, fixed_form, varying = known
         if not varying:
             return fixed_form
-        constant = fixed_form.constant
+        constant, rows = fixed_form.constant, Affine(0, ())
         for name, coefficient in varying:
-            low, high = self.ranges[name]
+            variable, _, pitch = name.partition(PER_ROW)
+            low, high = self.ranges[variable]
             if low != high:  # what is bound to it has one value, but nobody can tell which
                 return self._flatten(access, self.ranges)
-            constant += coefficient * low
-        return Affine(constant, fixed_form.terms)
+            if pitch:
+                rows = rows.plus(Affine(0, ((PER_ROW + pitch, 1),)), coefficient * low)
+            else:
+                constant += coefficient * low
+        if not rows.terms:
+            return Affine(constant, fixed_form.terms)
+        return Affine(constant, fixed_form.terms).plus(rows)
 
     def enter(self, variable: str, first: int, last: int, unrolled: bool = False) -> Surrounding:
         """From here on `variable` has one of these values, or each in turn if `unrolled`; what
@@ -132,13 +145,60 @@ class Addresses:
             self._surrounding = outer
 
     def _flatten(self, access: _Access, ranges: Ranges) -> Affine:
-        shape = self.storages[access.buffer].memory.shape
+        memory = self.storages[access.buffer].memory
+        pitch = memory.pitch
         result = Affine(0, ())
         stride = 1
-        for extent, item in zip(reversed(shape), reversed(access.indices), strict=True):
-            result = result.plus(affine(item, ranges), stride)
+        for extent, item in zip(reversed(memory.shape), reversed(access.indices), strict=True):
+            form = affine(item, ranges)
+            if pitch is not None and pitch.row <= stride < pitch.plane:
+                result = result.plus(self._rows(form, pitch), stride // pitch.row)
+            else:
+                result = result.plus(form, stride)
             stride *= extent
         return rejoined(result, ranges)
+
+    def _rows(self, form: Affine, pitch: RowPitch) -> Affine:
+        """So many rows in elements. Of lanes, which are no single number, as an expression."""
+        if pitch not in self._pitches:
+            self._pitches.append(pitch)
+        row = f"{PER_ROW}{self._pitches.index(pitch)}"
+        terms: list[tuple[Atom, int]] = [(row, form.constant)] if form.constant else []
+        for atom, coefficient in form.terms:
+            if isinstance(atom, str) and atom not in self.lanes:
+                terms.append((atom + row, coefficient))
+            else:
+                value = index(atom) if isinstance(atom, str) else atom
+                terms.append((binary("mul", value, index(row)), coefficient))
+        return Affine(0, tuple(terms))
+
+    def _row(self, number: str, factor: int = 1) -> str:
+        """Elements from one row to the next, times a number, as an operand."""
+        key = ("row", number, factor)
+        known = self.writer.bodies[0].cache.get(key)
+        if known is None:
+            pitch, emit = self._pitches[int(number)], self.writer.emit_in
+            if factor == 1:
+                known = self._row_of(pitch)
+            else:
+                known = emit(0, f"mul nsw i64 {self._row(number)}, {factor}")
+            self.writer.bodies[0].cache[key] = known
+        return known
+
+    def _row_of(self, pitch: RowPitch) -> str:
+        """As `RowPitch.columns`, in elements."""
+
+        def emit(operation: str) -> str:
+            return self.writer.emit_in(0, operation)
+
+        sizes = self.storages[pitch.sizes].pointer
+        place = emit(f"getelementptr inbounds i64, ptr {sizes}, i64 {pitch.number}")
+        columns = emit(f"load i64, ptr {place}, align 8")
+        columns = emit(f"add nsw i64 {columns}, {pitch.margin}")
+        for test, end in (("slt", pitch.extent), ("sgt", 1)):
+            within = emit(f"icmp {test} i64 {columns}, {end}")
+            columns = emit(f"select i1 {within}, i64 {columns}, i64 {end}")
+        return emit(f"mul nsw i64 {columns}, {pitch.column}")
 
     @contextmanager
     def fixed(self, variable: str, value: int) -> Iterator[None]:
@@ -153,7 +213,13 @@ class Addresses:
             del self.unrolled[variable]
 
     def variable(self, name: str) -> str:
-        """The operand text of a loop variable."""
+        """The operand text of a loop variable, or of one that is multiplied by a pitch."""
+        variable, _, pitch = name.partition(PER_ROW)
+        if pitch:
+            row = self._row(pitch)
+            return (
+                self.writer.emit(f"mul i64 {self.variable(variable)}, {row}") if variable else row
+            )
         low, high = self.ranges[name]
         return str(low) if low == high else self.names[name]
 
@@ -181,8 +247,14 @@ class Addresses:
         levels: dict[int, list[tuple[str, int]]] = {}
         for atom, coefficient in terms:
             if isinstance(atom, str):
-                depth = self.writer.depths.get(atom, 0)
+                depth = self.writer.depths.get(variable_of(atom), 0)
                 levels.setdefault(depth, []).append((atom, coefficient))
+        if levels:  # rows, which differ from tap to tap, come last: the rest is common to them
+            moving = sorted(levels)[-1]
+            rows = [term for term in levels.get(0, ()) if not variable_of(term[0])]
+            if rows and moving:
+                levels[0] = [term for term in levels[0] if term not in rows]
+                levels[moving] = [*levels[moving], *rows]
         prefix: tuple[tuple[str, int], ...] = ()
         for depth in sorted(levels):
             for name, coefficient in levels[depth]:
@@ -206,10 +278,14 @@ class Addresses:
         return pointer
 
     def _scaled(self, depth: int, name: str, factor: int) -> str:
+        variable, _, pitch = name.partition(PER_ROW)
+        by = self._row(pitch, factor) if pitch else str(factor)
+        if not variable:
+            return by
         key = ("scaled", name, factor)
         known = self.writer.bodies[depth].cache.get(key)
         if known is None:
-            known = self.writer.emit_in(depth, f"mul nsw i64 {self.names[name]}, {factor}")
+            known = self.writer.emit_in(depth, f"mul nsw i64 {self.names[variable]}, {by}")
             self.writer.bodies[depth].cache[key] = known
         return known
 
@@ -252,3 +328,8 @@ class Addresses:
     def forget_values(self) -> None:
         """Drop the current body's remembered values."""
         self.writer.bodies[-1].values.clear()
+
+
+def variable_of(name: str) -> str:
+    """The loop variable of what may be multiplied by a pitch; "" of the pitch alone."""
+    return name.partition(PER_ROW)[0] if PER_ROW in name else name

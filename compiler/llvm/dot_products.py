@@ -99,12 +99,14 @@ class DotEmitter:
             self._forms[types] = self._form(*types)
         form, slots = self._forms[types], WORD.bytes // left.dtype.bytes
         outer = self.addresses.enter(variable, 0, statement.count - 1)
+        self.addresses.lanes.add(variable)
         try:
             if lane is None or form is None or statement.count > slots:
                 return self._term_by_term(statement, old)
             terms = Terms(variable, statement.count, slots)
             sides = [self.word_emitter.words(side, terms, lane) for side in (left, right)]
         finally:
+            self.addresses.lanes.remove(variable)
             self.addresses.leave(variable, outer)
         if old.dtype.is_float:  # NaN times 0 would not be 0
             sides = [self.word_emitter.cleaned(side, terms) for side in sides]

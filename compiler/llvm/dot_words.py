@@ -371,13 +371,16 @@ class WordEmitter:
     def _within(self, load: Load) -> Iterator[tuple[int, int, int]]:
         """The first and the last place within rows, planes and so on, and their sizes.
 
-        What is read may lie elsewhere only where a guard stands before it.
+        What is read may lie elsewhere only where a guard stands before it. Rows with a pitch may be
+        shorter than their bounds.
         """
         ranges, stride, form = self.addresses.ranges, 1, Affine(0, ())
-        shape = self.addresses.storages[load.buffer].memory.shape
-        for item, extent in zip(reversed(load.indices), reversed(shape), strict=True):
+        memory = self.addresses.storages[load.buffer].memory
+        for item, extent in zip(reversed(load.indices), reversed(memory.shape), strict=True):
             form = form.plus(affine(item, ranges), stride)
             stride *= extent
+            if memory.pitch is not None and stride > memory.pitch.column:
+                return
             yield *affine_range(form, ranges), stride
 
     def _is_inside(self, load: Load) -> bool:

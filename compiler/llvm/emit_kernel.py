@@ -275,7 +275,9 @@ class _FunctionEmitter:
         self.lane = Lane(loop.variable, width)
         # The lane's variable stays symbolic in addresses: it is the contiguous axis.
         outer = self.addresses.enter(loop.variable, loop.start, loop.stop - 1)
+        self.addresses.lanes.add(loop.variable)
         self.statements(loop.body)
+        self.addresses.lanes.remove(loop.variable)
         self.addresses.leave(loop.variable, outer)
         self.lane = None
 

@@ -228,6 +228,8 @@ def _start(
     """Where the loops begin in a buffer whose elements they walk one after the other."""
     form, stride = Affine(0, ()), 1
     shape = addresses.storages[buffer].memory.shape
+    if addresses.storages[buffer].memory.pitch is not None:
+        return None
     for extent, item in zip(reversed(shape), reversed(indices), strict=True):
         form = form.plus(affine(item, ranges), stride)
         stride *= extent

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from tunefarm.compiler.expr.nodes import Expr, Load
+from tunefarm.compiler.kernels.kernel import RowPitch
 from tunefarm.compiler.types.dtypes import DType
 from tunefarm.compiler.types.tensor_type import TensorType
 
@@ -36,11 +37,12 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A buffer: a parameter of the kernel or an allocation."""
+    """A buffer: a parameter of the kernel, whose rows may have a `pitch`, or an allocation."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
+    pitch: RowPitch | None = None
 
     @property
     def type(self) -> TensorType:

@@ -41,6 +41,7 @@ from tunefarm.compiler.loops.region import Region, User, required_region, requir
 from tunefarm.compiler.loops.scan_loops import scan_loops
 from tunefarm.compiler.loops.scatter_loops import scatter_loops
 from tunefarm.compiler.loops.scheduled_kernel import ScheduledKernel
+from tunefarm.compiler.loops.separate_rows import separate_rows
 from tunefarm.compiler.loops.skip_kept import skip_kept
 from tunefarm.compiler.loops.stage_loops import StageLoops
 from tunefarm.compiler.loops.stage_state import StageState
@@ -52,8 +53,9 @@ MOST_PRIVATE = 256
 
 def lower_kernel(scheduled: ScheduledKernel) -> LoopNest:
     """The loop nest of a scheduled kernel; `ScheduleError` if its stages do not fit together."""
-    ended = clamp_loop_bounds(bounded_loops(scheduled), scheduled.kernel.limits)
-    return skip_kept(hoist_positions(ended), scheduled.kernel)
+    kernel = scheduled.kernel.checked_rows()
+    ended = clamp_loop_bounds(bounded_loops(scheduled), kernel.limits)
+    return skip_kept(hoist_positions(separate_rows(ended)), kernel)
 
 
 def bounded_loops(scheduled: ScheduledKernel) -> LoopNest:
@@ -76,6 +78,7 @@ class _Lowering:
                 layouts[buffer.name].shape(buffer.shape)
                 if buffer.name in layouts
                 else buffer.shape,
+                buffer.pitch,
             )
             for buffer in self.kernel.inputs
         )
@@ -88,7 +91,7 @@ class _Lowering:
         return LoopNest(
             self.kernel.name,
             self.inputs,
-            Memory(stage.name, stage.dtype, stage.shape),
+            Memory(stage.name, stage.dtype, stage.shape, self.kernel.pitch),
             body,
             tuple(self.scheduled.prefetches.items()),
         )

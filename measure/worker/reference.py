@@ -21,7 +21,7 @@ from tunefarm.compiler.expr.functions import BINARY, UNARY, Function
 from tunefarm.compiler.expr.nodes import Binary, Cast, Expr, Load, Unary
 from tunefarm.compiler.expr.walk import Operands, children, postorder
 from tunefarm.compiler.kernels.kernel import Buffer, FusedKernel
-from tunefarm.compiler.kernels.kernel_sizes import size_vectors
+from tunefarm.compiler.kernels.kernel_sizes import as_stored, size_vectors
 from tunefarm.compiler.kernels.limb_dot import with_rounded_data
 from tunefarm.compiler.kernels.stage import Stage
 from tunefarm.compiler.types.conversions import converted
@@ -36,10 +36,12 @@ SEEDS = (0, 1)
 class ReferenceCase:
     """One seed's inputs by name (logical layout) and the expected output.
 
-    `rounded` is what is expected of a candidate that rounds data to 8 bits, if one was asked for.
+    `stored` are the inputs with their rows as far apart as the kernel reads them. `rounded` is what
+    is expected of a candidate that rounds data to 8 bits, if one was asked for.
     """
 
     inputs: Mapping[str, Array]
+    stored: Mapping[str, Array]
     expected: Array
     rounded: Array | None = None
 
@@ -135,14 +137,15 @@ def _open(kernel: FusedKernel, folder: Path) -> Reference:
             opened[name] = _load(folder / name, dtype)
         return opened[name]
 
-    cases = tuple(
-        ReferenceCase(
-            {b.name: load(_input_file(b.constant, seed, b.name), b.dtype) for b in kernel.inputs},
-            load(_expected_file(seed), kernel.output.dtype),
-        )
-        for seed in SEEDS
-    )
-    return Reference(cases, rounding_of(kernel))
+    cases = []
+    for seed in SEEDS:
+        inputs = {
+            b.name: load(_input_file(b.constant, seed, b.name), b.dtype) for b in kernel.inputs
+        }
+        stored = {b.name: as_stored(inputs[b.name], b.pitch, inputs) for b in kernel.inputs}
+        expected = load(_expected_file(seed), kernel.output.dtype)
+        cases.append(ReferenceCase(inputs, stored, expected))
+    return Reference(tuple(cases), rounding_of(kernel))
 
 
 def _save(path: Path, array: Array) -> None:

@@ -133,7 +133,7 @@ class TimingArena:
 
     def changed_input(self, case: int) -> str:
         """The name of an input that is not that of the case; empty if none differs."""
-        inputs = self._reference.cases[case].inputs
+        inputs = self._reference.cases[case].stored
         for name, span in zip(self._names[:-2], self._spans, strict=False):
             if not holds(self._base + span.begin, inputs[name]):
                 return name
@@ -153,7 +153,7 @@ class TimingArena:
         self._spans, self._margins, self._filled = (), [], None
 
     def _fill(self, case: int) -> None:
-        inputs = self._reference.cases[case].inputs
+        inputs = self._reference.cases[case].stored
         for name, span in zip(self._names[:-2], self._spans, strict=False):
             array = np.ascontiguousarray(inputs[name])
             ctypes.memmove(self._base + span.begin, array.ctypes.data, array.nbytes)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tunefarm.compiler.errors import MeasureError
 from tunefarm.compiler.kernels.kernel import FusedKernel
-from tunefarm.compiler.kernels.kernel_sizes import needed_elements
+from tunefarm.compiler.kernels.kernel_sizes import as_logical, needed_elements
 from tunefarm.compiler.loops.constant_layout import ConstantLayout
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.dtypes import WIDE_FLOATS, DType
@@ -210,7 +210,7 @@ class Workload:
     def fill(self, case: int) -> None:
         """Write the inputs of one case into the buffers."""
         for name, buffer in self._activations.items():
-            buffer.fill(self.reference.cases[case].inputs[name])
+            buffer.fill(self.reference.cases[case].stored[name])
 
     def arguments(self, layouts: Mapping[str, ConstantLayout]) -> list[tuple[str, GuardedBuffer]]:
         """Every buffer of the kernel ABI in order, named."""
@@ -267,7 +267,7 @@ class Workload:
     def changed_input(self, case: int) -> str:
         """The name of an activation that differs from what was written; empty if none does."""
         for name, guarded in self._activations.items():
-            if not guarded.equals(self.reference.cases[case].inputs[name]):
+            if not guarded.equals(self.reference.cases[case].stored[name]):
                 return name
         return ""
 
@@ -283,15 +283,15 @@ class Workload:
     def mismatch(self, case: int, output: Array, *, rounded: bool = False) -> Mismatch | None:
         """What is wrong with the output of a case, if anything; `rounded`: of rounded data."""
         check = self._checks.get((case, rounded))
+        found = self.reference.cases[case]
         if check is None:
-            found = self.reference.cases[case]
             needed = needed_elements(self.kernel, found.inputs)
             expected = found.rounded if rounded else found.expected
             if expected is None:
                 raise MeasureError(f"{self.kernel.name} has no reference of rounded data")
             check = OutputCheck(expected, self.reference.rounding, needed)
             self._checks[case, rounded] = check
-        return check.mismatch(output)
+        return check.mismatch(as_logical(output, self.kernel.pitch, found.inputs))
 
     def _constant(self, name: str, layout: ConstantLayout | None) -> tuple[Array, GuardedBuffer]:
         found = self._constants.pop((name, layout), None)

@@ -1,0 +1,193 @@
+"""Pass: no row of the output is written beyond its pitch, where the next row begins.
+
+unrolled for w in 0..14:                 unrolled for w in 0..14:
+  vector for c in 0..8:            ->      if w.o * 14 + w < sizes[5] + 2:
+    y[h, w.o * 14 + w, c] = …                vector for c in 0..8:
+                                               y[h, w.o * 14 + w, c] = …
+
+The last tile of a row may be larger than what is left of it. What it writes behind that is nobody's
+where rows lie at their bounds, and the next row's where they lie closer (`RowPitch`). A write that
+loops and conditions around it keep within the pitch stays as it is: nearly all of them do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import is_
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.affine import Affine, affine, affine_range, expr_range
+from tunefarm.compiler.expr.nodes import Binary, Const, Expr, Load, add, binary, integer, mul
+from tunefarm.compiler.expr.walk import axes_of
+from tunefarm.compiler.kernels.kernel import RowPitch
+from tunefarm.compiler.loops.ir import (
+    Allocate,
+    Body,
+    For,
+    If,
+    Let,
+    LoopKind,
+    LoopNest,
+    Memory,
+    Stmt,
+    TileLoad,
+    TileStore,
+    walk,
+    written,
+)
+from tunefarm.compiler.loops.loop_ranges import RangeMap
+from tunefarm.compiler.loops.size_conditions import Condition, size_conditions, terms_of
+from tunefarm.compiler.types.dtypes import DType
+
+
+def separate_rows(nest: LoopNest) -> LoopNest:
+    """The nest whose writes to the output stay in their rows.
+
+    `ScheduleError` where a matrix tile is moved across rows that have a pitch.
+    """
+    pitches = {m.name: m.pitch for m in (*nest.inputs, nest.output) if m.pitch is not None}
+    if pitches:
+        _check_tiles(nest, pitches)
+    if nest.output.pitch is None:
+        return nest
+    rows = _Rows(nest.output, nest.output.pitch)
+    return replace(nest, body=rows.body(nest.body, {}, ()))
+
+
+def _check_tiles(nest: LoopNest, pitches: dict[str, RowPitch]) -> None:
+    for statement in walk(nest.body):
+        if isinstance(statement, TileLoad):
+            buffer = statement.source.buffer
+        elif isinstance(statement, TileStore):
+            buffer = statement.buffer
+        else:
+            continue
+        if buffer in pitches:
+            raise ScheduleError(f"rows of {buffer} are apart in memory, and no matrix tile")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    output: Memory
+    pitch: RowPitch
+
+    def body(self, body: Body, ranges: RangeMap, known: tuple[Condition, ...]) -> Body:
+        return tuple(self._statement(statement, ranges, known) for statement in body)
+
+    def _statement(self, statement: Stmt, ranges: RangeMap, known: tuple[Condition, ...]) -> Stmt:
+        match statement:
+            case For(variable=variable, start=start, stop=stop, body=body):
+                inner: RangeMap = {**ranges, variable: (start, stop - 1)}
+                facts = (*known, *_rounds_known(statement, ranges))
+                if statement.kind is LoopKind.VECTORISED:
+                    return self._vector(statement, inner, facts)
+                return _rebuilt(statement, self.body(body, inner, facts))
+            case Let(variable=variable, value=value, body=body):
+                inner = {**ranges, variable: expr_range(value, ranges)}
+                return _rebuilt(statement, self.body(body, inner, known))
+            case If(condition=condition, body=body):
+                facts = (*known, *size_conditions(condition, ranges))
+                return _rebuilt(statement, self.body(body, ranges, facts))
+            case Allocate(body=body):
+                return _rebuilt(statement, self.body(body, ranges, known))
+        guard = self._guard(statement, ranges, known)
+        return statement if guard is None else If(guard, (statement,))
+
+    def _vector(self, loop: For, ranges: RangeMap, known: tuple[Condition, ...]) -> Stmt:
+        """A vectorised loop: the guard of all its lanes stands before it; lanes that need one each
+        run one after the other."""
+        guards = [
+            guard
+            for statement in walk(loop.body)
+            if (guard := self._guard(statement, ranges, known)) is not None
+        ]
+        if not guards:
+            return loop
+        inside = {loop.variable, *(s.variable for s in walk(loop.body) if isinstance(s, For | Let))}
+        if len(loop.body) == 1 and not any(axes_of(guard) & inside for guard in guards):
+            return If(guards[0], (loop,))
+        serial = replace(loop, kind=LoopKind.SERIAL)
+        return replace(serial, body=self.body(loop.body, ranges, known))
+
+    def _guard(self, statement: Stmt, ranges: RangeMap, known: Sequence[Condition]) -> Expr | None:
+        """What keeps the writes of a statement in their row; None where all is known to do so."""
+        for write in written(statement):
+            if write.buffer == self.output.name:
+                place = self._place(write.indices, ranges)
+                if not self._is_within(place, ranges, known):
+                    return self._condition(place, ranges)
+        return None
+
+    def _place(self, indices: Sequence[Expr], ranges: RangeMap) -> Affine:
+        """The number of an element within its row."""
+        place, step = Affine(0, ()), 1
+        for extent, item in zip(reversed(self.output.shape), reversed(indices), strict=True):
+            if step < self.pitch.row:
+                place = place.plus(affine(item, ranges), step)
+            step *= extent
+        return place
+
+    @property
+    def _size(self) -> Load:
+        return Load(DType.I64, self.pitch.sizes, (integer(self.pitch.number),))
+
+    @property
+    def _end(self) -> Expr:
+        return add(self._size, integer(self.pitch.margin))
+
+    def _is_within(self, place: Affine, ranges: RangeMap, known: Sequence[Condition]) -> bool:
+        column, room = self.pitch.column, self.pitch.column * self.pitch.margin
+        sizes = Affine(0, ((self._size, column),))
+        if affine_range(place.plus(sizes, -1), ranges)[1] < room:
+            return True
+        for fact in known:
+            if fact.size != self._size or fact.scale < 1 or column % fact.scale:
+                continue
+            whole = fact.times(column // fact.scale)
+            if affine_range(place.plus(whole.form, -1), ranges)[1] <= room:
+                return True
+        return False
+
+    def _condition(self, place: Affine, ranges: RangeMap) -> Expr:
+        """An element is within the pitch: its column is, where that is known."""
+        column = self.pitch.column
+        whole = tuple((atom, by // column) for atom, by in place.terms if by % column == 0)
+        rest = tuple(term for term in place.terms if term[1] % column)
+        first, offset = divmod(place.constant, column)
+        low, high = affine_range(Affine(offset, rest), ranges)
+        if low >= 0 and high < column:
+            place, column = Affine(first, whole), 1
+        return binary("lt", place.to_expr(), mul(self._end, integer(column)))
+
+
+def _rebuilt(statement: For | Let | If | Allocate, body: Body) -> Stmt:
+    """The statement with another body; itself where that is the same."""
+    same = all(map(is_, body, statement.body))
+    return statement if same else replace(statement, body=body)
+
+
+def _rounds_known(loop: For, ranges: RangeMap) -> Iterator[Condition]:
+    """What is known of a loop's variable from where the loop ends."""
+    ends = [] if loop.limit is None else [loop.limit]
+    while ends:
+        match ends.pop():
+            case Binary(op="min", left=left, right=right):
+                ends += [left, right]
+            case Binary(op="floordiv", left=left, right=Const(value=divisor)) if int(divisor) > 0:
+                yield from _below(loop.variable, int(divisor), left, ranges)
+            case end:
+                yield from _below(loop.variable, 1, end, ranges)
+
+
+def _below(variable: str, factor: int, end: Expr, ranges: RangeMap) -> Iterator[Condition]:
+    """`variable < end // factor` as a condition: factor * variable + factor - 1 < end."""
+    form = affine(end, ranges)
+    sizes = [(atom, by) for atom, by in form.terms if isinstance(atom, Load)]
+    if len(sizes) != 1 or sizes[0][1] < 1:
+        return
+    ((size, scale),) = sizes
+    left = Affine(factor - 1, ((variable, factor),)).plus(form, -1)
+    named = terms_of(left.plus(Affine(0, ((size, scale),))))
+    if named is not None:
+        yield Condition(named, left.constant, scale, size)

@@ -1,0 +1,87 @@
+"""Tiles that reach beyond a row's pitch write what is within it; only those are tested for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.expr.nodes import Expr, Load, add, binary, const, index, integer, mul
+from tunefarm.compiler.kernels.kernel import RowPitch
+from tunefarm.compiler.loops.ir import (
+    Body,
+    For,
+    If,
+    LoopKind,
+    LoopNest,
+    Memory,
+    Store,
+    TileLoad,
+    walk,
+)
+from tunefarm.compiler.loops.separate_rows import separate_rows
+from tunefarm.compiler.types.dtypes import DType
+
+ROWS, WIDTH, LANES, TILE = 4, 20, 8, 6
+SIZE = Load(DType.I64, "sizes", (integer(0),))
+
+
+def nest(body: Body, margin: int, column: int = LANES) -> LoopNest:
+    pitch = RowPitch(column, WIDTH, ROWS, "sizes", 0, margin)
+    shape = (1, ROWS, WIDTH, LANES) if column > 1 else (1, 1, ROWS, WIDTH)
+    output = Memory("y", DType.F32, shape, pitch)
+    return LoopNest("rows", (Memory("sizes", DType.I64, (1,)),), output, body)
+
+
+def tiles(end: Expr | None) -> Body:
+    """for w.o < min(3, end): unrolled for w: vector for c: y[0, h, 6 w.o + w, c] = 0"""
+    column = add(mul(index("w.o"), integer(TILE)), index("w"))
+    store = Store("y", (integer(0), index("h"), column, index("c")), const(0.0, DType.F32))
+    body: Body = (For("c", 0, LANES, LoopKind.VECTORISED, (store,)),)
+    body = (For("w", 0, TILE, LoopKind.UNROLLED, body),)
+    body = (For("w.o", 0, WIDTH // TILE, LoopKind.SERIAL, body, limit=end),)
+    return (For("h", 0, ROWS, LoopKind.SERIAL, body),)
+
+
+def rounded_up() -> Expr:
+    return binary("floordiv", add(SIZE, integer(TILE - 1)), integer(TILE))
+
+
+def guards(body: Body) -> list[If]:
+    return [statement for statement in walk(body) if isinstance(statement, If)]
+
+
+@pytest.mark.parametrize(("margin", "tested"), [(TILE - 2, True), (TILE - 1, False)])
+def test_a_tile_is_tested_where_it_reaches_beyond_the_pitch(margin: int, tested: bool) -> None:
+    given = nest(tiles(rounded_up()), margin)
+    found = separate_rows(given)
+    assert bool(guards(found.body)) is tested
+    if not tested:
+        assert found.body == given.body
+
+
+def test_tiles_that_no_size_ends_are_tested_before_their_vectors() -> None:
+    (guard,) = guards(separate_rows(nest(tiles(None), 2)).body)
+    (vectors,) = guard.body
+    assert isinstance(vectors, For)
+    assert vectors.kind is LoopKind.VECTORISED
+
+
+def test_lanes_that_are_columns_are_written_one_by_one() -> None:
+    store = Store(
+        "y",
+        (integer(0), integer(0), index("h"), add(mul(index("b"), integer(4)), index("c"))),
+        const(0.0, DType.F32),
+    )
+    body: Body = (For("c", 0, 4, LoopKind.VECTORISED, (store,)),)
+    body = (For("b", 0, WIDTH // 4, LoopKind.SERIAL, body),)
+    found = separate_rows(nest((For("h", 0, ROWS, LoopKind.SERIAL, body),), 1, column=1))
+    kinds = [s.kind for s in walk(found.body) if isinstance(s, For) and s.variable == "c"]
+    assert kinds == [LoopKind.SERIAL]
+    assert len(guards(found.body)) == 1
+
+
+def test_a_matrix_tile_of_rows_that_are_apart_is_refused() -> None:
+    load = Load(DType.F32, "y", (integer(0), integer(0), integer(0), integer(0)))
+    tile = TileLoad("tile", (), load, LANES)
+    with pytest.raises(ScheduleError, match="no matrix tile"):
+        separate_rows(nest((tile,), 2))

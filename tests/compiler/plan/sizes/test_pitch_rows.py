@@ -1,0 +1,165 @@
+"""Rows of planes whose width is dynamic lie side by side, and nothing else of a value moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from tunefarm import compiler
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.kernels.flatten_axes import flatten_axes
+from tunefarm.compiler.kernels.kernel import FusedKernel, KernelCall, RowPitch
+from tunefarm.compiler.kernels.kernel_sizes import as_logical, as_stored
+from tunefarm.compiler.kernels.merge_axes import merge_axes
+from tunefarm.compiler.kernels.serialize import kernel_from_json, kernel_to_json
+from tunefarm.compiler.pipeline import kernels_of
+from tunefarm.compiler.target import Target
+from tunefarm.configs.settings import load_target
+
+SIDE = 40
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A convolution, a 1x1 one, a pool, a resize and a sum: all that walks planes."""
+    rng = np.random.default_rng(0)
+    taps = (rng.standard_normal((16, 3, 3, 3)) / 5).astype(np.float32)
+    mixed = (rng.standard_normal((16, 16, 1, 1)) / 4).astype(np.float32)
+    depth = (rng.standard_normal((16, 1, 5, 5)) / 5).astype(np.float32)
+    node = helper.make_node
+    graph = helper.make_graph(
+        [
+            node("Conv", ["x", "taps"], ["a"], pads=[1, 1, 1, 1]),
+            node("Relu", ["a"], ["b"]),
+            node("Conv", ["b", "mixed"], ["c"]),
+            node("Conv", ["c", "depth"], ["d"], pads=[2, 2, 2, 2], group=16),
+            node("MaxPool", ["d"], ["e"], kernel_shape=[2, 2], strides=[2, 2]),
+            node("Resize", ["e", "", "scales"], ["f"], mode="nearest"),
+            node("Concat", ["f", "f"], ["g"], axis=1),
+            node("ReduceMean", ["g"], ["y"], axes=[1], keepdims=1),
+            node("Transpose", ["f"], ["z"], perm=[0, 2, 3, 1]),
+        ],
+        "planes",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1, "p", "q"]),
+            helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", "p", "q", 16]),
+        ],
+        [
+            numpy_helper.from_array(taps, "taps"),
+            numpy_helper.from_array(mixed, "mixed"),
+            numpy_helper.from_array(depth, "depth"),
+            numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales"),
+        ],
+    )
+    path = tmp_path_factory.mktemp("planes") / "planes.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    return path
+
+
+SHAPES = {"n": ("1..2",), "h": (f"2..{SIDE}",), "w": (f"2..{SIDE}",)}
+
+
+def kernels(model: Path, target: Target) -> list[FusedKernel]:
+    calls = kernels_of(model, target, SHAPES).calls
+    return [call.kernel for call in calls if isinstance(call, KernelCall)]
+
+
+def test_outputs_are_right_at_all_widths(model: Path) -> None:
+    session = onnxruntime.InferenceSession(str(model))
+    rng = np.random.default_rng(1)
+    for threads in (1, 2):
+        built = compiler.build(model, shapes=SHAPES, threads=threads)
+        for shape in [(1, 2, 2), (2, 9, 40), (1, 40, 9), (2, 16, 16), (1, 23, 37), (2, 40, 40)]:
+            x = rng.standard_normal((shape[0], 3, *shape[1:])).astype(np.float32)
+            found, expected = built.run({"x": x}), session.run(["y", "z"], {"x": x})
+            for name, values in zip(("y", "z"), expected, strict=True):
+                np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-4)
+
+
+def test_values_between_kernels_have_a_pitch_and_ports_have_none(model: Path) -> None:
+    target = Target.from_json(load_target("x86-64-v3").model_dump())
+    program = kernels_of(model, target, SHAPES)
+    pitches = {
+        call.output: call.kernel.pitch for call in program.calls if isinstance(call, KernelCall)
+    }
+    assert sum(pitch is not None for pitch in pitches.values()) >= 4
+    assert all(pitches.get(name) is None for name in program.outputs)
+    readers = [
+        (name, buffer.pitch)
+        for call in program.calls
+        if isinstance(call, KernelCall)
+        for name, buffer in zip(call.inputs, call.kernel.inputs, strict=True)
+    ]
+    for name, pitch in readers:
+        wanted = pitches.get(name)
+        assert (pitch is None) == (wanted is None)
+        if pitch is not None and wanted is not None:
+            assert (pitch.row, pitch.plane, pitch.number, pitch.margin) == (
+                wanted.row,
+                wanted.plane,
+                wanted.number,
+                wanted.margin,
+            )
+
+
+def test_matrix_tiles_find_narrow_rows_at_their_bounds(model: Path) -> None:
+    target = Target.from_json(load_target("sapphirerapids").model_dump())
+    assert any(kernel.pitch is not None for kernel in kernels(model, target))
+    for kernel in kernels(model, target):
+        for buffer in kernel.inputs:
+            assert buffer.pitch is None or buffer.dtype.bytes >= 4
+
+
+def test_kernels_with_a_pitch_survive_json_and_keep_rows_and_columns_apart(model: Path) -> None:
+    target = Target.from_json(load_target("x86-64-v3").model_dump())
+    found = [kernel for kernel in kernels(model, target) if kernel.pitch is not None]
+    assert found
+    for kernel in found:
+        assert kernel_from_json(kernel_to_json(kernel)) == kernel
+        assert kernel.pitch is not None
+        names = [axis.name for axis in kernel.output.axes]
+        rows = next(
+            number
+            for number in range(len(names) - 1)
+            if kernel.output.shape[number : number + 2] == (kernel.pitch.rows, kernel.pitch.extent)
+        )
+        for merge in (merge_axes, flatten_axes):
+            with pytest.raises(ScheduleError):
+                merge(kernel, names[rows], names[rows + 1])
+
+
+@given(
+    planes=st.integers(1, 3),
+    rows=st.integers(1, 4),
+    extent=st.integers(1, 7),
+    column=st.sampled_from((1, 8)),
+    size=st.integers(0, 9),
+    margin=st.integers(0, 3),
+)
+@settings(max_examples=50, deadline=None)
+def test_what_is_stored_is_what_was_there(
+    planes: int, rows: int, extent: int, column: int, size: int, margin: int
+) -> None:
+    pitch = RowPitch(column, extent, rows, "sizes", 0, margin)
+    sizes = {"sizes": np.array([size])}
+    array = np.arange(planes * rows * extent * column, dtype=np.float32)
+    array = array.reshape(planes, rows, extent, column)
+    stored = as_stored(array, pitch, sizes)
+    columns = pitch.columns(sizes)
+    flat = stored.reshape(planes, -1)
+    for row in range(rows):
+        for place in range(columns):
+            at = (row * columns + place) * column
+            np.testing.assert_array_equal(flat[:, at : at + column], array[:, row, place])
+    there = as_logical(stored, pitch, sizes)[:, :, :columns]
+    np.testing.assert_array_equal(there, array[:, :, :columns])
