@@ -86,8 +86,3 @@ def read_regular(path: str | os.PathLike[str], most: int | None = None) -> bytes
         if len(content) != size or file.read(1):
             raise OSError(errno.EIO, "it changed while it was read")
         return content
-
-
-def _check_regular(path: str | os.PathLike[str]) -> None:
-    """Raise OSError, as `open_regular` does, for what a library is about to open by its name."""
-    open_regular(Path(path)).close()

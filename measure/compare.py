@@ -170,33 +170,6 @@ class Comparison:
         return self.low > 1.0 and 1.0 / self.ratio < 1.0 - effect
 
 
-def compare_paired(
-    a: Sequence[float],
-    b: Sequence[float],
-    *,
-    confidence: float = 0.95,
-    resamples: int = 4000,
-    seed: int = 0,
-) -> Comparison:
-    """Compare the i-th sample of `a` with the i-th of `b`, which were taken next to each other.
-
-    The statistic is the median of log(a/b): logarithms make a ratio and its inverse symmetric, the
-    median ignores interrupted pairs, and pairing cancels slow drift of the machine. The interval
-    is the percentile bootstrap over pairs (Efron and Tibshirani 1993, section 13.3).
-    Raises MeasureError when there are no pairs or a time is not positive.
-    """
-    logs_a, logs_b = _logs(a, b)
-    logs = logs_a - logs_b
-    rng = np.random.default_rng(seed)
-    picks = rng.integers(0, len(logs), size=(resamples, len(logs)))
-    medians = np.median(logs[picks], axis=1)
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(medians, [tail, 1.0 - tail])
-    return Comparison(
-        float(np.exp(np.median(logs))), float(np.exp(low)), float(np.exp(high)), len(logs)
-    )
-
-
 def _logs(
     a: Sequence[float], b: Sequence[float]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -364,10 +364,6 @@ class WordEmitter:
         """There are so many elements in memory behind whatever is read."""
         return any(high + count < size for _, high, size in self._within(load))
 
-    def _has_before(self, load: Load, count: int) -> bool:
-        """There are so many elements in memory before whatever is read."""
-        return any(low >= count for low, _, _ in self._within(load))
-
     def _within(self, load: Load) -> Iterator[tuple[int, int, int]]:
         """The first and the last place within rows, planes and so on, and their sizes.
 

@@ -16,10 +16,10 @@ import sys
 from functools import partial
 
 from tests.benchmarks.models import Runs, different
+from tests.benchmarks.paired import compare_paired
 from tests.compiler.bounded_models import KINDS, SOURCES, bounded_model
 from tunefarm import compiler
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.measure.compare import compare_paired
 from tunefarm.tuner.confirm.latency import LatencyOptions, interleaved_latencies, pinned
 
 

@@ -19,11 +19,11 @@ from statistics import median
 import numpy as np
 import onnx
 
+from tests.benchmarks.paired import compare_paired
 from tests.compiler.decoders import Sizes, decoder
 from tunefarm import compiler
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.measure.compare import compare_paired
 from tunefarm.tuner.confirm.latency import LatencyOptions, interleaved_latencies, pinned
 
 SIZES = Sizes(layers=2, heads=8, groups=2, width=64, hidden=1024, words=512, positions=8192)

@@ -22,12 +22,12 @@ from statistics import median
 import numpy as np
 
 from tests.benchmarks.models import different
+from tests.benchmarks.paired import compare_paired
 from tunefarm import compiler
 from tunefarm.compiler.frontend.zoo import write_model
 from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.extents import Given
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.measure.compare import compare_paired
 from tunefarm.tuner.confirm.latency import LatencyOptions, interleaved_latencies, pinned
 
 Bounds = dict[str, tuple[Given, ...]]

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.benchmarks.paired import compare_paired
 from tests.benchmarks.recording import Case, conv_model
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.graph.ir import Graph
@@ -34,7 +35,7 @@ from tunefarm.configs.settings import SearchSettings, Settings
 from tunefarm.db import queries
 from tunefarm.db.records import TargetRecord, TrialRecord, WorkloadRecord
 from tunefarm.db.store import Store
-from tunefarm.measure.compare import Comparison, compare_paired, pair_of
+from tunefarm.measure.compare import Comparison, pair_of
 from tunefarm.measure.farm.runner import Runner
 from tunefarm.measure.measurement import MeasureRequest, MeasureResult, Status
 from tunefarm.tuner.building.compile import compile_with

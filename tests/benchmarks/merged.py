@@ -24,6 +24,7 @@ from statistics import median
 import onnx
 
 from tests.benchmarks.models import different, planned_build
+from tests.benchmarks.paired import compare_paired
 from tunefarm.compiler.frontend.import_onnx import import_onnx
 from tunefarm.compiler.frontend.zoo import write_model
 from tunefarm.compiler.frontend.zoo.network import Layer, NetworkBuilder
@@ -32,7 +33,6 @@ from tunefarm.compiler.plan.choices.graph_sites import graph_sites
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, GraphPlan
 from tunefarm.compiler.schedule.spaces import SpaceCache
 from tunefarm.compiler.target import host_target
-from tunefarm.measure.compare import compare_paired
 from tunefarm.tuner.confirm.latency import (
     LatencyOptions,
     aligned_inputs,

@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 
+from tests.benchmarks.paired import compare_paired
 from tunefarm import compiler
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.frontend.zoo import model_names, write_model
@@ -36,7 +37,7 @@ from tunefarm.compiler.schedule.choice import ScheduleChoice
 from tunefarm.compiler.schedule.spaces import untiled_schedule
 from tunefarm.compiler.target import host_target
 from tunefarm.compiler.types.tensor_type import Array
-from tunefarm.measure.compare import Comparison, compare_paired
+from tunefarm.measure.compare import Comparison
 from tunefarm.tuner import build as build_tuned
 from tunefarm.tuner.commands.engines import ENGINES, Asked
 from tunefarm.tuner.confirm.latency import (

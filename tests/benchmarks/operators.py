@@ -48,13 +48,14 @@ from tests.benchmarks.fma_peak import copy_bandwidth, fma_peak
 from tests.benchmarks.operator_cases.all_cases import all_cases
 from tests.benchmarks.operator_cases.case import OperatorCase
 from tests.benchmarks.operator_cases.count_flops import count_flops
+from tests.benchmarks.paired import compare_paired
 from tunefarm import compiler
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.frontend.import_onnx import import_model_proto
 from tunefarm.compiler.target import Target, host_target
 from tunefarm.compiler.with_count import with_count
 from tunefarm.configs.settings import load_target
-from tunefarm.measure.compare import Comparison, compare_paired
+from tunefarm.measure.compare import Comparison
 from tunefarm.measure.machine import fingerprint
 from tunefarm.tuner.confirm.latency import (
     LONGEST_SPIN,

@@ -26,6 +26,7 @@ from random import Random
 from statistics import geometric_mean, median
 
 from tests.benchmarks.models import Runs, different
+from tests.benchmarks.paired import compare_paired
 from tunefarm import compiler
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.frontend.zoo import write_model
@@ -33,7 +34,7 @@ from tunefarm.compiler.runtime.execution.executable import Executable
 from tunefarm.compiler.types.extents import Extent, Given, extent_of
 from tunefarm.compiler.types.sizes import value_of
 from tunefarm.compiler.types.tensor_type import Array, TensorType
-from tunefarm.measure.compare import Comparison, compare_paired
+from tunefarm.measure.compare import Comparison
 from tunefarm.tuner.commands.engines import ENGINES, Asked, Run
 from tunefarm.tuner.confirm.drawn_inputs import seeded_inputs
 from tunefarm.tuner.confirm.latency import LatencyOptions, interleaved_latencies, pinned

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.benchmarks.paired import compare_paired
 from tunefarm.compiler.errors import MeasureError
-from tunefarm.measure.compare import LogRatio, compare_paired, pooled
+from tunefarm.measure.compare import LogRatio, pooled
 
 
 def noisy(rng: np.random.Generator, scale: float, pairs: int) -> list[float]:

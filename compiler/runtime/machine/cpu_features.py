@@ -172,38 +172,6 @@ def _features_of(target: Target) -> Collection[str]:
     return ARM_FEATURES if target.triple.startswith("aarch64") else ()
 
 
-def cpu_check_code(features: tuple[str, ...]) -> str:
-    """C code of `static int cpu_is_able(void)`: 1 if the CPU has all of `features`.
-
-    The answer is kept: CPUID takes long in a virtual machine. Where matrix tiles are among them the
-    kernel is asked to let the process use them, see `tunefarm.compiler.machine.amx_state`.
-    """
-    if not features:
-        return "static int cpu_is_able(void)\n{\n    return 1;\n}\n"
-    return f"""{_asking_code(features)}
-static const struct feature needed[] = {{
-{_rows(features)}
-}};
-
-static int cpu_is_able(void)
-{{
-    static int known; /* 0: not asked yet, 1: able, 2: not able */
-    int able = __atomic_load_n(&known, __ATOMIC_RELAXED);
-
-    if (able == 0) {{
-        able = 1;
-        for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-            if (!cpu_has(&needed[i]))
-                able = 2;
-        if (able == 1 && !tiles_are_permitted())
-            able = 2;
-        __atomic_store_n(&known, able, __ATOMIC_RELAXED);
-    }}
-    return able == 1;
-}}
-"""
-
-
 def cpu_choice_code(programs: Sequence[Sequence[str]]) -> str:
     """C code of `static int program_number(void)`: the first program whose features the CPU has.
 

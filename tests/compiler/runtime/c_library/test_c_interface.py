@@ -21,7 +21,11 @@ from tests.compiler.runtime.c_models import (
 from tunefarm.compiler.runtime.c_library.c_implementation import implementation_text
 from tunefarm.compiler.runtime.c_library.c_interface import c_interface, identifier
 from tunefarm.compiler.runtime.c_library.export_c import export_library
-from tunefarm.compiler.runtime.machine.cpu_features import X86_FEATURES, cpu_check_code, feature_row
+from tunefarm.compiler.runtime.machine.cpu_features import (
+    X86_FEATURES,
+    cpu_choice_code,
+    feature_row,
+)
 from tunefarm.compiler.runtime.spec.buffers import address_of
 from tunefarm.compiler.target import host_target
 
@@ -106,12 +110,12 @@ def test_c_code_knows_the_features_that_llvm_knows(tmp_path: Path) -> None:
     names = "".join(f'"{name}", ' for name in X86_FEATURES)
     (tmp_path / "features.c").write_text(
         "#include <stddef.h>\n#include <stdio.h>\n"
-        + cpu_check_code(("sse3",))
+        + cpu_choice_code([("sse3",)])
         + f"static const struct feature all[] = {{{rows}}};\n"
         f"static const char *const names[] = {{{names}}};\n"
         "int main(void)\n{\n    for (size_t i = 0; i < sizeof all / sizeof *all; i++)\n"
         "        if (cpu_has(&all[i]))\n            puts(names[i]);\n    "
-        "return !cpu_is_able();\n}\n"
+        "return program_number() != 0;\n}\n"
     )
     cc(tmp_path, "-std=gnu11", "-Wall", "-Werror", "features.c")
     known = {name for name in host_target().features if name in X86_FEATURES}
@@ -123,9 +127,10 @@ def test_c_code_asks_for_tiles_and_does_without_where_they_are_denied(tmp_path: 
     """The check of each reason by itself: tiles are no feature of the CPU that compiles this."""
     (tmp_path / "tiles.c").write_text(
         "#include <stddef.h>\n#include <stdio.h>\n"
-        + cpu_check_code(("sse3", "amx-tile"))
+        + cpu_choice_code([("sse3", "amx-tile")])
         + "int main(void)\n{\n"
-        '    printf("%d %d\\n", cpu_is_able(), cpu_has(&needed[1]) && tiles_are_permitted());\n'
+        "    int is_able = program_number() == 0;\n"
+        '    printf("%d %d\\n", is_able, cpu_has(&needed[1]) && tiles_are_permitted());\n'
         "    return 0;\n}\n"
     )
     cc(tmp_path, "-std=gnu11", "-Wall", "-Werror", "tiles.c")
@@ -161,8 +166,8 @@ static int cpuid_of_tiles(unsigned leaf, unsigned subleaf, unsigned *a, unsigned
 def test_c_code_does_without_tiles_that_the_kernel_denies(
     answer: int, able: int, tmp_path: Path
 ) -> None:
-    code = cpu_check_code(("avx512f", "amx-tile"))
-    main = 'int main(void)\n{\n    printf("%d", cpu_is_able());\n    return 0;\n}\n'
+    code = cpu_choice_code([("avx512f", "amx-tile")])
+    main = 'int main(void)\n{\n    printf("%d", program_number() == 0);\n    return 0;\n}\n'
     (tmp_path / "denied.c").write_text(_CPU_WITH_TILES + code + main)
     cc(tmp_path, "-std=gnu11", "-Wall", "-Werror", f"-DANSWER={answer}", "denied.c")
     assert run(tmp_path, "./a.out") == str(able)
