@@ -19,7 +19,6 @@ from tunefarm import compiler
 from tunefarm.compiler.errors import InputError, TunefarmError
 from tunefarm.compiler.runtime.artefact.array_files import as_stored, read_array, write_outputs
 from tunefarm.compiler.runtime.execution.executable import Executable
-from tunefarm.compiler.runtime.execution.html_text import printable_text
 from tunefarm.compiler.runtime.spec.ports import AnyArray
 from tunefarm.compiler.types.sizes import Size
 from tunefarm.compiler.types.structure import plain
@@ -79,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
         executable.run(inputs)
         samples.append(time.perf_counter() - start)
     for name, array in outputs.items():
-        print(printable_text(f"{name}: {array.dtype}{list(array.shape)}"))
+        print(_printable(f"{name}: {array.dtype}{list(array.shape)}"))
     print(
         f"latency: median {1e3 * median(samples):.3f} ms, fastest {1e3 * min(samples):.3f} ms "
         f"({with_count(len(samples), 'run')}, {with_count(executable.threads, 'thread')})"
@@ -103,3 +102,8 @@ def zeros(executable: Executable, given: Mapping[str, Array]) -> dict[str, AnyAr
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def _printable(text: str) -> str:
+    """The text with controls, also those of the direction of text, as escapes: they are seen."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

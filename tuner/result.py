@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tunefarm.compiler.runtime.execution.html_text import html_lines
 from tunefarm.compiler.with_count import with_count
 from tunefarm.measure.unchanged import is_unchanged
 from tunefarm.tuner.building.report import BuildReport
@@ -212,17 +211,13 @@ class TuneResult:
         return f"tunefarm.build({self.model!r}, db={self.database!r})"
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the headline, before and after, the summary, a row per kernel."""
-        from tunefarm.tuner.reports.notebook import before_after, headline_html, task_table
+        """What notebooks show: the headline, the summary, a row per kernel."""
+        from tunefarm.tuner.reports.notebook import notebook_html
+        from tunefarm.tuner.reports.task_table import TaskTable
 
-        found = self.latency
-        bars = ""
-        if found is not None:
-            gain = self.gain
-            bars = before_after(gain.untuned, gain.tuned, unchanged=found.is_unchanged)
-        lines = html_lines([f"job {self.job}", *summary_lines(self, self._next)])
-        table = task_table(self.tasks, confirmed=not self.interrupted)
-        return headline_html(self.headline, f"{bars}{lines}{table}")
+        lines = [f"job {self.job}", *summary_lines(self, self._next)]
+        table = TaskTable(self.tasks, confirmed=not self.interrupted)
+        return notebook_html(self.headline, *lines, table)
 
     def _search_to_json(self) -> dict[str, Any]:
         """What the search claimed and what was confirmed; null where the job was interrupted."""

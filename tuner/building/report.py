@@ -69,12 +69,10 @@ class BuildReport:
 
     def _repr_html_(self) -> str:
         """What notebooks show: how much of the time is tuned, and a row per distinct kernel."""
-        from tunefarm.compiler.runtime.execution.html_text import html_lines, html_table
-        from tunefarm.tuner.reports.notebook import headline_html
+        from tunefarm.tuner.reports.notebook import notebook_html
 
         share = f"{format_share(self.tuned_share)} of the estimated time runs tuned schedules"
-        table = html_table(COLUMNS, [_cells(use) for use in _costliest_first(self)], texts=2)
-        return headline_html(share, f"{html_lines([*self.plan_lines, *self.notes])}{table}")
+        return notebook_html(share, *self.plan_lines, *self.notes, build_table(self))
 
     @property
     def plan_lines(self) -> list[str]:

@@ -5,28 +5,24 @@ IPython is not needed: where it is, a notebook's kernel has loaded it.
 
 from __future__ import annotations
 
-import math
+import io
 import sys
 import time
 from collections.abc import Callable, Sequence
+from html import escape
 from typing import Any
 
-from tunefarm.compiler.runtime.execution.html_text import html_lines, html_table, html_text
-from tunefarm.tuner.reports.gains import UNCHANGED
+from rich.console import RenderableType
+
 from tunefarm.tuner.reports.progress import Progress, status_line
-from tunefarm.tuner.reports.report import (
-    KEY_CHARACTERS,
-    TaskStatus,
-    format_latency,
-    format_seconds,
-    format_share,
-    format_speed_up,
-    shares,
-)
-from tunefarm.tuner.reports.task_table import claimed_and_confirmed, costliest_first
+from tunefarm.tuner.reports.report import TaskStatus
+from tunefarm.tuner.reports.task_table import TaskTable
+from tunefarm.tuner.reports.terminal import console, printable
 
 UPDATE_INTERVAL = 0.5  # seconds between two updates
 _MESSAGES = 12  # lines that stay in sight
+_TEXT = '<pre style="font-family:monospace;line-height:1.3">{code}</pre>'
+"""The colours are the notebook's own, dark or light."""
 
 
 class Page:
@@ -60,7 +56,7 @@ class NotebookProgress(Progress):
         self._display, self._clock = display, clock
         self._handle: Any = None
         self._messages: list[str] = []
-        self._table, self._line = "", ""
+        self._table, self._line = TaskTable(()), ""
         self._updated = -UPDATE_INTERVAL
 
     def start(self) -> None:
@@ -71,7 +67,7 @@ class NotebookProgress(Progress):
         self._show()
 
     def update(self, tasks: Sequence[TaskStatus], elapsed: float, left: float | None) -> None:
-        self._table, self._line = task_table(tasks), status_line(tasks, elapsed, left)
+        self._table, self._line = TaskTable(tasks), status_line(tasks, elapsed, left)
         if self._clock() - self._updated >= UPDATE_INTERVAL:
             self._show()
 
@@ -81,8 +77,7 @@ class NotebookProgress(Progress):
     def _show(self) -> None:
         """Draw what is known in the place where it was drawn before."""
         lines = [line for line in (*self._messages, self._line) if line]
-        content = f"{html_lines(lines)}{self._table}"
-        page = Page(headline_html("Tuning", content), self._line or "tuning")
+        page = Page(notebook_html("Tuning", *lines, self._table), self._line or "tuning")
         self._updated = self._clock()
         if self._handle is None:
             self._handle = self._display(page, display_id=True)
@@ -102,58 +97,11 @@ def library_progress() -> Progress:
     return NotebookProgress() if in_notebook() else Progress()
 
 
-def task_table(tasks: Sequence[TaskStatus], *, confirmed: bool = False) -> str:
-    """A row per kernel, the costliest first: before and after, and what that is a gain of.
-
-    `confirmed`: the finalists have met; before that latencies are those that are expected.
-    """
-    rows = sorted(zip(tasks, shares(tasks), strict=True), key=costliest_first)
-    columns = ["kernel", "key", "times", "trials", "failed", "too noisy", "default"]
-    columns += ["best" if confirmed else "expected", "share"]
-    columns += ["claimed", "confirmed", ""] if confirmed else ["speed-up", ""]
-    return html_table(columns, [_task_row(*row, confirmed) for row in rows], texts=2)
-
-
-def _task_row(task: TaskStatus, share: float, confirmed: bool) -> list[str]:
-    gains = [format_speed_up(task.default, task.latency.value)]
-    if confirmed:
-        gains = [*claimed_and_confirmed(task)]
-    name = " ".join(filter(None, (task.title, task.target)))
-    return [
-        name,
-        task.key[:KEY_CHARACTERS],
-        str(task.occurrences),
-        str(task.trials),
-        str(task.failures),
-        str(task.scattered),
-        format_seconds(task.default),
-        format_latency(task.latency),
-        format_share(share),
-        *gains,
-        task.ended,
-    ]
-
-
-def headline_html(title: str, parts: str) -> str:
-    """A block of a notebook: a title in larger letters and what follows, with padding."""
-    heading = f'<div style="font-size:1.35em;font-weight:600">{html_text(title)}</div>'
-    return f'<div style="padding:0.8em 1em">{heading}{parts}</div>'
-
-
-def before_after(before: float, after: float, *, unchanged: bool = False) -> str:
-    """Two latencies in seconds as bars, one below the other; "" where one is not known.
-
-    Of a model that is `unchanged` there is one bar.
-    """
-    if not (math.isfinite(before) and math.isfinite(after) and max(before, after) > 0):
-        return ""
-    longest = max(before, after)
-    rows = []
-    both = (("untuned", before), ("tuned", after))
-    for name, seconds in ((UNCHANGED, after),) if unchanged else both:
-        width = f"{40 * seconds / longest:.1f}%"
-        style = f"display:inline-block;height:0.8em;width:{width};background:currentColor"
-        opacity = "opacity:0.8" if name == "tuned" else "opacity:0.35"
-        text = html_text(f"{name} {format_seconds(seconds)}")
-        rows.append(f'<div><span style="{style};{opacity}"></span> {text}</div>')
-    return "".join(rows)
+def notebook_html(title: str, *parts: RenderableType) -> str:
+    """A block of a notebook: a title in larger letters, and below it what a terminal shows."""
+    recorder = console(io.StringIO())
+    recorder.record = True
+    recorder.print(*parts, sep="\n")
+    shown = recorder.export_html(inline_styles=True, code_format=_TEXT)
+    heading = f'<div style="font-size:1.35em;font-weight:600">{escape(printable(title))}</div>'
+    return f'<div style="padding:0.8em 1em">{heading}{shown}</div>'

@@ -94,4 +94,7 @@ def console(stream: TextIO | None = None) -> Console:
     target = sys.stdout if stream is None else stream
     raw = target.raw if isinstance(target, PrintableStream) else target
     width = None if raw.isatty() else UNTERMINATED_WIDTH
-    return PrintableConsole(file=raw, width=width, highlight=False, markup=False, emoji=False)
+    options: dict[str, Any] = dict.fromkeys(
+        ("highlight", "markup", "emoji", "force_jupyter"), False
+    )
+    return PrintableConsole(file=raw, width=width, **options)

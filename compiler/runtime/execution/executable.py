@@ -264,12 +264,6 @@ class Executable:
             "it here and tunefarm.load() it there, or share it among threads"
         )
 
-    def _repr_html_(self) -> str:
-        """What notebooks show of it."""
-        from tunefarm.compiler.runtime.execution.executable_html import executable_html
-
-        return executable_html(self)
-
     @cached_property
     def in_place(self) -> dict[str, str]:
         """The outputs that a run can write over an input, as caches grow, each with that input."""

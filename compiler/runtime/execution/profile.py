@@ -131,11 +131,9 @@ class Profile:
         """A former name of `seconds`."""
         return self.seconds
 
-    def _repr_html_(self) -> str:
-        """What notebooks show of it."""
-        from tunefarm.compiler.runtime.execution.executable_html import profile_html
-
-        return profile_html(self)
+    def __repr__(self) -> str:
+        rows = [f"{row.seconds:.3e} s {row.share:6.1%}  {row.title}" for row in self.kernels]
+        return "\n".join([f"{self.run_seconds:.3e} s a run, of {self.repeat}", *rows])
 
 
 def profile(
