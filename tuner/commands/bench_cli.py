@@ -9,6 +9,7 @@ import typer
 
 from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.commands.command_line import prepare, show
+from tunefarm.tuner.commands.completion import words
 from tunefarm.tuner.commands.options import (
     ADVANCED,
     DETERMINISTIC,
@@ -58,6 +59,7 @@ def bench(
         str,
         typer.Option(
             metavar="onnxruntime|openvino,...",
+            autocompletion=words("onnxruntime|openvino"),
             help="Engines to compare with, separated by commas.",
             rich_help_panel=MODEL,
         ),

@@ -12,6 +12,7 @@ from tunefarm.tuner.building.model_file import begin_digest
 from tunefarm.tuner.calibration.options import PrecisionOptions
 from tunefarm.tuner.commands.command_files import EMIT, form_of
 from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
+from tunefarm.tuner.commands.completion import words
 from tunefarm.tuner.commands.entry import short_lived
 from tunefarm.tuner.commands.options import (
     ADVANCED,
@@ -74,6 +75,7 @@ def build(
         str,
         typer.Option(
             metavar="|".join(EMIT),
+            autocompletion=words("|".join(EMIT)),
             help="artifact: a file for tune run and Python. c: a shared library with a C header "
             "and an example. object: an object file to link, with a C header. llvm, asm: the code "
             "as text, without constants. graph: the graph as JSON, with the SHA-256 of constants.",

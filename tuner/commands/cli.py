@@ -17,6 +17,7 @@ from tunefarm.tuner.calibration.options import AUTO
 from tunefarm.tuner.commands.bench_cli import bench
 from tunefarm.tuner.commands.build_cli import build
 from tunefarm.tuner.commands.command_line import prepare, report_tiles, show
+from tunefarm.tuner.commands.completion import words
 from tunefarm.tuner.commands.database_cli import database
 from tunefarm.tuner.commands.entry import began, begins
 from tunefarm.tuner.commands.farm_cli import farm
@@ -160,6 +161,7 @@ def tune(
         str | None,
         typer.Option(
             metavar="ray|local",
+            autocompletion=words("ray|local"),
             help="Measure candidates with Ray, or in processes of this command [default: ray].",
             rich_help_panel=ADVANCED,
         ),

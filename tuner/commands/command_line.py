@@ -120,9 +120,6 @@ def _completed(command: Any, name: str) -> int | None:
         return None
     from typer.completion import shell_complete
 
-    from tunefarm.tuner.commands.completion import complete_values
-
-    complete_values(command)
     return shell_complete(command, {}, name, variable, asked)
 
 

@@ -10,6 +10,7 @@ from tunefarm.compiler.function_modules import load_modules
 from tunefarm.tuner.building.model_file import other_file
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import show
+from tunefarm.tuner.commands.completion import words
 from tunefarm.tuner.commands.options import (
     OUTPUT,
     ConfigOption,
@@ -30,6 +31,7 @@ from tunefarm.tuner.commands.options import (
 )
 from tunefarm.tuner.commands.verbosity import note
 
+_STAGES = "graph|plan|kernels|space|loops|shares|llvm|asm|variants"
 VARIANTS = "variants"
 """The stage of artifacts."""
 
@@ -40,7 +42,8 @@ def inspect(
     stage: Annotated[
         str,
         typer.Option(
-            metavar="graph|plan|kernels|space|loops|shares|llvm|asm|variants",
+            metavar=_STAGES,
+            autocompletion=words(_STAGES),
             help="What to print: the graph, its optimization plan, the kernels, their schedule "
             "spaces, how evenly threads share loops, or the code as loops, LLVM IR or assembly. "
             "variants, of an artifact: what it holds for each CPU.",

@@ -14,6 +14,7 @@ import typer
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.tuner.commands.command_files import DEFAULT_DATABASE, check_files
 from tunefarm.tuner.commands.command_line import show, write_file, write_json
+from tunefarm.tuner.commands.completion import job_values
 from tunefarm.tuner.commands.database_cli import open_database
 from tunefarm.tuner.commands.options import DbOption, JsonOption, UsageError
 from tunefarm.tuner.commands.typed_command import resumed
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
     from tunefarm.db.store import Store
 
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Job id, the start of it, or last: the newest.")
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="Job id, the start of it, or last: the newest.",
+        autocompletion=job_values,
+    ),
 ]
 
 
@@ -50,6 +56,7 @@ def watch(
         str | None,
         typer.Argument(
             metavar="JOB",
+            autocompletion=job_values,
             help="Job id, the start of it, or last: the newest [default: the running job].",
         ),
     ] = None,
@@ -154,10 +161,15 @@ def report(
     db: DbOption = None,
     job: Annotated[
         str | None,
-        typer.Option(metavar="JOB", help="Only this job: its id, the start of it, or last."),
+        typer.Option(
+            metavar="JOB",
+            help="Only this job: its id, the start of it, or last.",
+            autocompletion=job_values,
+        ),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="JOB", help="Compare --job with this job.")
+        str | None,
+        typer.Option(metavar="JOB", help="Compare --job with this job.", autocompletion=job_values),
     ] = None,
     builds: Annotated[
         tuple[str, str] | None,

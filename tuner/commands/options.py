@@ -12,10 +12,12 @@ import typer
 
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.types.extents import FixedInput, Shapes, extent_of
+from tunefarm.tuner.commands.completion import stage_values, target_values, words
 
 DETERMINISTIC = "deterministic"
 PANELS = ("Model", "Search", "Precision", "Target", "Output", "Advanced", "Options")
 """The parts of a command's options in its help, in this order; the last has all others."""
+_PRECISIONS = "strict|default|deterministic|int8-activations|bf16|fp16|int8|auto"
 MODEL, SEARCH, PRECISION, TARGET, OUTPUT, ADVANCED, _ = PANELS
 
 DbOption = Annotated[
@@ -79,7 +81,8 @@ NumericsOption = Annotated[
     str | None,
     typer.Option(
         "--precision",
-        metavar="strict|default|deterministic|int8-activations|bf16|fp16|int8|auto",
+        metavar=_PRECISIONS,
+        autocompletion=words(_PRECISIONS),
         help="strict: no algorithm that changes rounding. deterministic: see --deterministic. "
         "default: the fastest in the model's own types. int8-activations: what weights of 2 to 8 "
         "bits are multiplied with is rounded to 8 bits. bf16, fp16: each matmul/conv, and values "
@@ -103,6 +106,7 @@ DenormalsOption = Annotated[
     typer.Option(
         "--denormals",
         metavar="flush|keep",
+        autocompletion=words("flush|keep"),
         help="Denormal numbers: flush them to zero, or keep them as IEEE 754 says, which is many "
         "times slower [default: flush].",
         rich_help_panel=PRECISION,
@@ -113,6 +117,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="quick|overnight|FILE",
+        autocompletion=words("quick|overnight"),
         help="Settings: a preset or a TOML file.",
         rich_help_panel=SEARCH,
     ),
@@ -143,6 +148,7 @@ TargetsOption = Annotated[
     typer.Option(
         "--targets",
         metavar="A,B,...",
+        autocompletion=target_values,
         help="CPUs to compile for, by name or TOML file; host: this machine [default: host].",
         rich_help_panel=TARGET,
     ),
@@ -199,6 +205,7 @@ PlanOption = Annotated[
     typer.Option(
         "--plan",
         metavar="search|rules",
+        autocompletion=words("search|rules"),
         help="Graph optimization plan (layouts, fusion): search measures and records the choice, "
         "rules uses fixed rules [default: search].",
         rich_help_panel=ADVANCED,
@@ -225,6 +232,7 @@ DumpOption = Annotated[
     str | None,
     typer.Option(
         metavar="all|STAGE",
+        autocompletion=stage_values,
         help="Print the program after this compiler stage (a wrong name lists them), or after "
         "all, to stderr.",
         rich_help_panel=ADVANCED,

@@ -13,6 +13,7 @@ import typer
 
 from tunefarm.tuner.commands.command_files import check_files
 from tunefarm.tuner.commands.command_line import show, write_file, write_json
+from tunefarm.tuner.commands.completion import network_values, page_values, words
 from tunefarm.tuner.commands.options import (
     ConfigOption,
     DbOption,
@@ -26,14 +27,21 @@ from tunefarm.tuner.reports.terminal import console
 def zoo(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="A network [default: list all]."),
+        typer.Argument(
+            metavar="NAME", help="A network [default: list all].", autocompletion=network_values
+        ),
     ] = None,
     output: OutputOption = None,
     quantized: Annotated[
         bool, typer.Option("--quantized", help="Quantize to int8, in onnxruntime's format.")
     ] = False,
     form: Annotated[
-        str, typer.Option(metavar="qdq|qoperator", help="Quantization format of --quantized.")
+        str,
+        typer.Option(
+            metavar="qdq|qoperator",
+            help="Quantization format of --quantized.",
+            autocompletion=words("qdq|qoperator"),
+        ),
     ] = "qdq",
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Use dynamic shapes.")] = False,
     json: JsonOption = None,
@@ -133,7 +141,12 @@ def _calibrate(output: str | None, json: str | None) -> None:
 
 def docs(
     page: Annotated[
-        str | None, typer.Argument(metavar="PAGE", help="A page or a command [default: list all].")
+        str | None,
+        typer.Argument(
+            metavar="PAGE",
+            help="A page or a command [default: list all].",
+            autocompletion=page_values,
+        ),
     ] = None,
     build: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write the site to this folder.")
