@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefarm.compiler.errors import DatabaseError, SettingsError
 from tunefarm.compiler.types.precision import Calibration, Precision, PrecisionPlan
+from tunefarm.tuner.records.json_values import from_json, to_json
 
 RELATIVE_ERROR = "relative error"
 
@@ -94,13 +95,12 @@ class PrecisionChoice:
 
     def to_json(self) -> dict[str, Any]:
         """The choice as JSON values."""
+        bounded = math.isfinite(self.budget)
+        values = to_json(replace(self, calibration=None, budget=self.budget if bounded else 0.0))
         calibration = None if self.calibration is None else self.calibration.to_json()
         return {
-            "measure": self.measure,
-            "budget": self.budget if math.isfinite(self.budget) else None,
-            "chosen": self.chosen,
-            "points": [asdict(point) for point in self.points],
-            "contractions": [asdict(item) for item in self.contractions],
+            **values,
+            "budget": self.budget if bounded else None,
             "calibration": calibration,
         }
 
@@ -108,16 +108,12 @@ class PrecisionChoice:
     def from_json(value: Any) -> PrecisionChoice:
         """The inverse of `to_json`. Raises DatabaseError for other JSON."""
         try:
-            found = value["calibration"]
-            points = tuple(_point(point) for point in value["points"])
-            budget = value["budget"]
-            choice = PrecisionChoice(
-                measure=str(value["measure"]),
+            given, budget = value["calibration"], value["budget"]
+            plain = {**value, "calibration": None, "budget": 0.0 if budget is None else budget}
+            choice = replace(
+                from_json(PrecisionChoice, plain),
                 budget=math.inf if budget is None else float(budget),
-                chosen=int(value["chosen"]),
-                points=points,
-                contractions=tuple(_cost(item) for item in value["contractions"]),
-                calibration=None if found is None else Calibration.from_json(found),
+                calibration=None if given is None else Calibration.from_json(given),
             )
             choice.plan()
         except (KeyError, TypeError, ValueError, AttributeError, SettingsError) as error:
@@ -126,28 +122,3 @@ class PrecisionChoice:
                 hint="tune db check tells more; tune the model again",
             ) from error
         return choice
-
-
-def _point(value: Any) -> ChoicePoint:
-    def number(name: str) -> float | None:
-        found = value.get(name)
-        return None if found is None else float(found)
-
-    return ChoicePoint(
-        {str(name): Precision(kind) for name, kind in value["precisions"].items()},
-        float(value["ratio"]),
-        float(value["error"]),
-        number("held_out"),
-        number("low"),
-        number("high"),
-        number("checked"),
-    )
-
-
-def _cost(value: Any) -> ContractionCost:
-    def numbers(name: str) -> dict[Precision, float]:
-        return {Precision(kind): float(number) for kind, number in value[name].items()}
-
-    return ContractionCost(
-        str(value["identity"]), str(value["label"]), numbers("seconds"), numbers("errors")
-    )

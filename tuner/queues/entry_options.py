@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tunefarm.configs.errors import DatabaseError
 from tunefarm.configs.settings import shown_precision
 from tunefarm.db.queue import QueueEntry
+from tunefarm.tuner.records.json_values import from_json, to_json
 
 GOOD = "good"
 """How a turn ended whose job came to its end. Others were `interrupted` with the whole night,
@@ -81,23 +82,18 @@ class EntryOptions:
 
     def to_json(self) -> dict[str, Any]:
         """The options as JSON values."""
-        return asdict(self)
+        return to_json(self)
 
 
 def options_of(entry: QueueEntry) -> EntryOptions:
     """The options of an entry. Raises DatabaseError for what this version cannot read."""
     try:
-        options = _read(EntryOptions, entry.options)
-        turns = tuple(_read(TurnRecord, turn) for turn in options.turns)
-        turn = None if options.turn is None else _read(CurrentTurn, options.turn)
-        kernels = {str(key): float(seconds) for key, seconds in options.kernels.items()}
-        jobs = tuple(map(str, options.jobs))
-    except (TypeError, ValueError, AttributeError) as error:
+        return from_json(EntryOptions, entry.options)
+    except ValueError as error:
         raise DatabaseError(
             f"the options of {entry.id} in the queue cannot be read: {error}",
             hint=f"tune jobs remove {entry.id}, and add it again",
         ) from error
-    return replace(options, turns=turns, turn=turn, kernels=kernels, jobs=jobs)
 
 
 def with_lost_turn(entry: QueueEntry, options: EntryOptions) -> EntryOptions:
@@ -120,15 +116,6 @@ def name_of(entry: QueueEntry, options: EntryOptions) -> str:
     if options.numerics != "default":
         parts.append(shown_precision(options.numerics))
     return ", ".join(parts)
-
-
-_Values = TypeVar("_Values", EntryOptions, TurnRecord, CurrentTurn)
-
-
-def _read(kind: type[_Values], values: Any) -> _Values:
-    """Fields that a later version has added are passed over."""
-    known = {field.name for field in fields(kind)}
-    return kind(**{name: value for name, value in dict(values).items() if name in known})
 
 
 def turn_of_result(

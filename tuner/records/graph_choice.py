@@ -12,13 +12,14 @@ Records of earlier versions may have `regions`, what parts of the plan gained: t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 from tunefarm.compiler.errors import PlanError
 from tunefarm.compiler.plan.decisions.graph_plan import DEFAULT_PLAN, PLAIN, GraphPlan, Layout
 from tunefarm.measure.unchanged import is_unchanged
+from tunefarm.tuner.records.json_values import from_json, to_json
 
 _CHANNELS_LAST = "NHWC"
 _NAMED = 3
@@ -48,35 +49,21 @@ class GraphChoice:
 
     def to_json(self) -> dict[str, Any]:
         """The choice as JSON values."""
+        values = to_json(replace(self, plan=DEFAULT_PLAN))
         return {
             "decisions": self.plan.to_json(),
-            "described": self.described,
-            "speedup": self.speedup,
-            "low": self.low,
-            "high": self.high,
-            "seconds": self.seconds,
-            "arena_bytes": self.arena_bytes,
-            "notes": list(self.notes),
-            "found": dict(self.found),
+            **{k: v for k, v in values.items() if k != "plan"},
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> GraphChoice:
         """The inverse of `to_json`. Raises PlanError for other JSON."""
         try:
-            return GraphChoice(
-                GraphPlan.from_json(data["decisions"]),
-                str(data["described"]),
-                speedup=_figure(data["speedup"]),
-                low=_figure(data["low"]),
-                high=_figure(data["high"]),
-                seconds=_figure(data["seconds"]),
-                arena_bytes=None if data["arena_bytes"] is None else int(data["arena_bytes"]),
-                notes=tuple(map(str, data["notes"])),
-                found={str(name): int(count) for name, count in data["found"].items()},
-            )
+            plan = GraphPlan.from_json(data["decisions"])
+            found = from_json(GraphChoice, {n: v for n, v in data.items() if n != "plan"})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PlanError(f"no choice of a plan: {error!r:.80}") from error
+        return replace(found, plan=plan)
 
     def __str__(self) -> str:
         name = self.described or described(self.plan)
@@ -141,8 +128,3 @@ def _shortened(parts: Sequence[str], what: str) -> Iterator[str]:
     rest = len(parts) - _NAMED
     if rest > 0:
         yield f"{rest} more {what.removesuffix('s') if rest == 1 else what}"
-
-
-def _figure(value: Any) -> float | None:
-    """A number of JSON, or None. Raises TypeError or ValueError for anything else."""
-    return None if value is None else float(value)

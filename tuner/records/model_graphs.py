@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tunefarm.compiler.plan.choices.program_steps import ProgramStep
+from tunefarm.tuner.records.json_values import from_json, named_rows
 
 if TYPE_CHECKING:
     from tunefarm.tuner.records.model_latencies import ModelStep
@@ -45,11 +46,12 @@ class ModelGraphs:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> ModelGraphs:
-        """The inverse of `to_json`. Raises ValueError on any other JSON."""
-        try:
-            return ModelGraphs(_steps(data["rules"]), _steps(data["planned"]))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no graph of a model: {type(error).__name__}") from error
+        """The inverse of `to_json`. Raises ValueError or KeyError on any other JSON."""
+        rows = {name: named_rows(ProgramStep, data[name]) for name in ("rules", "planned")}
+        found = from_json(ModelGraphs, rows)
+        for steps in (found.rules, found.planned):
+            require_order([step.reads for step in steps])
+        return found
 
 
 def _to_json(steps: Sequence[ProgramStep]) -> list[Any]:
@@ -66,27 +68,8 @@ def _to_json(steps: Sequence[ProgramStep]) -> list[Any]:
     ]
 
 
-def _steps(items: Any) -> tuple[ProgramStep, ...]:
-    if not isinstance(items, list) or len(items) > MOST_STEPS:
-        raise ValueError("no list of steps")
-    return tuple(_step(number, item) for number, item in enumerate(items))
-
-
-def _step(number: int, item: Any) -> ProgramStep:
-    name, key, value, operators, layout, reads = item
-    if not isinstance(operators, list) or len(operators) > MOST_OPERATORS:
-        raise ValueError("no list of operators")
-    if not isinstance(reads, list) or not all(_is_before(read, number) for read in reads):
-        raise ValueError(f"step {number} reads what is not written yet")
-    names = tuple(map(_text, operators))
-    return ProgramStep(_text(name), _text(key), _text(value), names, _text(layout), tuple(reads))
-
-
-def _is_before(read: Any, number: int) -> bool:
-    return isinstance(read, int) and not isinstance(read, bool) and 0 <= read < number
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
-        raise ValueError("no text")
-    return value
+def require_order(reads: Sequence[Sequence[int]]) -> None:
+    """Raise ValueError unless every step reads from earlier ones alone."""
+    for number, sources in enumerate(reads):
+        if any(not 0 <= source < number for source in sources):
+            raise ValueError(f"step {number} reads what is not written yet")

@@ -9,12 +9,11 @@ Records may be other people's. What does not read as a latency is left out, neve
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from tunefarm import compiler
 from tunefarm.compiler.target import Target
@@ -23,23 +22,27 @@ from tunefarm.db import model_queries
 from tunefarm.db.records import LatencyPurpose, LatencyRecord, TargetRecord
 from tunefarm.db.store import Store
 from tunefarm.measure.unchanged import is_unchanged
-from tunefarm.tuner.records.model_graphs import ModelGraphs
-
-_Read = TypeVar("_Read")
+from tunefarm.tuner.records.json_values import (
+    Count,
+    Number,
+    Positive,
+    from_json,
+    named_rows,
+    to_json,
+)
+from tunefarm.tuner.records.model_graphs import ModelGraphs, require_order
 
 FORM = 1
 """Of the JSON; another one is not read."""
-MOST_ITEMS = 100_000
-MOST_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
     """Time over that of something else, bounded by `low` and `high` with 95 % confidence."""
 
-    ratio: float
-    low: float
-    high: float
+    ratio: Positive
+    low: Positive
+    high: Positive
 
     @property
     def is_unchanged(self) -> bool:
@@ -54,8 +57,8 @@ class ModelStep:
 
     name: str
     key: str
-    seconds: float | None
-    reads: tuple[int, ...] = ()
+    seconds: Number | None
+    reads: tuple[Count, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,11 @@ class AppliedKernel:
     """
 
     name: str
-    occurrences: int
+    occurrences: Count
     source: str
     schedule: str
-    latency: float | None
-    flops: int
+    latency: Positive | None
+    flops: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +88,11 @@ class EngineTime:
 
     engine: str
     numerics: str
-    seconds: float
+    seconds: Positive
     over_ours: Ratio
     sizes: str = ""
-    error: float | None = None
-    top1: float | None = None
+    error: Number | None = None
+    top1: Number | None = None
     wrong: bool = False
 
 
@@ -98,8 +101,8 @@ class MachineRoof:
     """What the machine could do at most with the model's threads: f32 operations a second, and
     bytes of memory read and written a second."""
 
-    flops: float
-    bytes: float
+    flops: Positive
+    bytes: Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +117,15 @@ class ModelTimes:
     key; `llvm` is the version of LLVM that made the code. `graphs` say how the steps' results lie.
     """
 
-    tuned: float
+    tuned: Positive
     llvm: str
-    spread: float = 0.0
-    untuned: float | None = None
+    spread: Number = 0.0
+    untuned: Positive | None = None
     over_untuned: Ratio | None = None
     refused: Ratio | None = None
-    claimed: float | None = None
-    confirmed: float | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    claimed: Positive | None = None
+    confirmed: Positive | None = None
+    sizes: Mapping[str, Count] = field(default_factory=dict)
     steps: tuple[ModelStep, ...] = ()
     kernels: Mapping[str, AppliedKernel] = field(default_factory=dict)
     engines: tuple[EngineTime, ...] = ()
@@ -132,31 +135,28 @@ class ModelTimes:
     def to_json(self) -> dict[str, Any]:
         """The times as a JSON value."""
         steps = [[step.name, step.key, step.seconds, list(step.reads)] for step in self.steps]
-        return {
-            "form": FORM,
-            "tuned": self.tuned,
-            "llvm": self.llvm,
-            "spread": self.spread,
-            "untuned": self.untuned,
-            "over_untuned": None if self.over_untuned is None else asdict(self.over_untuned),
-            "refused": None if self.refused is None else asdict(self.refused),
-            "claimed": self.claimed,
-            "confirmed": self.confirmed,
-            "sizes": dict(self.sizes),
-            "steps": steps,
-            "kernels": {key: asdict(kernel) for key, kernel in self.kernels.items()},
-            "engines": [asdict(engine) for engine in self.engines],
-            "roof": None if self.roof is None else asdict(self.roof),
-            "graphs": None if self.graphs is None else self.graphs.to_json(),
+        graphs = None if self.graphs is None else self.graphs.to_json()
+        return {"form": FORM, **to_json(replace(self, steps=(), graphs=None)), "steps": steps} | {
+            "graphs": graphs
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> ModelTimes:
         """The inverse of `to_json`. Raises ValueError on any other JSON."""
         try:
-            return _times(data)
-        except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+            if data["form"] != FORM:
+                raise ValueError(f"a form {data['form']!r} of latencies is not known")
+            graphs = None if data.get("graphs") is None else ModelGraphs.from_json(data["graphs"])
+            steps = named_rows(ModelStep, data["steps"])
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no latency of a model: {type(error).__name__}") from error
+        found = from_json(ModelTimes, {**data, "steps": steps, "graphs": None})
+        ratios = (found.over_untuned, found.refused, *(e.over_ours for e in found.engines))
+        for ratio in ratios:
+            if ratio is not None and not ratio.low <= ratio.ratio <= ratio.high:
+                raise ValueError(f"{ratio} is not within its interval")
+        require_order([step.reads for step in found.steps])
+        return replace(found, graphs=graphs)
 
 
 class MeasuredModel(NamedTuple):
@@ -258,107 +258,3 @@ def measured_models(
 def newest(store: Store, **wanted: Any) -> MeasuredModel | None:
     """The first of `measured_models`; None if there is none."""
     return next(measured_models(store, **wanted), None)
-
-
-def _times(data: Mapping[str, Any]) -> ModelTimes:
-    if data["form"] != FORM:
-        raise ValueError(f"a form {data['form']!r} of latencies is not known")
-    steps = tuple(_step(number, item) for number, item in enumerate(_list(data["steps"])))
-    return ModelTimes(
-        tuned=_positive(data["tuned"]),
-        llvm=_text(data["llvm"]),
-        spread=_number(data["spread"]),
-        untuned=_optional(_positive, data["untuned"]),
-        over_untuned=_optional(_ratio, data["over_untuned"]),
-        refused=_optional(_ratio, data["refused"]),
-        claimed=_optional(_positive, data["claimed"]),
-        confirmed=_optional(_positive, data["confirmed"]),
-        sizes={_text(name): _count(size) for name, size in data["sizes"].items()},
-        steps=steps,
-        kernels={_text(key): _kernel(item) for key, item in data["kernels"].items()},
-        engines=tuple(_engine(item) for item in _list(data["engines"])),
-        roof=_optional(_roof, data.get("roof")),  # which the first records have not
-        graphs=_optional(ModelGraphs.from_json, data.get("graphs")),  # nor these
-    )
-
-
-def _step(number: int, item: Any) -> ModelStep:
-    name, key, seconds, reads = item
-    numbers = tuple(_count(read) for read in _list(reads))
-    if any(read >= number for read in numbers):
-        raise ValueError(f"step {number} reads what is not written yet")
-    return ModelStep(_text(name), _text(key), _optional(_number, seconds), numbers)
-
-
-def _kernel(item: Mapping[str, Any]) -> AppliedKernel:
-    return AppliedKernel(
-        _text(item["name"]),
-        _count(item["occurrences"]),
-        _text(item["source"]),
-        _text(item["schedule"]),
-        _optional(_positive, item["latency"]),
-        _count(item["flops"]),
-    )
-
-
-def _engine(item: Mapping[str, Any]) -> EngineTime:
-    return EngineTime(
-        _text(item["engine"]),
-        _text(item["numerics"]),
-        _positive(item["seconds"]),
-        _ratio(item["over_ours"]),
-        _text(item["sizes"]),
-        _optional(_number, item["error"]),
-        _optional(_number, item["top1"]),
-        item["wrong"] is True,
-    )
-
-
-def _roof(item: Mapping[str, Any]) -> MachineRoof:
-    return MachineRoof(_positive(item["flops"]), _positive(item["bytes"]))
-
-
-def _ratio(item: Mapping[str, Any]) -> Ratio:
-    ratio, low, high = (_positive(item[name]) for name in ("ratio", "low", "high"))
-    if not low <= ratio <= high:
-        raise ValueError(f"the ratio {ratio:g} is not from {low:g} to {high:g}")
-    return Ratio(ratio, low, high)
-
-
-def _optional(read: Callable[[Any], _Read], value: Any) -> _Read | None:
-    return None if value is None else read(value)
-
-
-def _number(value: Any) -> float:
-    """A finite number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{type(value).__name__} is no number")
-    number = float(value)
-    if not 0.0 <= number < math.inf:
-        raise ValueError(f"{number} is out of range")
-    return number
-
-
-def _positive(value: Any) -> float:
-    number = _number(value)
-    if number == 0.0:
-        raise ValueError("0 is out of range")
-    return number
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-        raise ValueError("no count")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
-        raise ValueError("no text")
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list) or len(value) > MOST_ITEMS:
-        raise ValueError("no list")
-    return value

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from tunefarm.compiler.types.signature import AxisSource, Signature
 from tunefarm.compiler.types.sizes import Symbol, symbols_of, value_of
+from tunefarm.tuner.records.json_values import from_json, to_json
 
 WITHIN = 0.05
 """A schedule serves a size if it takes so much longer than the best at most (0.05 is 5 %)."""
@@ -152,35 +153,12 @@ class SizePlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
-        return {
-            "ranges": [
-                {
-                    "bounds": {name: list(ends) for name, ends in item.bounds.items()},
-                    "schedules": dict(item.schedules),
-                }
-                for item in self.ranges
-            ],
-            "seconds": {name: list(both) for name, both in self.seconds.items()},
-            "models": {name: list(both) for name, both in self.models.items()},
-            "ratios": {name: list(ratio) for name, ratio in self.ratios.items()},
-        }
+        return to_json(self)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> SizePlan:
-        """The inverse of `to_json`; `KeyError`, `TypeError` or `ValueError` on other JSON."""
-        ranges = tuple(
-            SizeRange(
-                {str(name): (int(low), int(high)) for name, (low, high) in item["bounds"].items()},
-                {str(key): list(schedule) for key, schedule in item["schedules"].items()},
-            )
-            for item in data["ranges"]
-        )
-        seconds = {str(n): (float(a), float(b)) for n, (a, b) in data["seconds"].items()}
-        models = {str(n): (float(a), float(b)) for n, (a, b) in data.get("models", {}).items()}
-        ratios: dict[str, Ratio] = {}
-        for name, (ratio, low, high) in data.get("ratios", {}).items():
-            ratios[str(name)] = float(ratio), float(low), float(high)
-        return SizePlan(ranges, seconds, models, ratios)
+        """The inverse of `to_json`; ValueError on other JSON."""
+        return from_json(SizePlan, data)
 
 
 def merged(ranges: Sequence[SizeRange]) -> tuple[SizeRange, ...]:
